@@ -38,6 +38,8 @@ class Zoo:
         features = {name: value for name, value in request.inputs.items() if name != "input_ids"}
         if "mm_token_type_ids" in features:
             features["mm_token_type_ids"] = (request.inputs["input_ids"] == VIDEO).int() * 2
+        if "token_type_ids" in features:
+            features["token_type_ids"] = (request.inputs["input_ids"] == IMAGE).int()
         return Prompt(request.inputs["input_ids"][0], features)
 
     def ask(self, *tail, clip=0.0, before=(), namespace="", **more):

@@ -143,8 +143,9 @@ def test_embeddings_are_read_as_if_they_were_rows_of_the_table(name, batch):
     used = {token for text in alone for one in text for token in (one, one + 1)} | {50, 51}
     used |= {token for prompt in prompts for token in prompt.input_ids.tolist()} | target.reserved
     free = [token for token in range(90) if token not in used][: len(IDS)]
+    table = other.model.get_input_embeddings()
     with torch.no_grad():
-        other.model.get_input_embeddings().weight[free] = learned
+        table.weight[free] = learned / getattr(table, "embed_scale", 1.0)
     drafter = Asking(alone, embeddings=learned)
     assert answers(target, drafter, max_batch=batch) == alone
     for prompt, state in zip(prompts, drafter.states, strict=True):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
-from crossdraft.engine.target import Chunk, Prompt
+from crossdraft.engine.target import TOKEN_TYPES, Chunk, Prompt
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import IMAGES, VIDEO, ZOO, as_target
@@ -37,8 +37,7 @@ def test_a_prompt_that_ends_with_a_visual_token_keeps_its_feature(name):
     visual = torch.isin(prompt.input_ids, torch.tensor(sorted(as_target(model, prompt).traits.visual_ids)))
     last = int(visual.nonzero()[-1])
     features = dict(prompt.features)
-    if "mm_token_type_ids" in features:
-        features["mm_token_type_ids"] = features["mm_token_type_ids"][:, : last + 1]
+    features |= {types: features[types][:, : last + 1] for types in features.keys() & TOKEN_TYPES}
     ended = Prompt(prompt.input_ids[: last + 1], features)
     target = as_target(model, prompt)
     (piece,), offset = target.chunks(ended, target.encode(ended))
@@ -75,7 +74,7 @@ def test_what_a_hook_was_shown_is_not_written_over():
     assert all(torch.equal(gate(given), out) for given, out in shown)
 
 
-@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl", "gemma3"])
 def test_conformance_with_an_additive_mask(name):
     model, prompt = ZOO[name]("eager")  # its softmax is float32 whatever the model is
     found = check_conformance(as_target(model, prompt), prompt, TOKENS)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from transformers import (
     CLIPVisionConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     InternVLConfig,
     InternVLForConditionalGeneration,
     LlamaConfig,
@@ -164,6 +166,24 @@ def smolvlm(attention: str = "sdpa", frames: int = 3) -> Built:
     )
 
 
+def gemma3(attention: str = "sdpa", frames: int = 3, window: int = 8) -> Built:
+    """Its prompt, its answers and the conformance test's tree with its path are longer than the window."""
+    text = {**TEXT, "head_dim": 16, "sliding_window": window}
+    config = Gemma3Config(
+        vision_config={**VISION, "image_size": 16, "vision_use_head": False},
+        text_config=text | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        image_token_index=IMAGE,
+        mm_tokens_per_image=4,
+        tie_word_embeddings=False,
+    )
+    ids = frames_of_images(frames, 4)
+    features = {"pixel_values": video(frames, 16)[0], "token_type_ids": (ids == IMAGE)[None].int()}
+    model = build(Gemma3ForConditionalGeneration, config, attention)
+    with torch.no_grad():  # it begins with zeros
+        model.model.multi_modal_projector.mm_input_projection_weight.normal_()
+    return model, Prompt(ids, features)
+
+
 def eventgpt(attention: str = "sdpa") -> Built:
     config = EventGPTConfig(vision_config=dict(VISION), text_config=dict(TEXT), event_token_id=VIDEO)
     return build(EventGPTForConditionalGeneration, config, attention), Prompt(
@@ -178,6 +198,7 @@ ZOO: dict[str, Callable[..., Built]] = {
     "qwen2_5_vl": qwen2_5_vl,
     "internvl": internvl,
     "smolvlm": smolvlm,
+    "gemma3": gemma3,
     "eventgpt": eventgpt,
 }
 
@@ -185,6 +206,7 @@ ZOO: dict[str, Callable[..., Built]] = {
 IMAGES: dict[str, Callable[..., Built]] = {
     "internvl_image": partial(internvl, frames=1),
     "smolvlm_image": partial(smolvlm, frames=1),
+    "gemma3_image": partial(gemma3, frames=1),
 }
 
 

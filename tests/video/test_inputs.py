@@ -17,7 +17,8 @@ from crossdraft.video.spec import FrameSpec
 
 SPECIAL = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>")
 SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<img>", "</img>", "<end_of_utterance>")
-SPECIAL += ("<fake_token_around_image>", "<global-img>")
+SPECIAL += ("<fake_token_around_image>", "<global-img>", "<image_soft_token>", "<start_of_image>", "<end_of_image>")
+SPECIAL += ("<start_of_turn>", "<end_of_turn>")
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
 TEXT = {
@@ -82,7 +83,10 @@ def qwen_config(kind: str) -> PretrainedConfig:
 def framed_config(kind: str, token: str, text: str, **more: object) -> PretrainedConfig:
     """Of a model to which a clip is a row of images with text between them."""
     return getattr(transformers, f"{kind}Config")(
-        vision_config=EVEN_VISION, text_config=TEXT | {"model_type": text}, image_token_id=IDS[token], **more
+        vision_config=EVEN_VISION | ({"vision_use_head": False} if kind == "Gemma3" else {}),
+        text_config=TEXT | {"model_type": text},
+        image_token_id=IDS[token],
+        **more,
     )
 
 
@@ -94,6 +98,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2_5_vl": lambda: qwen_config("Qwen2_5_VL"),
     "internvl": lambda: framed_config("InternVL", "<IMG_CONTEXT>", "qwen2"),
     "smolvlm": lambda: framed_config("SmolVLM", "<image>", "llama", scale_factor=2),
+    "gemma3": lambda: framed_config("Gemma3", "<image_soft_token>", "gemma3_text", mm_tokens_per_image=9),
 }
 # Five patches a side: 25 and a class token; 2 x 2 of a floored pool; 3 x 3 of a rounded-up one, and a newline.
 LLAVA_COUNTS = {"video_llava": 3 * 26, "llava_next_video": 3 * 4, "llava_onevision": 3 * 9 + 1}
@@ -125,13 +130,16 @@ def spec_for(kind: str) -> FrameSpec | None:
 def build(kind: str) -> Any:
     config = CONFIGS[kind]()
     torch.manual_seed(0)
-    return getattr(transformers, model_class(config.model_type))(config).eval()
+    model = getattr(transformers, model_class(config.model_type))(config).eval()
+    if kind == "gemma3":
+        torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # it begins with zeros
+    return model
 
 
 def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:
     """The prompt, with a row of placeholders written once."""
     text = str(tokenizer.decode(inputs["input_ids"][0]))
-    for token in ("<video>", "<|video_pad|>", "<IMG_CONTEXT>", "<image>"):
+    for token in ("<video>", "<|video_pad|>", "<IMG_CONTEXT>", "<image>", "<image_soft_token>"):
         while token * 2 in text:
             text = text.replace(token * 2, token)
     return text
@@ -186,13 +194,15 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
     assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
 
 
-@pytest.mark.parametrize("kind", ["internvl", "smolvlm"])
+@pytest.mark.parametrize("kind", ["internvl", "smolvlm", "gemma3"])
 def test_every_frame_is_an_image_of_its_own(
     kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
 ) -> None:
     config = CONFIGS[kind]()
     inputs = model_inputs(config, tokenizer, None, frames, TIMES_S, "What is ahead?")
     assert int((inputs["input_ids"] == config.image_token_id).sum()) == 3 * 9
+    if kind == "gemma3":
+        assert torch.equal(inputs["token_type_ids"], (inputs["input_ids"] == config.image_token_id).int())
     pixels = preprocess(frames, FAMILIES[kind].spec(config))
     assert torch.equal(inputs["pixel_values"].reshape(pixels.shape), pixels)
 
@@ -226,6 +236,8 @@ INTERN_PROMPT = (
     "<s><|im_start|>user\nFrame1: <img><IMG_CONTEXT></img>\nFrame2: <img><IMG_CONTEXT></img>\n"
     "Frame3: <img><IMG_CONTEXT></img>\nWhat {is} it?<|im_end|>\n<|im_start|>assistant\n"
 )
+GEMMA_IMAGE = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
+GEMMA_PROMPT = f"<s><start_of_turn>user\n{GEMMA_IMAGE * 3}What {{is}} it?<end_of_turn>\n<start_of_turn>model\n"
 SMOL_IMAGE = "<fake_token_around_image><global-img><image><fake_token_around_image>"
 SMOL_PROMPT = (
     "<s><|im_start|>User: You are provided the following series of three frames from a 0:00:01 [H:MM:SS] video.\n"
@@ -243,6 +255,7 @@ SMOL_PROMPT = (
         ("qwen2_vl", QWEN_PROMPT),
         ("internvl", INTERN_PROMPT),
         ("smolvlm", SMOL_PROMPT),
+        ("gemma3", GEMMA_PROMPT),
     ],
 )
 def test_the_documented_prompts(
@@ -292,6 +305,7 @@ def test_a_tokenizers_own_template(
         ("internvl", "What is <video>?"),
         ("internvl", "What is <IMG_CONTEXT>?"),
         ("smolvlm", "Is this an <image>?"),
+        ("gemma3", "Is this <start_of_image>?"),
     ],
 )
 def test_a_placeholder_in_the_question(

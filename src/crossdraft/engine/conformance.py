@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.target import Chunk, Prompt, Target
+from crossdraft.engine.target import TOKEN_TYPES, Chunk, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, -1)
@@ -93,9 +93,8 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
 def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) -> Tensor:
     """[V] logits after prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
     features = {name: value.to(target.device) for name, value in prompt.features.items()}
-    if "mm_token_type_ids" in features:
-        kinds = features["mm_token_type_ids"]
-        features["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1, len(continuation))], 1)
+    for name in features.keys() & TOKEN_TYPES:
+        features[name] = torch.cat([features[name], features[name].new_zeros(1, len(continuation))], 1)
     ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
     pixels = {
         name: value.to(target.model.dtype) if value.is_floating_point() and name.startswith("pixel") else value

@@ -1,9 +1,9 @@
 """The target's seam: an adapter over an unmodified `transformers` vision-language model.
 
 `extend` is the only way tokens enter a target. A decode round extends by root + tree; a prefill is an extend whose
-pending part is the prompt, so a tree can ride along with its last piece. Three traits differ between models and are
-detected, not subclassed: how features are obtained, the position rule, the mask kind. A fourth is for speed alone:
-whether passes over text may take the lean path.
+pending part is the prompt, so a tree can ride along with its last piece. Four traits differ between models and are
+detected, not subclassed: how features are obtained, the position rule, the mask kind, and who sees how far. A fifth is
+for speed alone: whether passes over text may take the lean path.
 """
 
 import copy
@@ -98,15 +98,19 @@ class Chunk:
         positions: [m] or [3, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
         skip_logits: nobody will ask for logits after it: another chunk follows.
+        images: [m] the number of the image that a token belongs to, -1 = none, where those of one see each other.
     """
 
     tokens: Tensor
     positions: Tensor | None = None
     encoded: Encoded | None = None
     skip_logits: bool = False
+    images: Tensor | None = None
 
 
+Masks = Tensor | dict[str, Tensor | None] | None  # one for all layers, or for each type of layer
 RideAlong = tuple[DraftTree, Tensor | None]
+TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 NO_TREE: RideAlong = (DraftTree.empty(), None)
 NO_PREFIX = KVPrefix()
 
@@ -212,7 +216,7 @@ class Target:
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
-        self._lean = None if self.traits.mrope else find_lean(model)
+        self._lean = None if self.traits.mrope or self.traits.window else find_lean(model)
         self._static: StaticDecoder | None = None
         skipped = () if self._lean is None else self._lean.skipped
         self._hooks = poll_between(model, without=skipped) if self.device.type == "cpu" else []
@@ -329,6 +333,7 @@ class Target:
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt)
+        images = self._images(prompt)
         visual = [i for i, token in enumerate(ids.tolist()) if token in self.traits.visual_ids]
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
@@ -340,6 +345,7 @@ class Target:
                 None if positions is None else positions[..., a:b],
                 encoded if a < cut else None,
                 skip_logits=b < len(prompt),
+                images=None if images is None or a >= cut else images[a:b],
             )
             for a, b in spans
         ]
@@ -413,7 +419,7 @@ class Target:
         embeds = self._embeds(ids, sizes, probe_embeds) if given else None
         if self._static is not None and static is not None:
             keys = self._static.window(cache.capacity, keys)
-        mask = self._mask(cache, rows, chunks, trees, width, keys)
+        mask = self._masks(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 and static is None else width
         began = self.clock.mark()
         unread = chunks[0].skip_logits
@@ -421,10 +427,11 @@ class Target:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
             return TargetOut([nothing], [filled], began, self.clock.mark())
-        if self._static is not None and static is not None and isinstance(cache, StaticKVCache):
-            scores, states = self._static(ids, positions, mask, cache, keys)
-        elif self._lean is not None and self._lean.usable and not chunks[0].encoded:
-            scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
+        one = None if isinstance(mask, dict) else (mask,)  # what passes of our own take
+        if one and self._static is not None and static is not None and isinstance(cache, StaticKVCache):
+            scores, states = self._static(ids, positions, *one, cache, keys)
+        elif one and self._lean is not None and self._lean.usable and not chunks[0].encoded:
+            scores, states = self._lean(ids, positions, *one, cache, kept, embeds)
         else:
             arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
             if capture:
@@ -447,10 +454,12 @@ class Target:
         return self._static.width(cache, rows, width)
 
     def _fill(
-        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Tensor | None, capture: Sequence[int]
+        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Masks, capture: Sequence[int]
     ) -> tuple[Tensor, ...] | None:
         """Read a piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
         if self._lean is None or not self._lean.usable or not self.traits.takes_encoded or len(ids) > 1:
+            return None
+        if isinstance(mask, dict):
             return None
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
@@ -488,21 +497,31 @@ class Target:
         return embeds
 
     def _arguments(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, encoded: Encoded | None, embeds: Tensor | None
+        self, ids: Tensor, positions: Tensor, mask: Masks, encoded: Encoded | None, embeds: Tensor | None
     ) -> dict[str, object]:
         """What the model's own forward takes."""
-        if mask is not None and self.traits.additive_mask:  # eager attention adds its mask to the scores
-            lowest = torch.finfo(self.model.dtype).min
-            mask = torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
-        arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+        taken = (
+            {kind: self._as_taken(one) for kind, one in mask.items()}
+            if isinstance(mask, dict)
+            else self._as_taken(mask)
+        )
+        arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": taken}
         if embeds is not None:  # after text alone: features that replace placeholders need their ids
             arguments["input_ids"], arguments["inputs_embeds"] = None, embeds
         if encoded and self.traits.takes_encoded:
             arguments["mm_encoder_outputs"] = dict(encoded)
         elif encoded:
-            # Token types span the whole prompt and only serve positions, which are given.
-            arguments |= {name: value for name, value in encoded.items() if name != "mm_token_type_ids"}
+            # Token types span the whole prompt and only serve positions and masks, which are given.
+            arguments |= {name: value for name, value in encoded.items() if name not in TOKEN_TYPES}
         return arguments
+
+    def _as_taken(self, mask: Tensor | None) -> Tensor | None:
+        """A mask as the model's attention takes it."""
+        if mask is None or not self.traits.additive_mask:
+            return mask
+        # Eager attention adds its mask to the scores.
+        lowest = torch.finfo(self.model.dtype).min
+        return torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
 
     def _depths(self, tree: DraftTree) -> Sequence[int]:
         return tree.depths
@@ -515,13 +534,39 @@ class Target:
                 positions[..., row, : len(chunk.tokens)] = chunk.positions
         return positions
 
+    def _masks(
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+    ) -> Masks:
+        """The mask of a pass; one for each type of layer where sliding layers see less."""
+        mask = self._mask(cache, rows, chunks, trees, width, keys)
+        if self.traits.window is None or keys <= self.traits.window:
+            return mask
+        near = self._near(cache, rows, chunks, trees, width, keys)
+        if mask is None and width > 1:  # whose first pass is all causal
+            mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
+        return {"full_attention": mask, "sliding_attention": near if mask is None else mask & near}
+
+    def _near(
+        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
+    ) -> Tensor:
+        """[B, 1, width, keys], True = not further back than a sliding layer looks, along a node's own path."""
+        own, index = [], []
+        for length, chunk, tree in zip(cache.lengths[rows], chunks, trees, strict=True):
+            m, n = len(chunk.tokens), len(tree)
+            nodes = [length + m - 1 + depth for depth in tree.depths]
+            # Padding, too, sees at least itself: nothing but NaN comes of a query that sees nothing.
+            own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
+            index.append([*range(length), *own[-1], *range(length + width, keys)])
+        queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
+        return seen[:, None, None] > queries[:, None, :, None] - (self.traits.window or keys)
+
     def _mask(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
     ) -> Tensor | None:
         """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
         lengths = cache.lengths[rows]
         level = len(set(lengths)) == 1
-        plain = all(tree.is_chain for tree in trees) and level
+        plain = all(tree.is_chain for tree in trees) and level and all(chunk.images is None for chunk in chunks)
         if plain and (width == 1 or lengths[0] == 0):
             return None
         past: int | Tensor = lengths[0]
@@ -536,7 +581,20 @@ class Target:
                 m, n = len(chunk.tokens), len(tree)
                 first = lengths[row] + m
                 mask[row, 0, m : m + n, first : first + n] = to_device(tree.visible, self.device)
+            if chunk.images is not None:
+                whole = (chunk.images[:, None] == chunk.images) & (chunk.images >= 0)
+                m, first = len(whole), lengths[row]
+                mask[row, 0, :m, first : first + m] |= to_device(whole, self.device)
         return mask
+
+    def _images(self, prompt: Prompt) -> Tensor | None:
+        """[L] numbers of the images whose tokens see each other; `None` where the model reads all in one direction."""
+        if not self.traits.images_whole or "token_type_ids" not in prompt.features:
+            return None
+        shown = prompt.features["token_type_ids"][0].cpu() == 1
+        begins = shown & ~shown.roll(1)
+        begins[:1] = shown[:1]
+        return torch.where(shown, begins.cumsum(0) - 1, -1)
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""

@@ -26,6 +26,8 @@ class Traits:
     mrope: bool
     additive_mask: bool
     takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
+    window: int | None = None  # positions up to its own that a token sees in sliding layers; None: there are none
+    images_whole: bool = False  # an image's tokens see each other, later ones too, where `token_type_ids` says so
 
     @property
     def visual_ids(self) -> frozenset[int]:
@@ -37,11 +39,10 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """Look at the configuration and the methods of a model, never at its class name.
 
     Raises:
-        CrossdraftError: a kind of attention that trees are not built for yet (sliding layers, flash-attention 2).
+        CrossdraftError: a kind of attention that trees are not built for (flash-attention 2).
     """
     config, text = model.config, model.config.get_text_config()
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise CrossdraftError(f"{type(model).__name__} has sliding-window layers, which tree verification does not do.")
+    sliding = "sliding_attention" in (getattr(text, "layer_types", None) or ())
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
@@ -56,4 +57,6 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         mrope=hasattr(model.base_model, "get_rope_index"),
         additive_mask=kind == "eager",
         takes_encoded="mm_encoder_outputs" in parameters,
+        window=text.sliding_window if sliding else None,
+        images_whole="token_type_ids" in parameters,
     )

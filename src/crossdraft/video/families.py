@@ -5,7 +5,7 @@ how many placeholders stand for them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -76,6 +76,10 @@ def _squeezed(config: Any) -> FrameSpec:
     side = _image_side(config)
     half = (0.5, 0.5, 0.5)
     return FrameSpec(LongestEdge(4 * side), None, half, half, resample="lanczos", squeeze=(side, side))
+
+
+def _stretched_smoothly(config: Any) -> FrameSpec:
+    return replace(_stretched(config), resample="bilinear")
 
 
 def _budgeted(config: Any) -> FrameSpec:
@@ -155,6 +159,10 @@ def _count_scaled(config: Any, features: Features) -> int:
     return features["pixel_values"].shape[-4] * (_side(config) // config.scale_factor) ** 2
 
 
+def _count_pooled_images(config: Any, features: Features) -> int:
+    return len(features["pixel_values"]) * config.mm_tokens_per_image
+
+
 def _image_side(config: Any) -> int:
     side: Any = config.vision_config.image_size
     return side if isinstance(side, int) else side[0]
@@ -163,6 +171,11 @@ def _image_side(config: Any) -> int:
 def _numbered(config: Any, times_s: np.ndarray) -> str:
     """InternVL: frames by their number."""
     return "\n".join(f"Frame{i + 1}: <img><IMG_CONTEXT></img>" for i in range(len(times_s)))
+
+
+def _in_a_row(config: Any, times_s: np.ndarray) -> str:
+    """Gemma 3: as its processor writes images that follow each other."""
+    return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n" * len(times_s)
 
 
 def _stamped(config: Any, times_s: np.ndarray) -> str:
@@ -247,6 +260,19 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kind="image",
             marker="<video>",
             text=_stamped,
+        ),
+        "gemma3": Family(
+            model="Gemma3ForConditionalGeneration",
+            prompt="<start_of_turn>user\n<start_of_image>{question}<end_of_turn>\n<start_of_turn>model\n",
+            placeholder="<image_soft_token>",
+            spec=_stretched_smoothly,
+            features=_pictures,
+            count=_count_pooled_images,
+            kind="image",
+            part="image",
+            marker="<start_of_image>",
+            text=_in_a_row,
+            token_types=("token_type_ids", 1),
         ),
     }
 )

@@ -123,20 +123,23 @@ def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer
     embeds = head.ahead.to(model.dtype).repeat(len(anchors), 1)[None]
     before = torch.tensor(anchors, device=target.device).repeat_interleave(steps)
     number = torch.arange(1, steps + 1, device=target.device).repeat(len(anchors))
-    positions = (read.length + read.offset - 1 + before + number)[None]
+    index = read.length - 1 + before + number
+    positions = (index + read.offset)[None]
     if target.traits.mrope:
         positions = positions.expand(3, 1, -1)
     text = torch.arange(past, device=target.device) < read.length + before[:, None]
     own = torch.block_diag(*[torch.ones(steps, steps).tril()] * len(anchors)).bool().to(target.device)
+    seen = torch.cat((text, own), 1)[None, None]
+    mask: Tensor | dict[str, Tensor] = seen
+    if target.traits.window is not None:
+        keys = torch.cat((torch.arange(past, device=target.device), index))
+        near = keys > index[:, None] - target.traits.window
+        mask = {"full_attention": seen, "sliding_attention": seen & near}
     cache = DynamicCache()
     for layer, (key, value) in enumerate(zip(read.keys, read.values, strict=True)):
         cache.update(key.clone(), value.clone(), layer)  # plain tensors again: gradients pass through them
     out = model(
-        inputs_embeds=embeds,
-        position_ids=positions,
-        attention_mask=torch.cat((text, own), 1)[None, None],
-        past_key_values=cache,
-        use_cache=True,
+        inputs_embeds=embeds, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
     )
     return out.logits[0].unflatten(0, (len(anchors), steps))
 

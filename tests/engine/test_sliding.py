@@ -1,0 +1,151 @@
+"""Sliding-window layers, in texts longer than their window, and images whose tokens see each other."""
+
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.conformance import PARENTS, check_conformance
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import NO_NEEDS, Draft
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Chunk, Prompt, Target
+from crossdraft.engine.tree import DraftTree
+from tests.engine.scripted import IgnoresCommits
+from tests.engine.zoo import EOS, IMAGE, as_target, gemma3, noisy
+
+TOKENS = range(20, 20 + len(PARENTS))
+WINDOW, LONG = 8, 24
+REQUESTS = [Request("x" * length, max_new_tokens=LONG) for length in (1, 5, 9, 14)]
+
+
+class FullMask(Target):
+    """Planted fault: a sliding layer sees everything."""
+
+    def _near(self, *args):
+        return torch.ones_like(super()._near(*args))
+
+
+class WindowByIndex(Target):
+    """Planted fault: how far back a node is, is counted in the cache and not along its path."""
+
+    def _near(self, cache, rows, chunks, trees, width, keys):
+        chains = [DraftTree.chain(tree.tokens) for tree in trees]
+        return super()._near(cache, rows, chunks, chains, width, keys)
+
+
+class OneDirection(Target):
+    """Planted fault: an image's tokens see only those before them."""
+
+    def _images(self, prompt):
+        return None
+
+
+def riding_error(kind, window=WINDOW):
+    model, prompt = gemma3(window=window)
+    good = as_target(model, prompt)
+    return check_conformance(kind(model, good.prepare, good.decode, [EOS]), prompt, TOKENS).riding
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 8, 13, 27, 28, 200])
+def test_conformance_of_every_window(window):
+    """Shorter than a path of the tree, than the tree, than an image's tokens; about the prompt's length; longer."""
+    model, prompt = gemma3(window=window)
+    found = check_conformance(as_target(model, prompt), prompt, TOKENS)
+    assert found.passes(1e-10), found
+
+
+@pytest.mark.parametrize(("fault", "window"), [(FullMask, WINDOW), (WindowByIndex, WINDOW), (OneDirection, WINDOW)])
+def test_planted_faults_are_seen(fault, window):
+    assert riding_error(Target, window) < 1e-10
+    assert riding_error(fault, window) > 1e-4
+
+
+def test_who_sees_what_in_a_sliding_layer():
+    """Window 3; six tokens are known, one is pending, and of the tree the last node is two below the root."""
+    model, prompt = gemma3(window=3)
+    target = as_target(model, prompt)
+    cache = target.new_cache()
+    cache.lengths[cache.add_row(32)] = 6
+    tree, root = DraftTree((20, 21, 22), (-1, -1, 1)), Chunk(torch.tensor([9]))
+    keys = cache.open_window(slice(0, 1), 4)
+    masks = target._masks(cache, slice(0, 1), [root], [tree], 4, keys)
+    seen = {kind: [row.nonzero().flatten().tolist() for row in mask[0, 0]] for kind, mask in masks.items()}
+    known = list(range(6))
+    assert seen["full_attention"] == [[*known, 6], [*known, 6, 7], [*known, 6, 8], [*known, 6, 8, 9]]
+    assert seen["sliding_attention"] == [[4, 5, 6], [5, 6, 7], [5, 6, 8], [6, 8, 9]]
+
+
+def test_an_image_s_tokens_see_each_other_as_far_as_the_window_lets_them():
+    model, _ = gemma3(window=3)
+    target = as_target(model, Prompt(torch.tensor([1])))
+    ids = torch.tensor([1, *[IMAGE] * 4, 5, *[IMAGE] * 2, 9])
+    prompt = Prompt(ids, {"token_type_ids": (ids == IMAGE)[None].int()})
+    (piece, _), _ = target.chunks(prompt, {})
+    assert piece.images.tolist() == [-1, 0, 0, 0, 0, -1, 1, 1]
+    cache = target.new_cache()
+    cache.add_row(32)
+    keys = cache.open_window(slice(0, 1), 8)
+    masks = target._masks(cache, slice(0, 1), [piece], [DraftTree.empty()], 8, keys)
+    first, last = (masks["sliding_attention"][0, 0, row].nonzero().flatten().tolist() for row in (1, 4))
+    assert first == [0, 1, 2, 3, 4]
+    assert last == [2, 3, 4]
+    assert masks["full_attention"][0, 0, 1].nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
+    assert masks["full_attention"][0, 0, 6].nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+class Branching(IgnoresCommits):
+    """Knows the answers, and drafts three of their tokens as a tree in which a wrong one comes first at two depths."""
+
+    needs = NO_NEEDS
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def begin(self, requests):
+        return [[self.answers[request.prompt], 0] for request in requests]
+
+    def propose(self, states, budgets):
+        return [Draft(self.tree(answer[done : done + 3])) for answer, done in states]
+
+    def tree(self, tokens):
+        if len(tokens) < 3:
+            return DraftTree.empty()
+        one, two, three = tokens
+        return DraftTree((one + 1, one, two + 1, two, three), (-1, -1, 1, 1, 3))
+
+    def commit(self, states, outputs):
+        for state, output in zip(states, outputs, strict=True):
+            state[1] += len(output.tokens)
+
+
+def generated(model, prompt):
+    """The model's own answer, with its own cache, which forgets what is out of the window."""
+    features = {name: x.double() if x.is_floating_point() else x for name, x in prompt.features.items()}
+    out = model.generate(input_ids=prompt.input_ids[None], **features, max_new_tokens=LONG, do_sample=False)
+    return tuple(out[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("window", [4, WINDOW])
+def test_long_answers_are_those_of_generate(window, batch):
+    model, prompt = gemma3(window=window)
+    target = as_target(model, prompt)
+    expected = [generated(model, target.prepare(request)) for request in REQUESTS]
+    assert max(map(len, expected)) > 2 * window
+    answers = {request.prompt: tokens for request, tokens in zip(REQUESTS, expected, strict=True)}
+    kin = IndependentDrafter(as_target(noisy(gemma3(window=window)[0], 1e-3), prompt), sorted(target.reserved))
+    for drafter in (None, Branching(answers), kin):
+        runner = None if drafter is None else DraftRunner(drafter, "before")
+        found = Decoder(target, runner, max_batch=batch, adaptive=False).generate(REQUESTS)
+        assert [answer.tokens for answer in found] == expected
+        assert drafter is None or sum(answer.stats.accepted for answer in found) > 0
+
+
+def test_a_full_mask_changes_long_answers():
+    """The control of the test above."""
+    model, prompt = gemma3()
+    target = as_target(model, prompt)
+    wrong = FullMask(model, target.prepare, target.decode, [EOS])
+    expected = [generated(model, target.prepare(request)) for request in REQUESTS]
+    assert [answer.tokens for answer in Decoder(wrong).generate(REQUESTS)] != expected
