@@ -276,3 +276,17 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
+
+_REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
+_RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and a recurrent state has no room for a draft tree"
+
+# Model types that users may come with, and why they are none of FAMILIES.
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "llavaonevision1_5": f"{_REMOTE}; take a llava_onevision.",
+        "minicpmv": f"{_REMOTE}; take a model of another family.",
+        "minicpmv4_6": f"{_RECURRENT}; take a model of another family.",
+        "minicpmv4_7": f"{_RECURRENT}; take a model of another family.",
+        "internvl_chat": f"{_REMOTE}; take the repository of the same model whose name ends with -hf.",
+    }
+)

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.families import FAMILIES, Family, Features
+from crossdraft.video.families import FAMILIES, REFUSED, Family, Features
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec
 
@@ -129,6 +129,8 @@ def model_class(model_type: object) -> str:
 
 
 def _family(model_type: object) -> Family:
+    if isinstance(model_type, str) and model_type in REFUSED:
+        raise CrossdraftError(f"Models of type {model_type!r} cannot be a target: {REFUSED[model_type]}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise CrossdraftError(

@@ -1,0 +1,115 @@
+"""Models that read a clip as a row of images, from a checkpoint folder to an answer."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import crossdraft as cd
+from crossdraft.cli.main import main
+from crossdraft.load import load_target
+from crossdraft.video.inputs import model_class
+from tests.tiny_families import CHAT, IDS, MODELS, save_family
+
+PER_FRAME = 9
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("families")
+    return {name: save_family(name, base / name) for name in MODELS} | {
+        "kin": save_family("smolvlm", base / "kin", noise=1e-3)
+    }
+
+
+@pytest.fixture(scope="module")
+def requests(clip):
+    asked = ("what is the car doing?", "why?", "what is the car doing?")
+    return [cd.Request(question, str(clip.video), max_new_tokens=24) for question in asked]
+
+
+@pytest.fixture(scope="module")
+def expected(folders, requests):
+    """What the models' own `generate` answers, with their own caches."""
+    return {name: [generated(folders[name], request) for request in requests] for name in MODELS}
+
+
+def generated(folder, request):
+    target = load_target(str(folder), "cpu", packed=False)
+    prompt = target.prepare(request)
+    out = target.model.generate(input_ids=prompt.input_ids[None], **prompt.features, max_new_tokens=24, do_sample=False)
+    return tuple(out[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "view", "model", "kin"])
+def test_answers_are_those_of_generate(name, drafter, folders, requests, expected):
+    """The third question is the first again, so that the clip and the question are known."""
+    spec = {"model": f"model:dir={folders['smolvlm']}", "kin": f"model:dir={folders['kin']}"}.get(drafter, drafter)
+    with cd.Engine.load(folders[name], spec, cd.Options(device="cpu", placement="inline", adaptive=False)) as engine:
+        found = [engine.generate(request) for request in requests]
+    assert [answer.tokens for answer in found] == expected[name]
+    if name == "smolvlm" and drafter in ("model", "kin"):
+        assert sum(answer.stats.accepted for answer in found) > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_second_question_reads_the_clip_from_the_cache(name, folders, requests, expected):
+    with cd.Engine.load(folders[name], None, cd.Options(device="cpu")) as engine:
+        found = [engine.generate(request) for request in requests]
+        length = len(engine.target.prepare(requests[0]))
+    assert [answer.tokens for answer in found] == expected[name]
+    first, *others = (answer.stats.cached_tokens for answer in found)
+    assert first == 0
+    assert all(8 * PER_FRAME < cached < length for cached in others)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_still_and_more_frames(name, folders, requests):
+    def visual(**options):
+        target = load_target(str(folders[name]), "cpu", **options)
+        ids = target.prepare(requests[0]).input_ids
+        return int(torch.isin(ids, torch.tensor(sorted(target.traits.visual_ids))).sum())
+
+    assert [visual(num_frames=count) for count in (1, 3)] == [PER_FRAME, 3 * PER_FRAME]
+
+
+def test_too_many_frames_are_refused_with_the_number_that_fits(folders, requests):
+    with pytest.raises(cd.CrossdraftError, match=r"give at most \d+ frames"):
+        load_target(str(folders["smolvlm"]), "cpu", num_frames=40).prepare(requests[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ask(name, folders, clip, capsys):
+    arguments = ["--target", str(folders[name]), "--drafter", f"model:dir={folders['smolvlm']}", "--device", "cpu"]
+    more = ["--placement", "inline", "--max-new-tokens", "12", "--json", "--compare"]
+    assert main(["ask", "--video", str(clip.video), *arguments, *more, "What is it?"]) == 0
+    assert json.loads(capsys.readouterr().out)["compare"]["identical"] is True
+
+
+def test_the_prompt_is_the_checkpoint_s_own(folders, requests):
+    """With the template, if it knows how to show what the model sees, else as HF's processor writes it."""
+    assert CHAT["smolvlm"] is None
+    tokenizer = AutoTokenizer.from_pretrained(folders["gemma3"])
+    target = load_target(str(folders["gemma3"]), "cpu", num_frames=2)
+    ids = target.prepare(requests[1]).input_ids.tolist()
+    assert ids.count(IDS["<s>"]) == 1
+    picture = "\n\n<start_of_image>" + "<image_soft_token>" * PER_FRAME + "<end_of_image>\n\n"
+    asked = f"<s><start_of_turn>user\n{picture * 2}why?<end_of_turn>\n<start_of_turn>model\n"
+    assert tokenizer.decode(ids) == asked
+
+
+@pytest.mark.parametrize(
+    ("model_type", "says"),
+    [
+        ("llavaonevision1_5", "runs code of its own, which is never done"),
+        ("minicpmv", "runs code of its own, which is never done"),
+        ("internvl_chat", "name ends with -hf"),
+        ("minicpmv4_6", "recurrent"),
+        ("minicpmv4_7", "recurrent"),
+    ],
+)
+def test_what_is_not_supported_says_why(model_type, says):
+    with pytest.raises(cd.CrossdraftError, match=says):
+        model_class(model_type)
