@@ -62,7 +62,7 @@ def peak_rss_of(pid: int) -> float | None:
     return None if peak is None else round(peak / MIB, 1)
 
 
-def peak_bytes_of(pid: int) -> int | None:
+def peak_bytes_of(pid: int | str) -> int | None:
     """The same in bytes."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")

@@ -469,6 +469,39 @@ def memory(
     output.write({"environment": found, **timing.to_json()})
 
 
+@app.command()
+@option_groups
+def growth(
+    models: BenchModels,
+    output: ReportOptions,
+    of: Annotated[
+        str, typer.Option(help="frames, prompt, answer, requests, memory: one, several with commas, or all.")
+    ] = "all",
+    largest: Annotated[int | None, typer.Option(help="Leave out what is larger.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each side, but for long ones.")] = 3,
+    plot_file: Plot = None,
+) -> None:
+    """Draw how time and memory grow with frames, prompt, answer, requests and memory: ours and Hugging Face's."""
+    output.check(plot=plot_file)
+    check_values(device=models.device, dtype=models.dtype)
+    from crossdraft.bench.growth import chosen, growth_table, run_curve, sizes, to_json
+    from crossdraft.bench.growth_curves import make_curve
+    from crossdraft.bench.growth_plot import plot_growth
+
+    wanted = {name: sizes(name, largest) for name in chosen(of)}
+    whole("--repeats", repeats)
+    hush()
+    found, loaded = [], replace(models, dtype=models.dtype or "float32").models()
+    with progress("measuring", sum(map(len, wanted.values()))) as tick:
+        for name, points in wanted.items():
+            found.append(run_curve(make_curve(name, points, loaded), repeats, tick))
+    for result in found:
+        output.console.print(growth_table(result))
+    output.write(to_json(found))
+    if plot_file is not None:
+        plot_growth(found, plot_file)
+
+
 @contextmanager
 def _loaded(models: "Models", cores: "Cores | None" = None) -> "Iterator[tuple[dict[str, object], LoadedTarget]]":
     """The environment before anything is loaded, and the target; pinned to its cores."""
