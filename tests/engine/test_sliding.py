@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import CLIPVisionConfig, LlavaNextVideoConfig, LlavaNextVideoForConditionalGeneration, MistralConfig
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.conformance import PARENTS, check_conformance
@@ -12,7 +13,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Chunk, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from tests.engine.scripted import IgnoresCommits
-from tests.engine.zoo import EOS, IMAGE, as_target, gemma3, noisy
+from tests.engine.zoo import EOS, IMAGE, TEXT, VIDEO, VISION, as_target, build, gemma3, noisy, prompt_ids, video
 
 TOKENS = range(20, 20 + len(PARENTS))
 WINDOW, LONG = 8, 24
@@ -51,6 +52,22 @@ def riding_error(kind, window=WINDOW):
 def test_conformance_of_every_window(window):
     """Shorter than a path of the tree, than the tree, than an image's tokens; about the prompt's length; longer."""
     model, prompt = gemma3(window=window)
+    found = check_conformance(as_target(model, prompt), prompt, TOKENS)
+    assert found.passes(1e-10), found
+
+
+@pytest.mark.parametrize("window", [2, 4, 8, 200])
+def test_conformance_where_every_layer_slides(window):
+    """Mistral's configuration names no types of layers, and its model takes one mask."""
+    config = LlavaNextVideoConfig(
+        vision_config=CLIPVisionConfig(**VISION),
+        text_config=MistralConfig(**TEXT, sliding_window=window),
+        image_token_index=IMAGE,
+        video_token_index=VIDEO,
+        image_grid_pinpoints=[[8, 8]],
+    )
+    model = build(LlavaNextVideoForConditionalGeneration, config, "sdpa")
+    prompt = Prompt(prompt_ids(4), {"pixel_values_videos": video(4)})
     found = check_conformance(as_target(model, prompt), prompt, TOKENS)
     assert found.passes(1e-10), found
 

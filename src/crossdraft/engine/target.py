@@ -544,7 +544,8 @@ class Target:
         near = self._near(cache, rows, chunks, trees, width, keys)
         if mask is None and width > 1:  # whose first pass is all causal
             mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
-        return {"full_attention": mask, "sliding_attention": near if mask is None else mask & near}
+        sliding = near if mask is None else mask & near
+        return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}
 
     def _near(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int

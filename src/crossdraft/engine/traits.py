@@ -27,6 +27,7 @@ class Traits:
     additive_mask: bool
     takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
     window: int | None = None  # positions up to its own that a token sees in sliding layers; None: there are none
+    all_slide: bool = False  # every layer does (Mistral), so that there is one mask
     images_whole: bool = False  # an image's tokens see each other, later ones too, where `token_type_ids` says so
 
     @property
@@ -42,7 +43,8 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         CrossdraftError: a kind of attention that trees are not built for (flash-attention 2).
     """
     config, text = model.config, model.config.get_text_config()
-    sliding = "sliding_attention" in (getattr(text, "layer_types", None) or ())
+    layers = getattr(text, "layer_types", None)
+    slides = layers is None or "sliding_attention" in layers
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
@@ -57,6 +59,7 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         mrope=hasattr(model.base_model, "get_rope_index"),
         additive_mask=kind == "eager",
         takes_encoded="mm_encoder_outputs" in parameters,
-        window=text.sliding_window if sliding else None,
+        window=getattr(text, "sliding_window", None) if slides else None,
+        all_slide=layers is None,
         images_whole="token_type_ids" in parameters,
     )
