@@ -19,7 +19,7 @@ from typing import Any, Self, overload
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from crossdraft.assembly import assemble, cache_bytes, decided, spread_encoding
+from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
@@ -27,6 +27,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
+from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Answer, Request, listed
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
@@ -34,6 +35,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.scheduler import Call, PendingAnswer, Scheduler
 from crossdraft.engine.target import Target
+from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import DrafterContext, check_spec, drafts_trees, read_spec
@@ -71,8 +73,9 @@ class Engine:
         cost: CostModel,
         spec: Spec | None = None,
         release: Callable[[], None] = lambda: None,
+        reader: RemotePrefill | None = None,
     ) -> None:
-        """`spec` names the drafter; `release` is called when the engine is closed."""
+        """`spec` names the drafter; `release` is called when the engine is closed; `reader` reads prompts."""
         self.target = target
         self.options = options
         self._spec = spec
@@ -81,7 +84,8 @@ class Engine:
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
         self.prefixes = PrefixCache(cache_bytes(options, target.device))
-        self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes)
+        fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
+        self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         self._scheduler = Scheduler(self._make, options.target_cores, most)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
@@ -187,19 +191,24 @@ class Engine:
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
-            if options.compile:
-                loaded.compile(options.max_batch, 1 + options.nodes)
-            spread_encoding(loaded, options)
+        reader: RemotePrefill | None = None
 
         def end() -> None:
             loaded.encode_at_home()
+            if reader is not None:
+                reader.close()
             release()
 
         try:
+            with one_thread():  # before anything is compiled: weights are moved into memory that processes share
+                spread_encoding(loaded, options)
+                reader = remote_prefill(loaded, options)
+                if options.compile:
+                    loaded.compile(options.max_batch, 1 + options.nodes)
             runner = None if drafter is None else assemble(drafter, context, loaded, options)
-            return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, end)
+            return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, end, reader)
         except BaseException:
-            loaded.encode_at_home()
+            end()
             raise
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
@@ -354,6 +363,7 @@ def new_decoder(
     options: Options,
     cost: CostModel,
     prefixes: PrefixCache | None = None,
+    fronts: RemoteFronts | None = None,
 ) -> Decoder:
     """A decode loop over a target and a drafter, as the options say."""
     return Decoder(
@@ -366,6 +376,7 @@ def new_decoder(
         adaptive=options.adaptive,
         cost=cost,
         prefixes=prefixes,
+        fronts=fronts,
     )
 
 

@@ -18,6 +18,7 @@ from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.engine.workers.groups import read_groups
+from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
 from crossdraft.options import Options
@@ -89,6 +90,15 @@ def spread_encoding(target: Target, options: Options) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (count, *PROBE_SIZE, 3), dtype=np.uint8)
     probe = target.prepare(Request("?", noise, max_new_tokens=1))
     target.spread_encoder(read_groups("encode_devices", options.encode_devices), probe)
+
+
+def remote_prefill(target: Target, options: Options) -> RemotePrefill | None:
+    """The process that reads prompts for a target, if the options name cores for one.
+
+    Raises:
+        CrossdraftError: as `RemotePrefill`.
+    """
+    return None if options.disaggregated is None else RemotePrefill(target, options.disaggregated)
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:

@@ -52,6 +52,9 @@ class Options:
             cores, each in a process of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
             each; default where the target is. The features are the same. Also refused for an encoder that does not
             look at each frame by itself.
+        disaggregated: CPU cores of a process that reads prompts (all up to the last visual token) for the target, which
+            takes over the keys and values; running answers then do not wait for another one's prefill. Default none:
+            the target reads them itself.
         quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
             a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
             quantised target is another target: answers are those that it gives alone.
@@ -93,6 +96,7 @@ class Options:
     draft_dtype: str | None = None
     device_map: str | Mapping[str, str] | None = None
     encode_devices: tuple[str, ...] | None = None
+    disaggregated: tuple[int, ...] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
     compile: bool = False
@@ -121,7 +125,7 @@ class Options:
         for name in ("device", "draft_device"):
             if (device := getattr(self, name)) is not None:
                 self._set(name, str(device))
-        for name in ("target_cores", "draft_cores"):
+        for name in ("target_cores", "draft_cores", "disaggregated"):
             self._set(name, core_numbers(name, getattr(self, name), available_cores()))
         self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
         if self.encode_devices is not None:
@@ -154,7 +158,7 @@ class Options:
             return
         if not isinstance(self.device_map, Mapping):
             choice("device_map", self.device_map, DEVICE_MAPS)
-        for name in ("device", "quantize", "encode_devices"):
+        for name in ("device", "quantize", "encode_devices", "disaggregated"):
             if getattr(self, name) is not None:
                 raise CrossdraftError(f"{name} and device_map exclude each other; leave out one of them.")
 

@@ -16,13 +16,14 @@ from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, read_events, write_dsec_h5
-from crossdraft.options import PLACEMENTS
+from crossdraft.options import DEVICE_MAPS, PLACEMENTS
 
 
 def test_names_that_are_checked_early_are_those_that_are_known():
     assert tuple(name for name in PLACEMENTS if name != "auto") == options.PLACEMENTS
     assert ("auto", *POLICIES) == options.PARALLEL
     assert options.HIDDEN == HIDDEN_MODES
+    assert options.DEVICE_MAPS == DEVICE_MAPS
 
 
 WRONG = [
@@ -40,6 +41,8 @@ WRONG = [
     ["chat", "--video=nowhere.mp4"],
     ["chat", "--video=VIDEO", "--fps=0"],
     ["ask", "--video=VIDEO", "--encode-devices=gpu", "?"],
+    ["ask", "--video=VIDEO", "--disaggregate=4096", "?"],
+    ["ask", "--video=VIDEO", "--device-map=both", "?"],
     ["bench", "--pairs=0"],
     ["bench", "--methods=evnt"],
     ["bench", "--methods=event", "--drafter=memry"],

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from crossdraft.bench.cores import choose_cores
+from crossdraft.bench.cores import choose_cores, parse_cores
 from crossdraft.checks import choice, positive, whole
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_spec, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
 
-# As `options.PLACEMENTS`, `engine.runner.parallel.POLICIES` and `engine.runner.runner.HIDDEN_MODES`: seconds to import.
+# As `options.PLACEMENTS`, `options.DEVICE_MAPS`, `engine.runner.parallel.POLICIES` and
+# `engine.runner.runner.HIDDEN_MODES`: seconds to import.
 PLACEMENTS = ("inline", "process")
 PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 UNCHECKED = ("target", "compile")
 
 HOUR_US = 3_600_000_000
@@ -154,6 +157,12 @@ class PairOptions:
             metavar="LIST",
             help="Spread the frames of a clip over processes on groups of CPU cores, as cpu:0,cpu:1, or over GPUs, as "
             "cuda:0,cuda:1.",
+        ),
+    ] = None
+    disaggregate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CORES", help="CPU cores, such as 1 or 2-3, of a process that reads the prompts for the target."
         ),
     ] = None
     dtype: Dtype = None
@@ -356,12 +365,6 @@ def _check_rule(_option: str, rule: str) -> None:
     check_rule(rule)
 
 
-def _check_map(option: str, name: str) -> None:
-    from crossdraft.options import DEVICE_MAPS
-
-    choice(option, name, DEVICE_MAPS)
-
-
 def _check_groups(option: str, groups: str) -> None:
     from crossdraft.engine.workers.groups import read_groups
 
@@ -381,6 +384,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "placement": lambda option, value: choice(option, value, PLACEMENTS),
     "parallel": lambda option, value: choice(option, value, PARALLEL),
     "hidden": lambda option, value: choice(option, value, HIDDEN),
+    "device_map": lambda option, value: choice(option, value, DEVICE_MAPS),
     "frames": whole,
     "fps": positive,
     "cache_bytes": lambda option, value: whole(option, value, 0),
@@ -389,10 +393,10 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "target_cores": lambda *_: None,  # together with the drafter's
     "draft_cores": lambda *_: None,
     "encode_devices": _check_groups,
+    "disaggregate": lambda _, cores: parse_cores(cores, available_cores()),
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
     "quantize": _check_quantize,
-    "device_map": _check_map,
     "device": _check_device,
     "draft_device": _check_device,
 }

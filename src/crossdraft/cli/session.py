@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from crossdraft.api import Engine, Options, default_drafter
-from crossdraft.bench.cores import choose_cores, spans
+from crossdraft.bench.cores import choose_cores, parse_cores, spans
 from crossdraft.cli.options import PairOptions
 from crossdraft.cli.reporting import hush
 from crossdraft.cli.view import live_view
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
@@ -94,6 +95,7 @@ def engine_options(pair: PairOptions) -> Options:
         dtype=pair.dtype,
         draft_device=pair.draft_device,
         device_map=pair.device_map,
+        disaggregated=None if pair.disaggregate is None else parse_cores(pair.disaggregate, available_cores()),
         encode_devices=None if pair.encode_devices is None else (pair.encode_devices,),
         quantize=pair.quantize,
         compile=pair.compile,

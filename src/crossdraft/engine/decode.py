@@ -20,6 +20,7 @@ from crossdraft.engine.ledger import round_of
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
+from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_queue import RequestQueue
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
@@ -46,6 +47,7 @@ class Decoder(RequestQueue):
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
         prefixes: what is kept of prompts for later ones; `None` = nothing.
+        fronts: reads prompts in another process; `None` = the target reads them here.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Decoder(RequestQueue):
         cost: CostModel | None = None,
         on_piece: OnPiece | None = None,
         prefixes: PrefixCache | None = None,
+        fronts: RemoteFronts | None = None,
     ) -> None:
         super().__init__(on_piece)
         self.target = target
@@ -70,6 +73,7 @@ class Decoder(RequestQueue):
         self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, self.probes, adaptive=adaptive)
         self.cache = target.new_cache(max_batch)
         self.prefixes = prefixes or PrefixCache(0)
+        self.fronts = fronts
 
     @torch.inference_mode()
     def drop(self) -> None:
@@ -87,8 +91,8 @@ class Decoder(RequestQueue):
         """
         with borrowing(self.drafter.spare_cores):
             self._leave()
-            while self._waiting and self.cache.rows < self.cache.max_rows:
-                self._join(self._next_job())
+            while self.cache.rows < self.cache.max_rows and (job := self._ready_job()) is not None:
+                self._join(job)
             self._leave()
             if self._live:
                 try:
@@ -98,6 +102,11 @@ class Decoder(RequestQueue):
                     for state in self._live:
                         state.fail(error)
                 self._leave()
+
+    def _ready_job(self) -> Job | None:
+        """The next request that can be taken up without holding those that are answered."""
+        fronts = self.fronts if self._live else None
+        return self._next_job(None if fronts is None else lambda job: fronts.ready(job, self.drafter.needs))
 
     def _join(self, job: Job) -> None:
         """Take up one request; one that cannot be begun is over."""
@@ -130,10 +139,11 @@ class Decoder(RequestQueue):
         asked = for_drafter(state.request, target.defaults.most(target.context))
         drafter.start(state, asked, policy, state.provisional(target))
         with ledger.stage("prepare"):
-            prompt = target.prepare(state.request)
+            prompt = target.prepare(state.request) if self.fronts is None else self.fronts.prepare(state)
             known = self.prefixes.lookup(target, prompt, state.request, drafter.needs)
             state.begin(known, target)
         with ledger.stage("encode"):
+            known = known if self.fronts is None else self.fronts.read(known, state, drafter.needs)
             encoded = known.encode(always=state.visual_features is not None)
             target.clock.mark().wait()
             state.notes += target.spread.take_notes() if target.spread is not None else ()

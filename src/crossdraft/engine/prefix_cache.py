@@ -298,6 +298,7 @@ class CachedPrompt:
         ids: its token ids, placeholders as the number of their content.
         namespace: whose it is.
         prefix: what need not be read.
+        encoded: the visual features, if they were made elsewhere.
     """
 
     prefixes: PrefixCache
@@ -307,9 +308,12 @@ class CachedPrompt:
     ids: tuple[int, ...] = ()
     namespace: str = ""
     prefix: KVPrefix = field(default_factory=KVPrefix)
+    encoded: Encoded | None = None
 
     def encode(self, *, always: bool = False) -> Encoded:
         """The visual features that the target has yet to read; those of a prompt that is known too if `always`."""
+        if self.encoded is not None:
+            return self.encoded
         if not always and any(token < 0 for token in self.ids[: len(self.prefix)]):
             return {}
         if self.content is None:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 
 from crossdraft.engine.request import Answer, Finish, Request
@@ -93,10 +93,15 @@ class RequestQueue:
         """Ids of the requests whose answers can be fetched."""
         return list(self._done)
 
-    def _next_job(self) -> Job:
-        """Of those that wait the one of the highest priority; of several, the one that came first. It waits no more."""
-        first = min(self._waiting.values(), key=lambda job: (-job.request.priority, job.request_id))
-        return self._waiting.pop(first.request_id)
+    def _next_job(self, ready: Callable[[Job], bool] | None = None) -> Job | None:
+        """Of those that wait, and are `ready`, the one of the highest priority; of several, the one that came first.
+
+        It waits no more. `None` = there is none.
+        """
+        for job in sorted(self._waiting.values(), key=lambda job: (-job.request.priority, job.request_id)):
+            if ready is None or ready(job):
+                return self._waiting.pop(job.request_id)
+        return None
 
     def _finish(self, job: Job, result: RequestState | Exception) -> None:
         """A request is over: its answer, or what ended it, can be fetched."""

@@ -19,7 +19,8 @@ from tests.engine.zoo import ZOO, as_target
 CORES = sorted(os.sched_getaffinity(0))
 GROUPS = [DeviceGroup("cpu", (core,)) for core in CORES[:2]]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
-SPREADABLE = [name for name in ZOO if name != "eventgpt"]
+IMAGES = ("internvl", "smolvlm")  # they read a clip as a row of images
+SPREADABLE = [name for name in ZOO if name not in ("eventgpt", *IMAGES)]
 
 
 @pytest.mark.parametrize("name", SPREADABLE)
@@ -56,6 +57,13 @@ def test_packed_layers_give_the_same_features_to_the_bit(pair, clips, dtype):
 def test_an_encoder_that_mixes_frames_is_refused():
     model, prompt = ZOO["eventgpt"]()
     with pytest.raises(cd.CrossdraftError, match=r"does not read each frame by itself.*leave out encode_devices"):
+        as_target(model, prompt).spread_encoder(GROUPS, prompt)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_clips_that_are_read_as_images_are_refused(name):
+    model, prompt = ZOO[name]()
+    with pytest.raises(cd.CrossdraftError, match="encode_devices"):
         as_target(model, prompt).spread_encoder(GROUPS, prompt)
 
 

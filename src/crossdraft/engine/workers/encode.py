@@ -214,6 +214,8 @@ class SpreadEncoder:
 
     @torch.inference_mode()
     def _begin(self, model: Any, groups: Sequence[DeviceGroup], probe: Inputs) -> Join:
+        if PIXELS not in probe:
+            raise CrossdraftError(f"{self._kind} reads a clip as images, which encode_devices does not spread.")
         two = frame_span(probe, 0, 2) if frame_count(probe) >= 2 else None
         if two is None:
             raise CrossdraftError(f"{self._kind} was given no two frames to try encode_devices with.")

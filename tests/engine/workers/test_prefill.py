@@ -1,0 +1,161 @@
+"""Prompts whose fronts another process reads: the same keys and values, the same answers, and nobody waits."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import crossdraft as cd
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.prefix_cache import PrefixCache
+from crossdraft.engine.remote_fronts import RemoteFronts
+from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.workers import prefill
+from crossdraft.engine.workers.prefill import RemotePrefill
+from crossdraft.load import load_target
+from tests.engine.zoo import ZOO, as_target
+
+CORES = sorted(os.sched_getaffinity(0))[-1:]
+BASE = cd.Options(placement="inline", device="cpu", dtype="float32", max_batch=2, adaptive=False)
+
+
+@pytest.fixture(scope="module")
+def clips():
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8) for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def asked(clips):
+    lengths = (24, 8, 16, 12)
+    return [
+        cd.Request("what is the car doing?", clip, max_new_tokens=n) for clip, n in zip(clips, lengths, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(pair, asked):
+    with cd.Engine.load(str(pair.target), None, BASE) as engine:
+        return [engine.generate(request).tokens for request in asked]
+
+
+@pytest.fixture(scope="module")
+def read(pair):
+    """A target of packed layers, and the process that reads for it."""
+    target = load_target(str(pair.target), "cpu", "float32")
+    reader = RemotePrefill(target, CORES)
+    yield target, reader
+    reader.close()
+
+
+def front_of(target, prompt, layers=()):
+    """As the target itself reads it."""
+    with torch.inference_mode():
+        pieces, delta = target.chunks(prompt, target.encode(prompt))
+        cache = target.new_cache()
+        cache.add_row(512)
+        cache.rope_deltas[0] = delta
+        out = target.extend(cache, slice(0, 1), pieces[:1], [DraftTree.empty()], layers)
+    return cache.span(0, 0, len(pieces[0].tokens)), out.hidden[0]
+
+
+def test_keys_values_and_features_are_those_of_the_target_to_the_bit(read, asked):
+    target, reader = read
+    for request in asked[:2]:
+        prompt = target.prepare(request)
+        handle = reader.start(prompt, (1, 2))
+        prefix, encoded = handle.prefix()
+        assert handle.ready
+        own, hidden = front_of(target, prompt, (1, 2))
+        ((span, count),) = prefix.parts
+        assert count == len(own) == reader.front(prompt)
+        for (keys, values), (own_keys, own_values) in zip(span.layers, own.layers, strict=True):
+            assert torch.equal(keys, own_keys)
+            assert torch.equal(values, own_values)
+        assert all(torch.equal(prefix.hidden[0][layer], x) for layer, x in zip((1, 2), hidden, strict=True))
+        assert torch.equal(target.visual_features(encoded), target.visual_features(target.encode(prompt)))
+
+
+def test_a_front_that_nobody_takes_is_not_taken_for_the_next(read, asked):
+    target, reader = read
+    prompts = [target.prepare(request) for request in asked[:2]]
+    reader.start(prompts[0])
+    prefix, _ = reader.start(prompts[1]).prefix()
+    assert torch.equal(prefix.parts[0][0].layers[0][0], front_of(target, prompts[1])[0].layers[0][0])
+
+
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl", "llava_onevision", "eventgpt"])
+def test_other_families(name):
+    model, prompt = ZOO[name]()
+    target = as_target(model, prompt)
+    if not target.traits.takes_encoded:
+        pytest.skip("this transformers reads features with the prompt")
+    request = cd.Request("?", max_new_tokens=12)
+    expected = Decoder(target).generate([request])[0].tokens
+    reader = RemotePrefill(target, CORES)
+    try:
+        decoder = Decoder(target, fronts=RemoteFronts(target, PrefixCache(0), reader))
+        answer = decoder.generate([request])[0]
+    finally:
+        reader.close()
+    assert (answer.tokens, answer.notes) == (expected, ())
+
+
+@pytest.mark.parametrize("drafter", [None, "memory", "event"])
+def test_answers_are_identical(pair, asked, alone, drafter):
+    chosen = str(pair.event) if drafter == "event" else drafter
+    with cd.Engine.load(str(pair.target), chosen, replace(BASE, disaggregated=CORES)) as engine:
+        answers = engine.generate(asked)  # two at a time
+        again = engine.generate(asked[0])  # its clip is known by now
+    assert [answer.tokens for answer in answers] == alone
+    assert again.tokens == alone[0]
+    assert again.stats.cached_tokens > 0
+    if drafter != "event":  # which has no recording to read, and says so
+        assert all(answer.notes == () for answer in answers)
+
+
+def test_a_running_answer_goes_on_while_another_ones_front_is_read(read, asked, alone, monkeypatch):
+    target, reader = read
+    here = []
+    monkeypatch.setattr(prefill.PrefillHandle, "ready", property(lambda self: bool(here)))
+    decoder = Decoder(target, max_batch=2, fronts=RemoteFronts(target, PrefixCache(0), reader))
+    first = decoder.submit(asked[0])
+    decoder.step()
+    second = decoder.submit(asked[1])
+    for _ in range(3):
+        before = len(decoder._live[0].tokens)
+        decoder.step()
+        assert len(decoder._live[0].tokens) > before
+        assert second in decoder._waiting
+    third = decoder.submit(asked[2])
+    decoder.step()
+    assert decoder.cancel(second)  # its front is read for nobody
+    here.append(True)
+    while decoder.busy:
+        decoder.step()
+    assert (decoder.answer(first).tokens, decoder.answer(third).tokens) == (alone[0], alone[2])
+
+
+def test_a_killed_process_costs_one_note(pair, asked, alone):
+    with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=CORES)) as engine:
+        assert engine.generate(asked[0]).notes == ()
+        os.kill(engine._make.args[-1]._reader.worker.pid, signal.SIGKILL)
+        second, third = engine.generate(asked[1]), engine.generate(asked[2])
+    assert (second.tokens, third.tokens) == (alone[1], alone[2])
+    assert len(second.notes) == 1
+    assert "The process of the prefill failed" in second.notes[0]
+    assert third.notes == ()
+
+
+def test_a_planted_bug_in_the_handing_over_changes_answers(pair, asked, alone, monkeypatch):
+    unpacked = prefill.PrefillHandle._unpacked
+
+    def swapped(self, pooled, tensors):
+        return unpacked(self, pooled, [tensors[1], tensors[0], *tensors[2:]])
+
+    monkeypatch.setattr(prefill.PrefillHandle, "_unpacked", swapped)
+    with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=CORES)) as engine:
+        assert [answer.tokens for answer in engine.generate(asked)] != alone
