@@ -427,11 +427,11 @@ class Target:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
             return TargetOut([nothing], [filled], began, self.clock.mark())
-        one = None if isinstance(mask, dict) else (mask,)  # what passes of our own take
-        if one and self._static is not None and static is not None and isinstance(cache, StaticKVCache):
-            scores, states = self._static(ids, positions, *one, cache, keys)
-        elif one and self._lean is not None and self._lean.usable and not chunks[0].encoded:
-            scores, states = self._lean(ids, positions, *one, cache, kept, embeds)
+        ours = not isinstance(mask, dict)  # passes of our own know no sliding layers
+        if ours and self._static is not None and static is not None and isinstance(cache, StaticKVCache):
+            scores, states = self._static(ids, positions, mask, cache, keys)
+        elif ours and self._lean is not None and self._lean.usable and not chunks[0].encoded:
+            scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
             arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
             if capture:
