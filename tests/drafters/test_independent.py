@@ -121,3 +121,10 @@ def drafts(twin: IndependentDrafter, sampling: Sampling) -> list[tuple[int, ...]
     twin.commit([state], [VerifyOutput((0, 1), (*first.tree.tokens[:2], 300))])
     (second,) = twin.propose([state], [Budget(LENGTH)])
     return [first.tree.tokens, second.tree.tokens]
+
+
+def test_an_answer_of_any_length_asks_for_no_cache_of_any_size(twin):
+    """The target refuses such a request, but maybe only when the drafter has begun."""
+    (state,) = twin.begin([Request(QUESTIONS[0], max_new_tokens=10**12)])
+    assert state.cache.capacity <= 3 * twin.model.context
+    assert twin.room(state) > 0

@@ -118,13 +118,13 @@ class HFBaseline:
         prepared = time.perf_counter()
         first = FirstToken()
         request = self.target.defaults.resolve(item.request)
-        config = self._config(request, len(prompt))
+        config = self.config(request, len(prompt))
         if request.sampling.seed is not None:
             torch.manual_seed(request.sampling.seed)  # HF draws from torch's global generator
         model: Any = self.target.model
-        with clocked_passes(model) as passes, clocked_passes(self.assistant) as drafts, _saying_nothing(model):
+        with clocked_passes(model) as passes, clocked_passes(self.assistant) as drafts, saying_nothing(model):
             ids = model.generate(
-                **self._inputs(prompt),
+                **self.inputs(prompt),
                 generation_config=config,
                 assistant_model=self.assistant,
                 streamer=first,
@@ -146,14 +146,15 @@ class HFBaseline:
     def close(self) -> None:
         """Nothing else runs."""
 
-    def _inputs(self, prompt: Prompt) -> dict[str, Tensor]:
+    def inputs(self, prompt: Prompt) -> dict[str, Tensor]:
+        """What `generate` takes of a prompt, a batch of one, where and in which precision the model is."""
         device, dtype = self.target.device, self.target.model.dtype
         ids = prompt.input_ids[None].to(device)
         features = {name: value.to(device) for name, value in prompt.features.items()}
         cast = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **cast}
 
-    def _config(self, request: Request, prompt: int) -> GenerationConfig:
+    def config(self, request: Request, prompt: int) -> GenerationConfig:
         """The settings of `generate` that say what our engine goes by for the resolved request."""
         limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
         config = generation_config(request.sampling, sorted(self.target.eos), prompt, limit)
@@ -168,7 +169,7 @@ class HFBaseline:
 
 
 @contextmanager
-def _saying_nothing(model: Any) -> Iterator[None]:
+def saying_nothing(model: Any) -> Iterator[None]:
     """A model without settings of its own: `generate` would fill whatever a request leaves out from the checkpoint."""
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,10 @@ import typer
 from crossdraft.bench.common import listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
 from crossdraft.checks import whole
-from crossdraft.cli.options import Device, DraftDevice, Dtype, Target, check_values, option_groups
-from crossdraft.cli.reporting import ReportOptions, core_each, hush, progress
+from crossdraft.cli.bench_load import soak, throughput
+from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.options import DraftDevice, check_values, option_groups
+from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -22,59 +24,20 @@ if TYPE_CHECKING:
     from crossdraft.engine.target import Target as LoadedTarget
 
 app = typer.Typer(add_completion=False)
+app.command()(throughput)
+app.command()(soak)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
 Repeats = Annotated[int, typer.Option(help="Runs of each pair.")]
-MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Answers = Annotated[str, typer.Option(help="any (every kind of question in turn), or long (the longest only).")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
-Blind = Annotated[str, typer.Option(help="Ablation without events: 'blind', or the folder of an EventGPT.")]
 Nodes = Annotated[int, typer.Option(help="Nodes of a draft tree.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png, .svg).")]
 MoreDrafters = Annotated[
     list[str] | None,
     typer.Option("--drafter", metavar="SPEC", help="One more drafter, such as union:ngram,memory. May be repeated."),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class BenchModels:
-    """The pair, and the target's device."""
-
-    target: Target = "reference"
-    event: Annotated[str, typer.Option(help="Event drafter: 'event', or the folder of an EventGPT.")] = "event"
-    device: Device = None
-    dtype: Dtype = None
-
-    def models(self, blind: str = "blind", draft_device: str | None = None, frames: int | None = None) -> "Models":
-        """All of them."""
-        from crossdraft.bench.assembly import Models
-
-        return Models(self.target, self.event, blind, self.device, self.dtype, draft_device, num_frames=frames)
-
-
-@dataclass(frozen=True, slots=True)
-class Float32Models(BenchModels):
-    """The same where tokens are compared: in other precisions the shape of a pass may flip a near-tie."""
-
-    dtype: Dtype = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class CoreOptions:
-    """Which CPU cores each side may use."""
-
-    target_cores: Annotated[str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")] = (
-        None
-    )
-    draft_cores: Annotated[
-        str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")
-    ] = None
-
-    def cores(self, device: str | None) -> "Cores | None":
-        """The cores of the pair, the target being on that device."""
-        return core_each(device, self.target_cores, self.draft_cores)
 
 
 @app.callback(invoke_without_command=True)

@@ -126,7 +126,7 @@ def read_prompt(
     request = prefixes.identify(request, senses)
     prompt = own_prompt(model, request)
     known = prefixes.lookup(model, prompt, request)
-    capacity = len(prompt) + spare
+    capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
     read = model.prefill(cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
     known.store(cache, read)
@@ -135,9 +135,18 @@ def read_prompt(
 
 def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) -> tuple[KVCache, TargetOut]:
     """As `read_prompt`, of a prompt whose visual features are given."""
-    capacity = len(prompt) + spare
+    capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
     return cache, model.prefill(cache, prompt, encoded, capacity).out
+
+
+def _capacity(model: Target, prompt: Prompt, spare: int) -> int:
+    """Rows of a cache with that prompt.
+
+    The target refuses an answer that is longer than its context, but maybe only when the drafter has begun: nobody may
+    have it allocate a cache of any size.
+    """
+    return len(prompt) + min(spare, 2 * model.context)
 
 
 def draft_generator(model: Target, request: Request) -> torch.Generator:

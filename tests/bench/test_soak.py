@@ -1,0 +1,128 @@
+"""The soak: which answers it takes for right, and a short one of a tiny pair."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import crossdraft as cd
+from crossdraft.bench.resources import Leftovers, Sample
+from crossdraft.bench.soak import Ask, Known, Mix, Soak, SoakReport, check, check_error, lines, run_soak
+from crossdraft.engine.request import Finish
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Target
+from crossdraft.engine.timeline import Timeline
+from crossdraft.errors import CrossdraftError
+
+REQUEST = cd.Request("?", "clip.mp4", max_new_tokens=3)
+
+
+def answer(tokens, finish=Finish.LENGTH, logprobs=None):
+    return cd.Answer("", tuple(tokens), (), finish, Stats(), Timeline(), logprobs)
+
+
+def ask(tokens=(1, 2, 3), **changes):
+    given = {name: changes.pop(name) for name in ("cancel_s", "refusal") if name in changes}
+    return Ask(0, replace(REQUEST, **changes), tokens, "submit", **given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "right"),
+    [
+        (ask(), answer([1, 2, 3]), True),
+        (ask(), answer([1, 2, 4]), False),
+        (ask(), answer([1, 2], Finish.EOS), False),
+        (ask((1, 2)), answer([1, 2, 3]), False),
+        (ask(), answer([1], Finish.CANCELLED), False),
+        (ask(cancel_s=0.0), answer([1], Finish.CANCELLED), True),
+        (ask(cancel_s=0.0), answer([], Finish.CANCELLED), True),
+        (ask(cancel_s=0.0), answer([2], Finish.CANCELLED), False),
+        (ask(cancel_s=0.0), answer([1, 2], Finish.EOS), False),
+        (ask(max_time=0.1), answer([1], Finish.TIME), True),
+        (ask(), answer([1], Finish.TIME), False),
+        (ask(refusal="missing"), answer([1, 2, 3]), False),
+        (ask(logprobs=True), answer([1, 2, 3], logprobs=(-1.0, -1.0, -1.0)), True),
+        (ask(logprobs=True), answer([1, 2, 3], logprobs=(-1.0,)), False),
+        (ask(None), answer([7, 8, 9]), True),
+        (ask(None), answer([7, 8, 9, 9]), False),
+        (ask(None), answer([]), False),
+    ],
+)
+def test_which_answers_are_right(asked, found, right):
+    assert check(asked, found).startswith("!") is not right
+
+
+def test_which_errors_are_right():
+    missing = CrossdraftError("There is no missing.mp4.")
+    assert check_error(ask(refusal="missing.mp4"), missing) == "refused"
+    assert check_error(ask(refusal="room for"), missing).startswith("!CrossdraftError: There is no")
+    assert check_error(ask(), missing).startswith("!")
+
+
+def test_a_mix_is_the_same_for_the_same_seed_and_has_its_shares(tmp_path):
+    plan = Soak(tmp_path, requests=2000, cancelled=0.1, wrong=0.05)
+    mix = Mix(plan, [Known(REQUEST, (1, 2, 3)), Known(replace(REQUEST, sampling=Sampling(temperature=1)), None)])
+    asked = [mix[number] for number in range(plan.requests)]
+    numbers = random.sample(range(plan.requests), 50)
+    assert [mix[number] for number in numbers] == [asked[number] for number in numbers]
+    assert sum(one.cancel_s is not None for one in asked) == pytest.approx(200, abs=60)
+    assert sum(one.refusal is not None for one in asked) == pytest.approx(100, abs=40)
+    assert len({one.request.priority for one in asked}) == 4
+    assert mix[7] != Mix(replace(plan, seed=1), [Known(REQUEST, (1, 2, 3))])[7]
+
+
+def report(samples, requests=1000, **changes):
+    given = {"failures": (), "failed": 0, "kills": 0, "rows": 0, "left": Leftovers()} | changes
+    return SoakReport(requests, 1.0, {}, {}, samples=tuple(samples), **given)
+
+
+def test_memory_is_judged_after_the_first_fifth_while_the_drafter_runs():
+    samples = [Sample(done, mib, 0.0, whole, 9) for done, mib, whole in (
+        (100, 50.0, True), (200, 100.0, True), (500, 60.0, False), (600, 102.0, True), (900, 103.0, True),
+    )]  # fmt: skip
+    found = report(samples)
+    assert found.growth == pytest.approx(3 / 102)
+    assert found.passed
+    assert not report([*samples, Sample(950, 104.0, 0.0, True, 9)]).passed
+    assert report([*samples, Sample(950, 104.0, 0.0, True, 9)], requests=900).passed  # too few to say
+    for wrong in ({"rows": 1}, {"failed": 1}, {"left": Leftovers(files=("x",))}):
+        assert not report(samples, **wrong).passed
+
+
+def test_wrong_numbers_are_refused(tmp_path):
+    for wrong in ({"requests": 0}, {"kills": -1}, {"cancelled": 0.8, "wrong": 0.3}, {"wrong": -0.1}):
+        with pytest.raises(CrossdraftError):
+            Soak(tmp_path, **wrong)
+
+
+@pytest.fixture
+def small(pair, tmp_path):
+    return Soak(
+        tmp_path, str(pair.target), str(pair.event), requests=60, threads=4, clips=3, kills=1, cancelled=0.2, wrong=0.2
+    )
+
+
+def test_sixty_requests_of_a_tiny_pair(small):
+    ticks = []
+    found = run_soak(replace(small, options=cd.Options(placement="process")), ticks.append)
+    assert found.passed, lines(found)
+    assert sum(found.outcomes.values()) == 60
+    assert found.outcomes["refused"] > 2
+    assert found.outcomes["as the target alone, length"] > 10
+    assert found.to_json()["passed"] is True
+    assert found.samples
+
+
+def test_an_engine_that_answers_something_else_does_not_pass(small, monkeypatch):
+    """From the round on in which requests share a pass, the target sees other tokens than were written."""
+    extend = Target.extend
+
+    def shifted(self, cache, rows, roots, *others):
+        out = extend(self, cache, rows, roots, *others)
+        return replace(out, logits=[logits.roll(1, -1) for logits in out.logits]) if len(roots) > 1 else out
+
+    monkeypatch.setattr(Target, "extend", shifted)
+    found = run_soak(replace(small, drafter=None, kills=0))
+    assert not found.passed
+    assert "the target alone writes" in found.failures[0]

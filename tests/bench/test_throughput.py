@@ -1,0 +1,144 @@
+"""Batches of N requests: figures worked by hand, Hugging Face's inputs, children that die, a run of a tiny pair."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.batch_child import Asked
+from crossdraft.bench.batches import BatchRun, EngineBatch, PaddedBatch, Served, padded, until_end
+from crossdraft.bench.child_batches import ChildBatches
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.hf_continuous import ClipEmbedding, ContinuousBatches
+from crossdraft.bench.throughput import SizeResults, Throughput, lines, results_table, rows_of, run_throughput, to_json
+from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target
+from crossdraft.options import Options
+
+TWO = Cores((0,), (1,))
+
+
+def batch(*seconds, tokens=(1, 2)):
+    return BatchRun(tuple(Served(tokens, one / 4, one) for one in seconds))
+
+
+def test_figures_worked_by_hand():
+    """Two batches of two; ours takes 2 s for each, the target 4 and 4, on all cores 3 and 4."""
+    asked = [[Item(seed, "kind", Request("?")) for seed in pair] for pair in ((1, 2), (3, 4))]
+    found = SizeResults(2, asked, {
+        "memory": [batch(1.0, 2.0), batch(2.0, 2.0)],
+        "target": [batch(4.0, 3.0), batch(1.0, 4.0)],
+        "target-all": [batch(3.0, 3.0), batch(4.0, 4.0)],
+    })  # fmt: skip
+    assert found.seconds("target") == [4.0, 4.0]  # until the last of a batch
+    assert found.tokens("target") == [4, 4]
+    assert found.faster("target") == "target-all"
+    ours, target, every = rows_of(found, "memory", dict.fromkeys((1, 2, 3, 4), (1, 2)), None)
+    assert ours.tokens_per_s == 2.0
+    assert (target.ratio.value, every.ratio.value) == (2.0, pytest.approx(7 / 4))
+    assert (every.ratio.low, every.ratio.high) == (1.5, 2.0)  # drawn from the batches
+    assert ours.e2e_ms == (2000, 2000)
+    assert target.ttft_ms[0] == pytest.approx(1000 * (3 / 4 + 4 / 4) / 2)
+    assert (ours.identical, ours.total, ours.divergences) == (4, 4, ())
+
+
+def test_small_sizes_get_more_batches_and_cores_that_are_no_other_are_left_out(tmp_path):
+    plan = Throughput(Models(), Workload(1, files=tmp_path), (1, 8), "memory", repeats=2, least=10, cores=TWO)
+    assert [plan.repeats_of(size) for size in plan.sizes] == [10, 2]
+    assert plan.questions == 16
+    assert plan.names[:4] == ("memory", "target", "target-all", "hf-batch")
+    assert not any("vllm" in name for name in plan.names)  # no environment was named
+    assert replace(plan, cores=None).names == ("memory", "target", "hf-batch", "hf-continuous")
+    assert replace(plan, vllm_python=Path("python"), cores=None).names[-1] == "vllm"
+
+
+@pytest.mark.parametrize("wrong", [{"sizes": (0,)}, {"sizes": (2, 2)}, {"drafter": "evnt"}, {"repeats": 0}])
+def test_wrong_plans_are_refused(wrong):
+    with pytest.raises(CrossdraftError):
+        Throughput(Models(), Workload(1), **{"sizes": (1,), **wrong})
+
+
+def test_baselines_that_are_unknown_are_refused():
+    with pytest.raises(CrossdraftError, match="hf-batch"):
+        Throughput(Models(), Workload(1), baselines=("hf-bach",))
+
+
+def test_padding_goes_on_the_left():
+    one = {"input_ids": torch.tensor([[5, 6, 7]]), "attention_mask": torch.ones(1, 3), "pixels": torch.ones(1, 2)}
+    two = {"input_ids": torch.tensor([[8]]), "attention_mask": torch.ones(1, 1), "pixels": torch.zeros(1, 2)}
+    found = padded([one, two])
+    assert found["input_ids"].tolist() == [[5, 6, 7], [0, 0, 8]]
+    assert found["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert found["pixels"].tolist() == [[1, 1], [0, 0]]
+    assert until_end((4, 4), (2,)) == (4, 4)
+
+
+def test_ids_behind_the_vocabulary_are_features():
+    layer = ClipEmbedding(torch.nn.Embedding.from_pretrained(torch.tensor([[0.0], [1.0], [2.0]])))
+    layer.clips = torch.tensor([[7.0], [8.0]])
+    assert layer(torch.tensor([[2, 4, 0, 3]])).flatten().tolist() == [2.0, 8.0, 0.0, 7.0]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Three questions about three clips, of other lengths, from files."""
+    return list(items(Workload(3, max_new_tokens=12, files=tmp_path_factory.mktemp("clips"))))
+
+
+def test_every_contestant_writes_the_target_s_tokens(pair, asked):
+    target, plain = load_target(str(pair.target)), load_target(str(pair.target), packed=False)
+    alone = [answer.tokens for answer in Decoder(target).generate([item.request for item in asked])]
+    for method in (EngineBatch(target, None, Options(), None), PaddedBatch(plain)):
+        for size in (3, 1):
+            run = method.answer(asked[:size])
+            assert [one.tokens for one in run.served] == alone[:size]
+            assert all(0 < one.ttft_s <= one.total_s <= run.seconds for one in run.served)
+        method.close()
+    batches = ContinuousBatches(str(pair.target))
+    for _ in range(2):
+        found = batches.answer([Asked(item.request.prompt, item.request.video, 12) for item in asked])
+        assert [tuple(one["tokens"]) for one in found] == alone
+        assert all(0 < one["ttft_s"] <= one["total_s"] for one in found)
+
+
+def test_a_child_answers_and_says_why_it_failed(pair, asked, tmp_path):
+    child = ChildBatches("hf-continuous", ["crossdraft.bench.hf_continuous", str(pair.target), "0"], (0,))
+    try:
+        assert "transformers" in child.about
+        (answer,) = child.answer(asked[:1]).served
+        assert len(answer.tokens) > 0
+        missing = replace(asked[0], request=replace(asked[0].request, video=str(tmp_path / "missing.mp4")))
+        with pytest.raises(CrossdraftError, match=r"hf-continuous failed: .*missing\.mp4"):
+            child.answer([missing])
+        assert child.answer(asked[:1]).served[0].tokens == answer.tokens
+        child._process.kill()
+        with pytest.raises(CrossdraftError, match="hf-continuous ended"):
+            child.answer(asked[:1])
+    finally:
+        child.close()
+    with pytest.raises(CrossdraftError, match="No module named"):
+        ChildBatches("vllm", ["no_such_module"])
+    with pytest.raises(CrossdraftError, match="cannot be run"):
+        ChildBatches("vllm", ["x"], python=tmp_path / "python")
+
+
+def test_a_small_run_of_a_tiny_pair(pair, asked, tmp_path):
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), "cpu", "float32")
+    work = Workload(1, max_new_tokens=6, files=tmp_path)
+    plan = Throughput(models, work, (1, 2), "ngram", 1, 1, baselines=("target", "hf-batch"))
+    ticks = []
+    report = run_throughput(plan, ticks.append)
+    assert len(ticks) == plan.runs
+    assert [(row.size, row.name) for row in report.rows] == [(size, name) for size in (1, 2) for name in plan.names]
+    assert all(row.identical == row.total == row.size for row in report.rows)
+    written = to_json(plan, report)
+    assert [row["requests"] for row in written["against"]] == [1, 1, 2, 2]
+    assert written["least_over_target"] == pytest.approx(report.least_over_target, abs=1e-3)
+    assert results_table(plan, report).row_count == 6
+    assert not any("vLLM" in line for line in lines(plan, report))  # nobody asked for it
+    assert "vLLM was left out" in lines(replace(plan, baselines=("target", "vllm")), report)[-1]
