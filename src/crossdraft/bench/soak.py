@@ -59,7 +59,8 @@ class Soak:
         requests, threads: how many, from how many threads.
         clips: how many are asked about.
         cancelled, wrong: shares of the requests that are cancelled, and that cannot be answered.
-        kills: how often the drafter's process is killed; it is restarted three times within ten minutes.
+        kills: how often the drafter's process is killed, all within the first fifth of the requests; it is restarted
+            three times within ten minutes.
         max_batch: requests that share a pass.
         seed: of everything that is drawn.
 
@@ -340,7 +341,8 @@ class _Run:
         return [pid for pid in workers if pid in running]
 
     def _kill_if_due(self) -> None:
-        due = self._done >= (self.kills + 1) * self.plan.requests / (self.plan.kills + 1)
+        # All of them before memory is judged: a fresh process has its caches to fill.
+        due = self._done >= (self.kills + 1) * SETTLED * self.plan.requests / (self.plan.kills + 1)
         if due and self.kills < self.plan.kills and (workers := self._workers()):
             with suppress(ProcessLookupError):
                 os.kill(workers[0], signal.SIGKILL)

@@ -14,7 +14,7 @@ from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
-from crossdraft.cli.options import DraftDevice, check_values, option_groups
+from crossdraft.cli.options import Device, DraftDevice, Dtype, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
 
