@@ -17,6 +17,7 @@ from crossdraft.bench.batch_child import Asked, keep_stdout, serve, served
 
 LONGEST, MOST = 1024, 64  # tokens of a prompt with its answer; requests that share a pass
 BATCH_TOKENS = 2048  # of a pass
+PLACEHOLDER = "<video>"
 MODEL = "VideoLlavaForConditionalGeneration"
 
 
@@ -70,11 +71,12 @@ class VllmBatches:
 
     def _prompt(self, asked: Asked) -> dict[str, Any]:
         from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-        from crossdraft.video.inputs import question_inputs
+        from crossdraft.video.inputs import ClipText, question_inputs
 
         clip = read_clip(asked.video, FrameSampling(DEFAULT_FRAMES))
         frames = clip.pixels if clip.indices is None else clip.pixels[clip.indices]
-        ids = question_inputs(self.config, self.tokenizer, [self.config.video_token_id], asked.prompt)["input_ids"]
+        one = ClipText(PLACEHOLDER, 1)  # vLLM puts as many in its stead as the clip has tokens
+        ids = question_inputs(self.config, self.tokenizer, one, asked.prompt)["input_ids"]
         return {"prompt_token_ids": ids[0].tolist(), "multi_modal_data": {"video": frames.numpy()}}
 
 
