@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import crossdraft as cd
-from crossdraft.bench.resources import Leftovers, Sample
+from crossdraft.bench.resources import Leftovers, MemorySample
 from crossdraft.bench.soak import Ask, Known, Mix, Soak, SoakReport, check, check_error, lines, run_soak
 from crossdraft.engine.request import Finish
 from crossdraft.engine.sampling import Sampling
@@ -77,15 +77,15 @@ def report(samples, requests=1000, **changes):
     return SoakReport(requests, 1.0, {}, {}, samples=tuple(samples), **given)
 
 
-def test_memory_is_judged_after_the_first_fifth_while_the_drafter_runs():
-    samples = [Sample(done, mib, 0.0, whole, 9) for done, mib, whole in (
+def test_memory_counts_after_the_first_fifth_while_the_drafter_runs():
+    samples = [MemorySample(done, mib, 0.0, whole, 9) for done, mib, whole in (
         (100, 50.0, True), (200, 100.0, True), (500, 60.0, False), (600, 102.0, True), (900, 103.0, True),
     )]  # fmt: skip
     found = report(samples)
     assert found.growth == pytest.approx(3 / 102)
     assert found.passed
-    assert not report([*samples, Sample(950, 104.0, 0.0, True, 9)]).passed
-    assert report([*samples, Sample(950, 104.0, 0.0, True, 9)], requests=900).passed  # too few to say
+    assert not report([*samples, MemorySample(950, 104.0, 0.0, True, 9)]).passed
+    assert report([*samples, MemorySample(950, 104.0, 0.0, True, 9)], requests=900).passed  # too few to say
     for wrong in ({"rows": 1}, {"failed": 1}, {"left": Leftovers(files=("x",))}):
         assert not report(samples, **wrong).passed
 

@@ -90,7 +90,7 @@ def asked(tmp_path_factory):
     return list(items(Workload(3, max_new_tokens=12, files=tmp_path_factory.mktemp("clips"))))
 
 
-def test_every_contestant_writes_the_target_s_tokens(pair, asked):
+def test_everybody_writes_the_target_s_tokens(pair, asked):
     target, plain = load_target(str(pair.target)), load_target(str(pair.target), packed=False)
     alone = [answer.tokens for answer in Decoder(target).generate([item.request for item in asked])]
     for method in (EngineBatch(target, None, Options(), None), PaddedBatch(plain)):

@@ -17,7 +17,7 @@ PATIENCE_S = 10.0  # for processes and threads that are ending
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MemorySample:
     """Resident memory after so many requests.
 
     Args:
@@ -73,10 +73,10 @@ class Leftovers:
         return "; ".join(parts) or "nothing"
 
 
-def sample(done: int, *, whole: bool = True) -> Sample:
+def sample(done: int, *, whole: bool = True) -> MemorySample:
     """The memory of this process and of all that it started, now."""
     children = sum(map(resident_mib, descendants(os.getpid())))
-    return Sample(done, resident_mib(os.getpid()), children, whole, _open_files())
+    return MemorySample(done, resident_mib(os.getpid()), children, whole, _open_files())
 
 
 def resident_mib(pid: int) -> float:

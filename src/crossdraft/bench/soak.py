@@ -21,7 +21,15 @@ from typing import Any
 
 from crossdraft.api import Engine
 from crossdraft.bench.environment import environment
-from crossdraft.bench.resources import Leftovers, Sample, descendants, flatness, leftovers, own_temporary_folder, sample
+from crossdraft.bench.resources import (
+    Leftovers,
+    MemorySample,
+    descendants,
+    flatness,
+    leftovers,
+    own_temporary_folder,
+    sample,
+)
 from crossdraft.bench.workload import Workload, items
 from crossdraft.checks import whole
 from crossdraft.engine.request import Answer, Finish, Request
@@ -32,7 +40,7 @@ from crossdraft.options import Options
 
 SETTLED = 0.2  # memory is judged after this share of the requests
 MOST_GROWTH = 0.03  # (max - min) / median
-JUDGED_FROM = 1000  # requests; in fewer, caches are still filling
+LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 SHOWN = 20  # failures in the report
 INTERVAL_S = 0.5
 LENGTHS = (2, 4, 8, 16, 24)
@@ -141,13 +149,13 @@ class SoakReport:
     outcomes: Mapping[str, int]
     failures: tuple[str, ...]
     failed: int
-    samples: tuple[Sample, ...]
+    samples: tuple[MemorySample, ...]
     kills: int
     rows: int
     left: Leftovers
 
     @property
-    def settled(self) -> list[Sample]:
+    def settled(self) -> list[MemorySample]:
         """Samples after the first fifth of the requests, with the drafter's process running."""
         return [one for one in self.samples if one.done >= SETTLED * self.requests and one.whole]
 
@@ -159,7 +167,7 @@ class SoakReport:
     @property
     def flat(self) -> bool:
         """Whether memory is flat, or too few requests were asked to say."""
-        return self.requests < JUDGED_FROM or self.growth <= MOST_GROWTH
+        return self.requests < LEAST_REQUESTS or self.growth <= MOST_GROWTH
 
     @property
     def passed(self) -> bool:
@@ -181,7 +189,7 @@ class SoakReport:
                 "growth": round(self.growth, 4),
                 "growth_of_parent": round(flatness([one.parent_mib for one in self.settled]), 4),
                 "most": MOST_GROWTH,
-                "judged": self.requests >= JUDGED_FROM,
+                "judged": self.requests >= LEAST_REQUESTS,
                 "samples": [one.to_json() for one in self.samples],
             },
             "rows": self.rows,
@@ -291,7 +299,7 @@ class _Run:
         self.engine = engine
         self.outcomes: Counter[str] = Counter()
         self.failures: list[str] = []
-        self.samples: list[Sample] = []
+        self.samples: list[MemorySample] = []
         self.kills = 0
         self._tick = tick
         self._done = 0
@@ -330,7 +338,7 @@ class _Run:
                 if outcome.startswith("!"):
                     self.failures.append(f"request {number} ({ask.request.prompt[:40]!r}, {ask.way}): {outcome[1:]}")
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> MemorySample:
         return sample(self._done, whole=bool(self._workers()) or not self.kills)
 
     def _workers(self) -> list[int]:
@@ -431,7 +439,7 @@ def lines(report: SoakReport) -> list[str]:
         memory = (
             f"Memory, all processes: {low:.0f} to {high:.0f} MiB after the first fifth, (max - min) / median "
             f"{report.growth:.1%}, asked at most {MOST_GROWTH:.0%}"
-            + (f"; judged from {JUDGED_FROM} requests on." if report.requests < JUDGED_FROM else ".")
+            + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
         )
     return [
         f"{report.requests} requests in {report.seconds:.0f} s; the drafter was killed {report.kills} times.",

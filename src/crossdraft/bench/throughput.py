@@ -201,7 +201,7 @@ def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) 
         target = plan.models.load_target()
         asked = list(items(replace(plan.work, pairs=plan.questions)))
         warm_ups = list(items(replace(plan.work, pairs=max(plan.sizes), split="validation", first=0)))
-        made = dict(_contestants(plan, target))
+        made = dict(_methods(plan, target))
         try:
             results = [_measure(plan, size, made, asked, warm_ups, tick) for size in plan.sizes]
             about = {name: method.about for name, method in made.items() if isinstance(method, ChildBatches)}
@@ -236,7 +236,7 @@ def _measure(
     return found
 
 
-def _contestants(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
+def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
     """By name, in the order of `names`."""
     plain = plan.models.load_target(packed=False)
     for name in plan.names:
@@ -354,10 +354,10 @@ def lines(plan: Throughput, report: ThroughputReport) -> list[str]:
     """Sentences: who used which cores, what Hugging Face was given, whether drafting ever lost."""
     cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
     least = report.least_over_target
-    verdict = "" if least >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
+    beyond = "" if least >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
     said = [
         f"Cores: {cores}. Greedy, clips from files, no cache between requests.",
-        f"Least ratio over the target alone in the same batches (on one core or on all): {least:.3f}{verdict}.",
+        f"Least ratio over the target alone in the same batches (on one core or on all): {least:.3f}{beyond}.",
     ]
     if "hf-continuous" in plan.others:
         said.append(HF_CONTINUOUS)
