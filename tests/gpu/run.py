@@ -1,6 +1,7 @@
-"""`make gpu`: the tests for a GPU, identity in float32 and bfloat16 among them, and `bench scale`; leaves one JSON.
+"""`make gpu`: the tests for a GPU, identity in float32 and bfloat16 among them, `bench scale` and `bench compiled`.
 
-Needs torch, transformers, numpy and pytest, no network and no other package; takes at most eight minutes:
+Leaves one JSON. Needs torch, transformers, numpy and pytest, no network and no other package; takes at most fifteen
+minutes, of which compiling a 7B target's passes takes up to five:
 
     PYTHONPATH=src:. python tests/gpu/run.py --json-out gpu.json
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 NO_DEVICE = "no CUDA device here; nothing was run"
-TESTS_S, SCALE_S = 280, 170
+TESTS_S, SCALE_S, COMPILED_S = 400, 170, 300
 
 
 def run_tests(device: str, only: str, folder: Path) -> dict[str, Any]:
@@ -52,6 +53,14 @@ def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> di
     return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
 
 
+def run_compiled(device: str, config: str, folder: Path) -> dict[str, Any]:
+    """`bench compiled`: V(n) of graph-captured passes against the lean path; its JSON, or how it ended."""
+    out = folder / "compiled.json"
+    command = [sys.executable, "-m", "crossdraft.bench.compiled", "--config", config, "--device", device]
+    ended = _run([*command, "--repeats", "50", "--json-out", str(out)], dict(os.environ), COMPILED_S)
+    return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
+
+
 def _run(command: list[str], environment: dict[str, str], limit_s: int) -> int | str:
     """Exit status, or why there is none."""
     try:
@@ -83,11 +92,13 @@ def main() -> int:
         found: dict[str, Any] = {"environment": environment()}
         found["tests"] = run_tests(given.device, given.only, Path(folder))
         found["scale"] = run_scale(given.device, given.config, given.drafter or ["eventgpt-7b", "small"], Path(folder))
+        found["compiled"] = run_compiled(given.device, given.config, Path(folder))
     given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     tests = found["tests"]
     sys.stdout.write(
         f"{tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped; "
-        f"scale {'failed' if 'exit' in found['scale'] else 'measured'}; {given.json_out}\n"
+        f"scale {'failed' if 'exit' in found['scale'] else 'measured'}, "
+        f"compiled passes {'failed' if 'exit' in found['compiled'] else 'measured'}; {given.json_out}\n"
     )
     return int(tests["exit"] != 0 or "exit" in found["scale"])
 

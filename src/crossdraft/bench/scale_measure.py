@@ -198,9 +198,9 @@ def measure_passes(target: Target, budget_s: float) -> list[Pass]:
     return passes
 
 
-def bound_of(target: Target, step: Pass, speed: float) -> Bound:
-    """The shortest possible decode step, from the bytes it must read, and how near the measured one comes."""
-    length = len(target.prepare(Request("scale"))) + 1
+def bound_of(target: Target, step: Pass, speed: float, tokens: int | None = None) -> Bound:
+    """The shortest decode step after so many tokens, by the bytes it must read, and how near the measured one is."""
+    length = (len(target.prepare(Request("scale"))) if tokens is None else tokens) + 1
     weights = decode_bytes(target.model)
     cached = cache_bytes(target.text_config, length, target.model.dtype)
     seconds = (weights + cached) / speed

@@ -357,6 +357,14 @@ def scale(ctx: typer.Context) -> None:
     main(ctx.args, prog="crossdraft bench scale")
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def compiled(ctx: typer.Context) -> None:
+    """Time compiled decode passes against the lean path, in turn; see `crossdraft bench compiled --help`."""
+    from crossdraft.bench.compiled import main
+
+    main(ctx.args, prog="crossdraft bench compiled")
+
+
 @app.command()
 @option_groups
 def encode(

@@ -273,7 +273,7 @@ class Target:
         return KVCache(layers, max_rows, capacity)
 
     @torch.inference_mode()
-    def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1]) -> None:
+    def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1], *, now: bool = True) -> None:
         """Have decode passes run as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
 
         Takes seconds for each shape, most of them the first time on a machine only: PyTorch keeps what it compiled.
@@ -281,6 +281,7 @@ class Target:
         Args:
             max_rows: the most rows of a pass.
             widest: its most tokens in a row; what is wider goes the ordinary way.
+            now: make all of them; else each when it is first wanted.
 
         Raises:
             CrossdraftError: no compiler is here, or the model's decoder is not one of those with a lean path.
@@ -291,6 +292,8 @@ class Target:
                 "not; leave it out."
             )
         self._static = static = StaticDecoder(self._lean, self.device, widest)
+        if not now:
+            return
         cache = self.new_cache(max_rows)
         for _ in range(max_rows):
             cache.add_row(cache.capacity - static.padding)

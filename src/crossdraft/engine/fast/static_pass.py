@@ -3,8 +3,8 @@
 A decode pass is the same for every round but for its numbers: ids, positions, where keys are written, what may be
 attended to. Here all of these are tensors, rows and widths are padded to a few sizes, and the pass has no Python left
 that depends on data (gpt-fast does the same for one token at a time). So `torch.compile` makes one function of it, for
-each number of rows and each width; on a CPU the window that is attended to stays a variable of the function, on CUDA it
-has a few sizes, too, as a captured graph has no variables. Operation by operation it is the arithmetic of
+each number of rows and each width; the window that is attended to stays a variable of the function. On CUDA it has a
+few sizes, too, as a captured graph has no variables. Operation by operation it is the arithmetic of
 `FastDecoder`, fused, so that sums may round differently in their last bits.
 
 Prompts, and whatever else is no decode round, go the ordinary way, into the same cache.
@@ -28,7 +28,7 @@ from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.errors import CrossdraftError
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-WINDOW_STEP = 32  # on a CPU; on CUDA windows are powers of two
+WINDOW_STEP = 32  # on a CPU; on CUDA see `windows`
 LEAST_WINDOW = 512
 CAPTURE_RUNS = 3  # before a capture: kernels are loaded and workspaces made by then
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
@@ -38,11 +38,10 @@ Pass = Callable[..., Outputs]
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """What a function is compiled for; `window` is 0 where it is a variable."""
+    """What a function is compiled for."""
 
     rows: int
     width: int
-    window: int
     capacity: int
 
 
@@ -85,7 +84,7 @@ class StaticDecoder:
         if rows.start != 0 or width > self.widths[-1]:
             return None
         padded = next(size for size in self.widths if size >= width)
-        # A window as wide as the rows would have the function of a CPU take its width for theirs.
+        # A window as wide as the rows would have a function take its width for theirs.
         return padded if max(cache.lengths[rows]) + padded <= cache.capacity - WINDOW_STEP else None
 
     def window(self, capacity: int, keys: int) -> int:
@@ -96,7 +95,7 @@ class StaticDecoder:
 
     def shapes(self, max_rows: int, capacity: int) -> Iterator[tuple[int, int, int]]:
         """Rows, width and tokens in the cache of a pass for each function."""
-        lengths = [0] if self.device.type == "cpu" else [0, *windows(capacity)][:-1]
+        lengths = [0] if self.device.type == "cpu" else [0, *windows(capacity)[:-1]]
         for rows in row_counts(max_rows):
             yield from ((rows, width, length) for width in self.widths for length in lengths)
 
@@ -121,33 +120,35 @@ class StaticDecoder:
             seen = torch.arange(keys, device=self.device) <= last.view(rows, 1, width, 1)
             mask = seen if mask is None else torch.cat([mask, seen[count:]])
             ids, positions = (torch.cat([one, one.new_zeros(rows - count, width)]) for one in (ids, positions))
-        shape = PassShape(rows, width, 0 if self.device.type == "cpu" else keys, cache.capacity)
         arguments = (ids, positions, starts, mask, *cache.views(rows, keys))
-        logits, states = self._function(shape, cache, arguments)(*arguments)
+        logits, states = self._function(PassShape(rows, width, cache.capacity), cache, arguments, keys)(*arguments)
         return logits[:count], [state[:count] for state in states]
 
-    def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments) -> Pass:
-        """The function of a shape, which is compiled if it is the first of it."""
+    def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments, keys: int) -> Pass:
+        """The function of a shape, on CUDA its graph for a window; compiled or captured if it is the first of it."""
         if shape not in self._compiled:
             self._compiled[shape] = compile_pass(self.lean, shape, arguments)
         function = self._compiled[shape]
         if self.device.type != "cuda":
             return function
-        graph = cache.made.get(shape)
+        graph = cache.made.get((shape, keys))
         if not isinstance(graph, CapturedPass):
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = cache.made[shape] = CapturedPass(function, arguments, self._pool)
+            graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool)
         return graph
 
 
 def windows(capacity: int) -> list[int]:
-    """The windows of captured passes, rising to the whole capacity.
+    """The windows of captured passes, rising: powers of two and those halfway between, and the most a pass attends to.
 
-    >>> windows(1120)
-    [512, 1024, 1120]
+    >>> windows(1152)
+    [512, 768, 1024, 1120]
     """
-    sizes = [LEAST_WINDOW << bits for bits in range(capacity.bit_length()) if LEAST_WINDOW << bits < capacity]
-    return [*sizes, capacity]
+    most = capacity - WINDOW_STEP
+    sizes = [
+        size for bits in range(most.bit_length()) for size in (LEAST_WINDOW << bits, 3 * LEAST_WINDOW << bits >> 1)
+    ]
+    return [*(size for size in sizes if size < most), most]
 
 
 def row_counts(max_rows: int) -> list[int]:
@@ -245,17 +246,18 @@ def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -
     plain: Any = static_pass(decoder)
     # torch.compile keeps at most eight variants of one piece of code and asks guards which to take. We know which, so
     # each shape is code of its own, without guards, which would take a good part of a small model's pass.
-    code = plain.__code__.replace(co_name=f"pass_{shape.rows}x{shape.width}")
+    # It remembers sizes by names, too, and makes a variable of what has changed.
+    name = f"pass_{shape.rows}x{shape.width}_{shape.capacity}_{decoder.text.config.hidden_size}"
+    code = plain.__code__.replace(co_name=name)
     own = FunctionType(code, plain.__globals__, code.co_name, plain.__defaults__, plain.__closure__)
     *_, mask, keys, values = arguments
-    if shape.window == 0:
-        for one in (*keys, *values):
-            torch._dynamo.mark_dynamic(one, 2)  # noqa: SLF001 - its documented name
-        torch._dynamo.mark_dynamic(mask, 3)  # noqa: SLF001
+    for one in (*keys, *values):
+        torch._dynamo.mark_dynamic(one, 2)  # noqa: SLF001 - its documented name
+    torch._dynamo.mark_dynamic(mask, 3)  # noqa: SLF001
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     if mask.device.type == "cpu":
         options["cpp.dynamic_threads"] = True  # the target's threads change while it borrows cores
-    compiled = torch.compile(own, fullgraph=True, dynamic=None if shape.window == 0 else False, options=options)
+    compiled = torch.compile(own, fullgraph=True, options=options)
     try:
         compiled(*arguments)
     except TorchDynamoException as error:
