@@ -1,4 +1,4 @@
-"""Models that read a clip as a row of images, from a checkpoint folder to an answer."""
+"""Models whose clips have text between the frames, from a checkpoint folder to an answer."""
 
 import json
 
@@ -10,7 +10,7 @@ import crossdraft as cd
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
 from crossdraft.video.inputs import model_class
-from tests.tiny_families import CHAT, IDS, MODELS, save_family
+from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, save_family
 
 PER_FRAME = 9
 
@@ -43,14 +43,15 @@ def generated(folder, request):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "view", "model", "kin"])
+@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "view", "model", "kin", "patched"])
 def test_answers_are_those_of_generate(name, drafter, folders, requests, expected):
     """The third question is the first again, so that the clip and the question are known."""
-    spec = {"model": f"model:dir={folders['smolvlm']}", "kin": f"model:dir={folders['kin']}"}.get(drafter, drafter)
+    dirs = {"model": "smolvlm", "kin": "kin", "patched": "qwen3_vl"}
+    spec = f"model:dir={folders[dirs[drafter]]}" if drafter in dirs else drafter
     with cd.Engine.load(folders[name], spec, cd.Options(device="cpu", placement="inline", adaptive=False)) as engine:
         found = [engine.generate(request) for request in requests]
     assert [answer.tokens for answer in found] == expected[name]
-    if name == "smolvlm" and drafter in ("model", "kin"):
+    if (name, drafter) in (("smolvlm", "model"), ("smolvlm", "kin"), ("qwen3_vl", "patched")):
         assert sum(answer.stats.accepted for answer in found) > 0
 
 
@@ -62,7 +63,8 @@ def test_a_second_question_reads_the_clip_from_the_cache(name, folders, requests
     assert [answer.tokens for answer in found] == expected[name]
     first, *others = (answer.stats.cached_tokens for answer in found)
     assert first == 0
-    assert all(8 * PER_FRAME < cached < length for cached in others)
+    frames = 4 if name in PATCHED else 8
+    assert all(frames * PER_FRAME < cached < length for cached in others)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -72,7 +74,9 @@ def test_a_still_and_more_frames(name, folders, requests):
         ids = target.prepare(requests[0]).input_ids
         return int(torch.isin(ids, torch.tensor(sorted(target.traits.visual_ids))).sum())
 
-    assert [visual(num_frames=count) for count in (1, 3)] == [PER_FRAME, 3 * PER_FRAME]
+    # The pixels of a clip are shared out: one or two frames get 48 x 48, three 40 x 40, and two are a patch.
+    expected = [36, 2 * 25] if name in PATCHED else [PER_FRAME, 3 * PER_FRAME]
+    assert [visual(num_frames=count) for count in (1, 3)] == expected
 
 
 def test_too_many_frames_are_refused_with_the_number_that_fits(folders, requests):
@@ -108,6 +112,8 @@ def test_the_prompt_is_the_checkpoint_s_own(folders, requests):
         ("internvl_chat", "name ends with -hf"),
         ("minicpmv4_6", "recurrent"),
         ("minicpmv4_7", "recurrent"),
+        ("qwen3_5", "recurrent.*take a qwen3_vl"),
+        ("qwen3_5_moe", "recurrent.*take a qwen3_vl_moe"),
     ],
 )
 def test_what_is_not_supported_says_why(model_type, says):

@@ -92,8 +92,12 @@ CASES: dict[str, tuple[Damage, str]] = {
     "compressed": (config(compression_config={"quant_method": "compressed-tensors"}), "is quantised"),
     "old gptq": (written("quantize_config.json", "{}"), "is quantised .quantize_config.json"),
     "lora": (written("adapter_config.json", "{}"), "holds an adapter .*merge_and_unload"),
-    "unknown type": (config(model_type="qwen3_vl"), r"'qwen3_vl' are not known.*docs/adding_a_vlm\.md"),
+    "unknown type": (config(model_type="mllama"), r"'mllama' are not known.*docs/adding_a_vlm\.md"),
     "no type": (config(model_type=None), "type None are not known"),
+    "a recurrent state": (
+        part("text_config", layer_types=["linear_attention", "full_attention"]),
+        r"linear-attention layers: their state sums up every token.*nor rejected tokens taken back",
+    ),
     "layers as text": (part("text_config", num_hidden_layers="four"), "describes no model .*num_hidden_layers"),
     "no layers": (part("text_config", num_hidden_layers=0), "unknown model.language_model.layers.0"),
     "many layers": (part("text_config", num_hidden_layers=10**6), "describes 1000000 layers, but only"),

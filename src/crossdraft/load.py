@@ -30,6 +30,7 @@ from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import LazyFeatures, Prompt, Target
+from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
@@ -350,6 +351,10 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
     folders = {name: REFERENCE / ("target" if name == "reference" else name) for name in shipped}
     folder = find_checkpoint(source, folders)
     check_files(folder)
+    config = read_config(folder)
+    text = config.get("text_config")
+    layers = (text if isinstance(text, dict) else config).get("layer_types")
+    refuse_recurrent(f"The checkpoint {folder}", layers if isinstance(layers, list) else ())  # before it is read
     return folder
 
 

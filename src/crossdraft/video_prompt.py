@@ -92,7 +92,7 @@ class VideoPrompt:
         config, count, times_s, indices = self.model.config, len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2
         shown = sample.pixels[:few] if indices is None else sample.pixels[indices[:few]]
-        text, features = clip_inputs(config, self.spec, shown, times_s[:few])
+        text, features = clip_inputs(config, self.spec, shown, times_s[:few], count=count)
         self._refuse_long(text, few, count, request.prompt)
         if few < count:
             text, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)

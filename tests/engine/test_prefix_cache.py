@@ -18,7 +18,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import LazyFeatures, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from tests.engine.scripted import Scripted
-from tests.engine.zoo import EOS, IMAGE, VIDEO, ZOO, noisy
+from tests.engine.zoo import EOS, IMAGE, IMAGES, VIDEO, ZOO, noisy
 
 PLENTY = 1 << 30
 PIXELS = ("pixel_values_videos", "pixel_values")
@@ -30,6 +30,7 @@ class Zoo:
     def __init__(self, name="video_llava", noise=0.0):
         model, self.prompt = ZOO[name]()
         self.target = Target(noisy(model, noise) if noise else model, self._prepare, str, [EOS])
+        self.shown = IMAGE if name == "glm4v" else VIDEO  # GLM's frames are written as images
         self.encoded = 0
         encode = self.target.encode
         self.target.encode = lambda prompt: (setattr(self, "encoded", self.encoded + 1), encode(prompt))[1]
@@ -37,7 +38,7 @@ class Zoo:
     def _prepare(self, request):
         features = {name: value for name, value in request.inputs.items() if name != "input_ids"}
         if "mm_token_type_ids" in features:
-            features["mm_token_type_ids"] = (request.inputs["input_ids"] == VIDEO).int() * 2
+            features["mm_token_type_ids"] = (request.inputs["input_ids"] == self.shown).int() * 2
         if "token_type_ids" in features:
             features["token_type_ids"] = (request.inputs["input_ids"] == IMAGE).int()
         return Prompt(request.inputs["input_ids"][0], features)
@@ -176,6 +177,39 @@ def test_token_types_that_do_not_follow_from_the_ids_are_another_prompt():
     found = answers(zoo, [right, wrong, right], prefixes)
     assert [one.stats.cached_tokens > 0 for one in found] == [False, False, True]
     assert found[1].tokens == answers(zoo, [wrong])[0].tokens
+
+
+def test_frames_and_images_that_one_token_stands_for_are_told_apart_by_their_types():
+    zoo, prefixes = Zoo("glm4v"), PrefixCache(PLENTY)
+    zoo.target.prepare = lambda request: Prompt(
+        request.inputs["input_ids"][0], {k: v for k, v in request.inputs.items() if k != "input_ids"}
+    )
+    clip, (_, still) = zoo.ask(8, 9), IMAGES["glm4v_image"]()
+    types = (clip.inputs["input_ids"] == IMAGE).int()
+    clip = replace(clip, inputs={**clip.inputs, "mm_token_type_ids": types * 2})
+    image = Request("x", inputs={"input_ids": still.input_ids[None], **still.features}, max_new_tokens=12)
+    found = answers(zoo, [clip, image, clip, image], prefixes)
+    assert [one.stats.cached_tokens > 0 for one in found] == [False, False, True, True]
+    assert [one.tokens for one in found] == [one.tokens for one in answers(zoo, [clip, image, clip, image])]
+
+
+def test_what_is_added_behind_early_layers_is_kept_with_the_features():
+    """DeepStack: without it, the same clip would be answered otherwise."""
+    zoo, prefixes = Zoo("qwen3_vl"), PrefixCache(PLENTY)
+    first, second = zoo.ask(8, 9), zoo.ask(14, before=(4, 4))  # another beginning: the clip is read, not encoded, anew
+    found = answers(zoo, [first, second], prefixes)
+    (kept,) = prefixes._features.values()
+    assert [len(layer[0]) for layer in kept.encoded["video"].deepstack_features] == [18, 18]
+    assert kept.nbytes == (1 + 2) * 18 * 64 * 8
+    assert zoo.encoded == 1
+    assert [one.tokens for one in found] == [one.tokens for one in answers(zoo, [first, second])]
+    with torch.inference_mode():
+        for layer in kept.encoded["video"].deepstack_features:
+            layer[0].zero_()
+    assert (
+        answers(zoo, [zoo.ask(14, before=(3, 3))], prefixes)[0].tokens
+        != answers(zoo, [zoo.ask(14, before=(3, 3))])[0].tokens
+    )
 
 
 def test_a_prompt_of_text_alone_does_not_fail_whoever_looks_into_the_target():

@@ -9,6 +9,12 @@ from transformers import (
     CLIPVisionConfig,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
+    Glm4vMoeConfig,
+    Glm4vMoeForConditionalGeneration,
+    Glm46VConfig,
+    Glm46VForConditionalGeneration,
     InternVLConfig,
     InternVLForConditionalGeneration,
     LlamaConfig,
@@ -20,6 +26,10 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
     SiglipVisionConfig,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
@@ -136,6 +146,70 @@ def qwen2_5_vl(attention: str = "sdpa") -> Built:
     return build(Qwen2_5_VLForConditionalGeneration, config, attention), Prompt(ids, features)
 
 
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+SPACE_TIME = {
+    "depth": 3,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 64,
+}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+GRID = (3, 4, 6)  # patches of a clip: time, height, width; 2 x 2 of them become one token
+
+
+def patches(ids: Tensor, token: int, kind: str) -> Prompt:
+    """A prompt with a clip, or with an image, in space-time patches; `token` stands for it."""
+    grid = torch.tensor([GRID if kind == "video" else (1, *GRID[1:])])
+    pixels = torch.randn(int(grid.prod()), 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(7))
+    names = ("pixel_values_videos", "video_grid_thw") if kind == "video" else ("pixel_values", "image_grid_thw")
+    types = (ids == token)[None].int() * (2 if kind == "video" else 1)
+    return Prompt(ids, {names[0]: pixels, names[1]: grid, "mm_token_type_ids": types})
+
+
+def stamped_frames(token: int, start: int, end: int, kind: str) -> Tensor:
+    """A prompt whose frames stand apart, each after its time; an image has none."""
+    each = GRID[1] * GRID[2] // 4
+    times = range(40, 40 + GRID[0]) if kind == "video" else [6]
+    frames = [part for time in times for part in (time, start, *[token] * each, end)]
+    return torch.tensor([1, 5, *frames, 7, 8, 9])
+
+
+def qwen3_vl(attention: str = "sdpa", kind: str = "video", *, experts: bool = False) -> Built:
+    """DeepStack: features of two vision layers are added behind the first two decoder layers."""
+    vision = SPACE_TIME | {"intermediate_size": 48, "num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]}
+    text = TEXT | {"rope_parameters": ROPE | {"mrope_interleaved": True}, "head_dim": 16}
+    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 95, "vision_end_token_id": 96}
+    token = VIDEO if kind == "video" else IMAGE
+    prompt = patches(stamped_frames(token, 95, 96, kind), token, kind)
+    if experts:
+        config = Qwen3VLMoeConfig(
+            vision_config=vision, text_config=text | EXPERTS | {"num_experts": 4}, tie_word_embeddings=False, **tokens
+        )
+        return build(Qwen3VLMoeForConditionalGeneration, config, attention), prompt
+    config = Qwen3VLConfig(vision_config=vision, text_config=text, **tokens)
+    return build(Qwen3VLForConditionalGeneration, config, attention), prompt
+
+
+def glm4v(attention: str = "sdpa", kind: str = "video", version: str = "4.1") -> Built:
+    """One token stands for images and for frames; only the token types say which."""
+    vision = SPACE_TIME | {"intermediate_size": 48, "image_size": 16}
+    text = TEXT | {"rope_parameters": ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO, "image_start_token_id": 95, "image_end_token_id": 96}
+    prompt = patches(stamped_frames(IMAGE, 95, 96, kind), IMAGE, kind)
+    if version == "4.5":
+        more = EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1}
+        config = Glm4vMoeConfig(vision_config=vision, text_config=text | more, **tokens)
+        return build(Glm4vMoeForConditionalGeneration, config, attention), prompt
+    if version == "4.6":
+        config = Glm46VConfig(vision_config=vision, text_config=text, **tokens)
+        return build(Glm46VForConditionalGeneration, config, attention), prompt
+    config = Glm4vConfig(vision_config=vision, text_config=text, **tokens)
+    return build(Glm4vForConditionalGeneration, config, attention), prompt
+
+
 def frames_of_images(count: int, each: int) -> Tensor:
     """A prompt that shows frames as images, with text between them."""
     frames = [token for frame in range(count) for token in (40 + frame, 95, *[IMAGE] * each, 96)]
@@ -196,17 +270,29 @@ ZOO: dict[str, Callable[..., Built]] = {
     "llava_next_video": llava_next_video,
     "llava_onevision": llava_onevision,
     "qwen2_5_vl": qwen2_5_vl,
+    "qwen3_vl": qwen3_vl,
+    "glm4v": glm4v,
     "internvl": internvl,
     "smolvlm": smolvlm,
     "gemma3": gemma3,
     "eventgpt": eventgpt,
 }
 
-# Those that read a clip as a row of images, with one image.
+# With one image: those that read a clip as a row of images, and those that tell images from clips.
 IMAGES: dict[str, Callable[..., Built]] = {
     "internvl_image": partial(internvl, frames=1),
     "smolvlm_image": partial(smolvlm, frames=1),
     "gemma3_image": partial(gemma3, frames=1),
+    "qwen3_vl_image": partial(qwen3_vl, kind="image"),
+    "glm4v_image": partial(glm4v, kind="image"),
+}
+
+
+# Those whose decoder, or whose names, differ from a family's above.
+KIN: dict[str, Callable[..., Built]] = {
+    "qwen3_vl_moe": partial(qwen3_vl, experts=True),
+    "glm4v_moe": partial(glm4v, version="4.5"),
+    "glm46v": partial(glm4v, version="4.6"),
 }
 
 
@@ -217,6 +303,7 @@ def build(kind: type[PreTrainedModel], config: object, attention: str) -> PreTra
         for weight in model.parameters():
             weight.mul_(3)
     model.set_attn_implementation(attention)
+    model.set_experts_implementation("eager")  # the grouped kernel takes no float64
     return model
 
 

@@ -50,6 +50,11 @@ def test_a_rate_needs_a_length():
         # SmolVLM's, as its repositories have it and as HF's video processor saves it
         ({"video_sampling": {"fps": 1, "max_frames": 64, "video_size": {}}}, FrameSampling(None, 1, max_frames=64)),
         ({"fps": 1, "num_frames": 64, "max_image_size": {}}, FrameSampling(None, 1, max_frames=64)),
+        # GLM's, as HF's video processor saves it
+        (
+            {"fps": 2, "num_frames": 16, "max_duration": 300, "max_image_size": {}},
+            FrameSampling(None, 2, max_frames=600),
+        ),
     ],
 )
 def test_the_checkpoint_may_say(settings, expected):

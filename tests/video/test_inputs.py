@@ -1,7 +1,9 @@
 """Model inputs: every family's real forward must take them, and count the placeholders as we do."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,16 +11,20 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
+from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
+from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.inputs import FAMILIES, model_class, model_inputs, placeholder_id
+from crossdraft.video.inputs import FAMILIES, clip_inputs, model_class, model_inputs, placeholder_id
 from crossdraft.video.preprocess import preprocess
-from crossdraft.video.spec import FrameSpec
+from crossdraft.video.spec import FrameSpec, PixelBudget
 
 SPECIAL = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>")
 SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<img>", "</img>", "<end_of_utterance>")
 SPECIAL += ("<fake_token_around_image>", "<global-img>", "<image_soft_token>", "<start_of_image>", "<end_of_image>")
-SPECIAL += ("<start_of_turn>", "<end_of_turn>")
+SPECIAL += ("<start_of_turn>", "<end_of_turn>", "<|image|>", "<|video|>", "<|user|>", "<|assistant|>")
+SPECIAL += tuple(f"<|{edge}_of_{kind}|>" for edge in ("begin", "end") for kind in ("image", "video"))
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
 TEXT = {
@@ -90,12 +96,35 @@ def framed_config(kind: str, token: str, text: str, **more: object) -> Pretraine
     )
 
 
+def patched_config(kind: str) -> PretrainedConfig:
+    """Of a model whose frames stand apart, in space-time patches, with their times between them."""
+    vision = QWEN_VISION | {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64}
+    experts = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+    if kind.startswith("Qwen"):
+        vision |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+        text, tokens = TEXT | {"rope_parameters": ROPE | {"mrope_interleaved": True}, "head_dim": 16}, QWEN_TOKENS
+        text |= experts | {"num_experts": 4} if kind.endswith("Moe") else {}
+    else:
+        vision |= {"image_size": 16}
+        text = TEXT | {"rope_parameters": ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}
+        text |= experts | {"n_routed_experts": 4} if kind.endswith("Moe") else {}
+        tokens = {"image_token_id": IDS["<|image|>"], "video_token_id": IDS["<|video|>"]}
+    return getattr(transformers, f"{kind}Config")(
+        vision_config=vision, text_config=text, tie_word_embeddings=False, **tokens
+    )
+
+
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "video_llava": lambda: llava_config("VideoLlava", "CLIP", "Llama"),
     "llava_next_video": lambda: llava_config("LlavaNextVideo", "CLIP", "Llama"),
     "llava_onevision": lambda: llava_config("LlavaOnevision", "Siglip", "Qwen2"),
     "qwen2_vl": lambda: qwen_config("Qwen2VL"),
     "qwen2_5_vl": lambda: qwen_config("Qwen2_5_VL"),
+    "qwen3_vl": lambda: patched_config("Qwen3VL"),
+    "qwen3_vl_moe": lambda: patched_config("Qwen3VLMoe"),
+    "glm4v": lambda: patched_config("Glm4v"),
+    "glm4v_moe": lambda: patched_config("Glm4vMoe"),
+    "glm46v": lambda: patched_config("Glm46V"),
     "internvl": lambda: framed_config("InternVL", "<IMG_CONTEXT>", "qwen2"),
     "smolvlm": lambda: framed_config("SmolVLM", "<image>", "llama", scale_factor=2),
     "gemma3": lambda: framed_config("Gemma3", "<image_soft_token>", "gemma3_text", mm_tokens_per_image=9),
@@ -124,7 +153,7 @@ SMALL = FrameSpec(size=(24, 32), crop=None)  # Qwen's own budget starts at 128 t
 
 
 def spec_for(kind: str) -> FrameSpec | None:
-    return SMALL if kind.startswith("qwen") else None
+    return SMALL if kind.startswith(("qwen", "glm")) else None
 
 
 def build(kind: str) -> Any:
@@ -139,7 +168,7 @@ def build(kind: str) -> Any:
 def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor]) -> str:
     """The prompt, with a row of placeholders written once."""
     text = str(tokenizer.decode(inputs["input_ids"][0]))
-    for token in ("<video>", "<|video_pad|>", "<IMG_CONTEXT>", "<image>", "<image_soft_token>"):
+    for token in ("<video>", "<|video_pad|>", "<IMG_CONTEXT>", "<image>", "<image_soft_token>", "<|image|>"):
         while token * 2 in text:
             text = text.replace(token * 2, token)
     return text
@@ -194,6 +223,49 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
     assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
 
 
+@pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "glm46v"])
+def test_frames_in_patches_that_stand_apart(
+    kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
+) -> None:
+    config = CONFIGS[kind]()
+    inputs = model_inputs(config, tokenizer, SMALL, frames, TIMES_S, "What is ahead?")
+    assert inputs["video_grid_thw"].tolist() == [[2, 6, 8]]
+    shown = inputs["input_ids"] == placeholder_id(config)
+    assert torch.equal(inputs["mm_token_type_ids"], shown.int() * 2)
+    runs = (torch.diff(shown[0].int(), prepend=torch.zeros(1)) == 1).sum()
+    assert (int(shown.sum()), int(runs)) == (2 * 3 * 4, 2)
+
+
+@pytest.mark.parametrize("times_s", [[0.0, 0.5, 1.0], [0.0], [0.04, 0.2], [0.0, 0.25, 0.6, 1.1, 59.96, 61.3, 100.0]])
+def test_what_hf_s_processors_write_for_a_clip(times_s: list[float]) -> None:
+    """Their own code, with what it reads of a processor that needs torchvision."""
+    grid = torch.tensor([[-(-len(times_s) // 2), 2, 2]])
+    metadata = SimpleNamespace(fps=100, frames_indices=[round(100 * time) for time in times_s], timestamps=times_s)
+    video = {"video_grid_thw": grid, "video_metadata": [metadata]}
+    processors = {"qwen3_vl": Qwen3VLProcessor, "glm4v": Glm4vProcessor, "glm46v": Glm46VProcessor}
+    for kind, processor in processors.items():
+        own = SimpleNamespace(video_processor=SimpleNamespace(merge_size=2, temporal_patch_size=2))
+        own.image_token, own.video_token = "<|image|>", "<|video_pad|>"
+        own.vision_start_token, own.vision_end_token = "<|vision_start|>", "<|vision_end|>"
+        for name in ("_calculate_timestamps", "replace_frame_token_id"):
+            if hasattr(processor, name):
+                setattr(own, name, partial(getattr(processor, name), own))
+        theirs = cast("Any", processor).replace_video_token(own, video, 0)
+        text = FAMILIES[kind].text
+        assert text is not None
+        assert text(CONFIGS[kind](), np.array(times_s)) == theirs, kind
+
+
+def test_a_clip_s_budget_counts_all_of_its_frames(frames: torch.Tensor) -> None:
+    """Also where the first two frames tell how long the prompt will be."""
+    config, spec = CONFIGS["qwen3_vl"](), FrameSpec(size=PixelBudget(64, 24 * 64 * 12, 8), crop=None)
+    _, two = clip_inputs(config, spec, frames[:2], TIMES_S[:2], count=24)
+    _, whole = clip_inputs(config, spec, frames.repeat(8, 1, 1, 1), np.arange(24.0))
+    assert two["video_grid_thw"][0, 1:].tolist() == whole["video_grid_thw"][0, 1:].tolist() == [4, 8]
+    _, alone = clip_inputs(config, spec, frames[:2], TIMES_S[:2])
+    assert alone["video_grid_thw"].tolist() == [[1, 8, 12]]
+
+
 @pytest.mark.parametrize("kind", ["internvl", "smolvlm", "gemma3"])
 def test_every_frame_is_an_image_of_its_own(
     kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
@@ -246,6 +318,18 @@ SMOL_PROMPT = (
 )
 
 
+QWEN3_FRAME = "<|vision_start|><|video_pad|><|vision_end|>"
+QWEN3_PROMPT = (
+    f"<s><|im_start|>user\n<|vision_start|><0.2 seconds>{QWEN3_FRAME}<1.0 seconds>{QWEN3_FRAME}<|vision_end|>"
+    "What {is} it?<|im_end|>\n<|im_start|>assistant\n"
+)
+GLM_FRAME = "<|begin_of_image|><|image|><|end_of_image|>"
+GLM_PROMPT = (
+    f"<s>[gMASK]<sop><|user|>\n<|begin_of_video|>{GLM_FRAME}0{GLM_FRAME}1<|end_of_video|>What {{is}} it?<|assistant|>\n"
+)
+GLM46_PROMPT = GLM_PROMPT.replace(f"{GLM_FRAME}0{GLM_FRAME}1", f"{GLM_FRAME}0.0 seconds{GLM_FRAME}1.0 seconds")
+
+
 @pytest.mark.parametrize(
     ("kind", "prompt"),
     [
@@ -253,6 +337,10 @@ SMOL_PROMPT = (
         ("llava_next_video", "<s>USER: <video>\nWhat {is} it? ASSISTANT:"),
         ("llava_onevision", "<s><|im_start|>user <video>\nWhat {is} it?<|im_end|><|im_start|>assistant\n"),
         ("qwen2_vl", QWEN_PROMPT),
+        ("qwen3_vl", QWEN3_PROMPT),
+        ("glm4v", GLM_PROMPT),
+        ("glm4v_moe", GLM_PROMPT),
+        ("glm46v", GLM46_PROMPT),
         ("internvl", INTERN_PROMPT),
         ("smolvlm", SMOL_PROMPT),
         ("gemma3", GEMMA_PROMPT),

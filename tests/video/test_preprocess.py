@@ -12,7 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.image_processing_backends import PilBackend
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.glm4v.video_processing_glm4v import smart_resize as glm_resize
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as clip_resize
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -106,6 +109,35 @@ def test_the_comparison_sees_a_missing_antialias_and_a_shifted_crop() -> None:
     whole = resize(frames.movedim(-1, 1), 224, "bicubic")
     left = (size[1] - 224) // 2 + 1
     assert steps(normalise(whole[..., left : left + 224], spec), theirs, spec).max() > 5
+
+
+@pytest.mark.parametrize("frames", [2, 3, 5, 30])
+@pytest.mark.parametrize("high", [64 * 1024, 786_432, 25_165_824])
+def test_a_clip_s_size_is_that_of_qwen3_and_of_glm(frames: int, high: int) -> None:
+    for height, width in (*SIZES, (9, 30)):
+        for step, theirs in ((32, clip_resize), (28, glm_resize)):
+            ours = resized(height, width, PixelBudget(4096, high, step).of_clip(frames, 2))
+            assert ours == theirs(frames, height, width, 2, step, 4096, high)
+
+
+def test_a_frame_s_cap_is_that_of_qwen3() -> None:
+    own = {"cap_pixels_per_frame": True, "max_video_tokens": 20}
+    processor = Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 2_516_582})
+    spec = FrameSpec.from_settings(processor.to_dict() | own, "x")
+    assert isinstance(spec.size, PixelBudget)
+    for frames, height, width in ((4, 480, 640), (9, 900, 300), (600, 480, 640)):
+        processor.max_video_tokens = 20
+        patches = processor.get_num_of_video_patches(frames, height, width, own)
+        h, w = resized(height, width, spec.size.of_clip(frames, 2))
+        assert patches == -(-frames // 2) * (h // 16) * (w // 16)
+
+
+def test_patches_of_a_clip_are_those_of_qwen3() -> None:
+    pixels = torch.randn(5, 3, 64, 96)
+    rows, grid = patchify(pixels, 16, 2, 2)
+    theirs, *sides = Qwen3VLVideoProcessor().patchify(pixels[None], 16, 2, 2)
+    assert torch.equal(rows, theirs[0])
+    assert grid.tolist() == [sides]
 
 
 LONG = [(8, 1000), (1000, 8), (3, 900), (640, 64), (1, 300)]

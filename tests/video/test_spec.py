@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
+from crossdraft.checkpoints.parts import frame_settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.spec import FrameSpec, LongestEdge, PixelBudget
+from crossdraft.video.clip import FrameSampling
+from crossdraft.video.spec import FrameSpec, LongestEdge, PixelBudget, video_settings
 
 CLIP = {
     "size": {"shortest_edge": 336},
@@ -50,6 +54,20 @@ def test_what_hf_saves_for_smolvlm(tmp_path: Path) -> None:
     half = (0.5, 0.5, 0.5)
     expected = FrameSpec(LongestEdge(1536), None, half, half, resample="lanczos", squeeze=(384, 384))
     assert FrameSpec.from_pretrained(tmp_path) == expected
+
+
+def test_what_hf_saves_for_qwen3_and_glm(tmp_path: Path) -> None:
+    Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 25165824}).save_pretrained(tmp_path)
+    half = (0.5, 0.5, 0.5)
+    spec, sampling = frame_settings(*video_settings(tmp_path))
+    assert spec == FrameSpec(PixelBudget(4096, 25165824, 32), None, half, half)
+    assert sampling == FrameSampling(None, 2, 4, 768)
+    glm = Glm4vVideoProcessor(size={"shortest_edge": 12544, "longest_edge": 47040000}).to_dict()
+    # Limits that the processor's own code does not read, as files have them too.
+    glm |= {"max_image_size": {"longest_edge": 47040000}, "num_frames": 16, "max_duration": 300}
+    spec, sampling = frame_settings("x", glm)
+    assert spec == FrameSpec(PixelBudget(12544, 47040000, 28), None)
+    assert sampling == FrameSampling(None, 2, max_frames=600)
 
 
 def test_older_ways_to_write_a_size(tmp_path: Path) -> None:

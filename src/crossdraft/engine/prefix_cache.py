@@ -31,7 +31,8 @@ SENSED = ("events", "inputs")  # and an event model
 # Inputs that say what is asked, not what is shown.
 TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's output: no model's forward reads them
-ID_BITS = 32  # of a placeholder's number, for its own id
+ID_BITS = 32  # of a placeholder's number, for its own id and its token type
+TYPE_BITS = 2
 
 
 @dataclass(eq=False)
@@ -126,12 +127,13 @@ class PrefixCache:
         content: Content | None = request.content
         if content is None:
             return CachedPrompt(self, target, prompt)
-        if not _as_placeholders(prompt, target):
-            return CachedPrompt(self, target, prompt)
         ids = prompt.input_ids.tolist()
         visual = [at for at, token in enumerate(ids) if token in target.traits.visual_ids]
+        types = _token_types(prompt, visual)
+        if types is None:
+            return CachedPrompt(self, target, prompt)
         for at in visual:
-            ids[at] = _placeholder(content.digest, ids[at])
+            ids[at] = _placeholder(content.digest, ids[at] << TYPE_BITS | types[at])
         cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "")
         first, cut = (visual[0], visual[-1] + 1) if visual else (len(ids), 0)
         # The last token is the root of the tree that rides along.
@@ -343,7 +345,7 @@ class CachedPrompt:
 
 
 def _placeholder(digest: bytes, token: int) -> int:
-    """What stands for a visual token of that content and that id: no other id is negative."""
+    """What stands for a visual token of that content, id and type: no other id is negative."""
     return -1 - (int.from_bytes(digest) << ID_BITS | token)
 
 
@@ -351,13 +353,13 @@ def _digest(placeholder: int) -> bytes:
     return (-1 - placeholder >> ID_BITS).to_bytes(DIGEST_BYTES)
 
 
-def _as_placeholders(prompt: Prompt, target: Target) -> bool:
-    """Whether the token types of ready-made inputs, which positions depend on, follow from their ids."""
+def _token_types(prompt: Prompt, visual: Sequence[int]) -> list[int] | None:
+    """The types of a prompt's tokens, which positions depend on; `None` if the ids at `visual` do not tell text."""
     types = prompt.features.get("mm_token_type_ids")
-    if types is None:
-        return True
-    of_id = {target.traits.placeholders.get(kind): number for kind, number in (("image", 1), ("video", 2))}
-    return types[0].tolist() == [of_id.get(token, 0) for token in prompt.input_ids.tolist()]
+    found: list[int] = [0] * len(prompt) if types is None else types[0].tolist()
+    shown = set(visual)
+    text = all(kind == 0 or at in shown for at, kind in enumerate(found))
+    return found if text and 0 <= min(found) <= max(found) < 1 << TYPE_BITS else None
 
 
 def _without_unread(features: Any) -> Any:

@@ -1,7 +1,7 @@
 """What differs between `transformers` models, and is detected, not subclassed: placeholders, positions, masks."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
@@ -40,11 +40,13 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """Look at the configuration and the methods of a model, never at its class name.
 
     Raises:
-        CrossdraftError: a kind of attention that trees are not built for (flash-attention 2).
+        CrossdraftError: a kind of attention that trees are not built for (flash-attention 2), or that no tree can be
+            verified with (linear attention).
     """
     config, text = model.config, model.config.get_text_config()
     layers = getattr(text, "layer_types", None)
     slides = layers is None or "sliding_attention" in layers
+    refuse_recurrent(type(model).__name__, layers or ())
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
@@ -63,3 +65,17 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         all_slide=layers is None,
         images_whole="token_type_ids" in parameters,
     )
+
+
+def refuse_recurrent(name: str, layers: Sequence[str]) -> None:
+    """Raise CrossdraftError if any of a decoder's layers, by transformers' names of their types, keeps a state.
+
+    Args:
+        name: of the model, or where it lies.
+        layers: `layer_types` of its configuration.
+    """
+    if "linear_attention" in layers:
+        raise CrossdraftError(
+            f"{name} has linear-attention layers: their state sums up every token read, so that the branches of a tree "
+            "cannot be read in one pass, nor rejected tokens taken back; give a model whose layers all attend in full."
+        )

@@ -54,7 +54,10 @@ class FrameSampling:
         """
         own = {**settings, **(settings.get("video_sampling") or {})}  # SmolVLM's stands apart
         given = {name: own[name] for name in cls.__slots__ if own.get(name) is not None}
-        if (
+        if settings.get("max_duration") and "fps" in given:  # GLM: a rate, for so many seconds at most
+            given["max_frames"] = max(1, int(settings["max_duration"] * given["fps"]))
+            given.pop("num_frames", None)
+        elif (
             "max_image_size" in settings and {"num_frames", "fps"} <= given.keys()
         ):  # SmolVLM: a rate, and at most so many
             given["max_frames"] = given.pop("num_frames")

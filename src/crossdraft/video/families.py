@@ -39,6 +39,7 @@ class Family:
         text: (config, times [F] in s) -> what is written in the marker's stead, with one placeholder for each of equal
             runs of visual tokens; `None` = the placeholder alone.
         token_types: the input that says which tokens are visual, and by which number; text is 0.
+        clip_budget: a budget of pixels is the whole clip's, not a frame's.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Family:
     marker: str | None = None
     text: Callable[[Any, np.ndarray], str] | None = None
     token_types: tuple[str, int] | None = None
+    clip_budget: bool = False
 
 
 VIDEO_TYPES = ("mm_token_type_ids", 2)
@@ -85,6 +87,17 @@ def _stretched_smoothly(config: Any) -> FrameSpec:
 def _budgeted(config: Any) -> FrameSpec:
     step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
     return FrameSpec(size=PixelBudget(128 * step**2, 768 * step**2, step), crop=None)
+
+
+def _clip_budgeted(config: Any) -> FrameSpec:
+    """As the video processors of Qwen3-VL are, where a checkpoint says nothing."""
+    half, step = (0.5, 0.5, 0.5), config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    return FrameSpec(PixelBudget(128 * step**2, 768 * step**2, step), None, half, half)
+
+
+def _clip_budgeted_glm(config: Any) -> FrameSpec:
+    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    return FrameSpec(size=PixelBudget(16 * step**2, 60_000 * step**2, step), crop=None)
 
 
 def _clip(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
@@ -189,11 +202,67 @@ def _stamped(config: Any, times_s: np.ndarray) -> str:
     return intro + "".join(f"\nFrame from {s // 60:02d}:{s % 60:02d}:{image}" for s in seconds) + "\n\n"
 
 
+def _times_between(config: Any, times_s: np.ndarray) -> str:
+    """Qwen3-VL: before each patch of frames the middle of its time."""
+    size = config.vision_config.temporal_patch_size
+    seconds = [*map(float, times_s), *[float(times_s[-1])] * (-len(times_s) % size)]
+    middles = [(seconds[i] + seconds[i + size - 1]) / 2 for i in range(0, len(seconds), size)]
+    return "".join(f"<{middle:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>" for middle in middles)
+
+
+def _whole_seconds(config: Any, times_s: np.ndarray) -> str:
+    """GLM-4.1V and 4.5V: after each patch of frames the time of the first, rounded down."""
+    return "".join(f"{_GLM_FRAME}{int(second)}" for second in _firsts(config, times_s))
+
+
+def _tenths(config: Any, times_s: np.ndarray) -> str:
+    """GLM-4.6V: the same in tenths."""
+    return "".join(f"{_GLM_FRAME}{second:.1f} seconds" for second in _firsts(config, times_s))
+
+
+def _firsts(config: Any, times_s: np.ndarray) -> np.ndarray:
+    return times_s[:: config.vision_config.temporal_patch_size]
+
+
 _VICUNA = "USER: <video>\n{question} ASSISTANT:"
 _QWEN = (
     "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
     "<|vision_start|><|video_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
 )
+_QWEN3 = _QWEN.partition("<|im_end|>\n")[2]  # without a system's turn
+_GLM_FRAME = "<|begin_of_image|><|image|><|end_of_image|>"
+_GLM = "[gMASK]<sop><|user|>\n<|begin_of_video|><|video|><|end_of_video|>{question}<|assistant|>\n"
+
+
+def _qwen3(model: str) -> Family:
+    return Family(
+        model=model,
+        prompt=_QWEN3,
+        placeholder="<|video_pad|>",
+        spec=_clip_budgeted,
+        features=_patches,
+        count=_count_merged,
+        text=_times_between,
+        token_types=VIDEO_TYPES,
+        clip_budget=True,
+    )
+
+
+def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
+    return Family(
+        model=model,
+        prompt=_GLM,
+        placeholder="<|image|>",
+        spec=_clip_budgeted_glm,
+        features=_patches,
+        count=_count_merged,
+        kind="image",  # one token for both; its type tells them apart
+        marker="<|video|>",
+        text=text,
+        token_types=VIDEO_TYPES,
+        clip_budget=True,
+    )
+
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -239,6 +308,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             count=_count_merged,
             token_types=VIDEO_TYPES,
         ),
+        "qwen3_vl": _qwen3("Qwen3VLForConditionalGeneration"),
+        "qwen3_vl_moe": _qwen3("Qwen3VLMoeForConditionalGeneration"),
+        "glm4v": _glm("Glm4vForConditionalGeneration", _whole_seconds),
+        "glm4v_moe": _glm("Glm4vMoeForConditionalGeneration", _whole_seconds),
+        "glm46v": _glm("Glm46VForConditionalGeneration", _tenths),
         "internvl": Family(
             model="InternVLForConditionalGeneration",
             prompt="<|im_start|>user\n<video>\n{question}<|im_end|>\n<|im_start|>assistant\n",
@@ -278,7 +352,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 _REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
-_RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and a recurrent state has no room for a draft tree"
+_RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and their state has no room for a draft tree"
 
 # Model types that users may come with, and why they are none of FAMILIES.
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -287,6 +361,8 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "minicpmv": f"{_REMOTE}; take a model of another family.",
         "minicpmv4_6": f"{_RECURRENT}; take a model of another family.",
         "minicpmv4_7": f"{_RECURRENT}; take a model of another family.",
+        "qwen3_5": f"{_RECURRENT}; take a qwen3_vl.",
+        "qwen3_5_moe": f"{_RECURRENT}; take a qwen3_vl_moe.",
         "internvl_chat": f"{_REMOTE}; take the repository of the same model whose name ends with -hf.",
     }
 )

@@ -1,6 +1,7 @@
 """A question about a clip as the tensors that a `transformers` video model's forward takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.families import FAMILIES, REFUSED, Family, Features
 from crossdraft.video.preprocess import preprocess
-from crossdraft.video.spec import FrameSpec
+from crossdraft.video.spec import FrameSpec, PixelBudget
 
 __all__ = [
     "FAMILIES",
@@ -68,7 +69,12 @@ def model_inputs(
 
 
 def clip_inputs(
-    config: PretrainedConfig, spec: FrameSpec | None, frames: Tensor, times_s: np.ndarray, indices: Tensor | None = None
+    config: PretrainedConfig,
+    spec: FrameSpec | None,
+    frames: Tensor,
+    times_s: np.ndarray,
+    indices: Tensor | None = None,
+    count: int | None = None,
 ) -> tuple[ClipText, Features]:
     """A clip alone: what stands for it in a prompt, and its preprocessed frames, a batch of one.
 
@@ -78,12 +84,17 @@ def clip_inputs(
         frames: uint8 RGB [F, H, W, 3].
         times_s: [F] seconds, as `read_frames` returns them.
         indices: [F] of `frames`, where these are fewer and repeat; see `ClipFrames`.
+        count: frames of the whole clip, where these are only some of them.
 
     Raises:
         CrossdraftError: unknown model_type, or a spec that does not fit the model.
     """
     family = _family(config.model_type)
-    pixels = preprocess(frames, family.spec(config) if spec is None else spec)
+    spec = family.spec(config) if spec is None else spec
+    if family.clip_budget and isinstance(spec.size, PixelBudget):
+        vision: Any = getattr(config, "vision_config")  # noqa: B009
+        spec = replace(spec, size=spec.size.of_clip(count or len(times_s), vision.temporal_patch_size))
+    pixels = preprocess(frames, spec)
     if indices is not None:
         pixels = pixels[indices]
     features = family.features(config, pixels, times_s)

@@ -79,15 +79,26 @@ def _longest(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
-    """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept."""
+    """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept.
+
+    Of a clip's budget it is that of Qwen3-VL and GLM, which counts frames too.
+    """
+    step, frames = budget.multiple, budget.frames
+    if frames > 1 and min(height, width) < step:
+        scale = max(step / height, step / width)
+        height, width = int(height * scale), int(width * scale)
     _refuse_narrow(height, width)
-    step, sides = budget.multiple, (height, width)
+    sides, high = (height, width), budget.high
+    if budget.frame_tokens is not None:
+        each = max(min(budget.frame_tokens * step**2, high // frames), int(budget.low * 1.05))
+        high = each * frames
     rounded = [round(side / step) * step for side in sides]
-    if math.prod(rounded) > budget.high:
-        shrink = math.sqrt(height * width / budget.high)
+    filled = math.prod(rounded) * round(frames / budget.temporal) * budget.temporal
+    if filled > high:
+        shrink = math.sqrt(frames * height * width / high)
         rounded = [max(step, math.floor(side / shrink / step) * step) for side in sides]
-    elif math.prod(rounded) < budget.low:
-        grow = math.sqrt(budget.low / (height * width))
+    elif filled < budget.low:
+        grow = math.sqrt(budget.low / (frames * height * width))
         rounded = [math.ceil(side * grow / step) * step for side in sides]
     return rounded[0], rounded[1]
 

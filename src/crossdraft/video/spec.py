@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,26 @@ RESAMPLE = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers
 
 @dataclass(frozen=True, slots=True)
 class PixelBudget:
-    """Qwen's size rule: both sides a multiple of `multiple`, the area between `low` and `high` pixels."""
+    """Qwen's size rule: both sides a multiple of `multiple`, the area between `low` and `high` pixels.
+
+    Args:
+        low, high: of one frame; or of `frames` frames together, where a clip has a budget.
+        multiple: of both sides.
+        frames: that share the budget.
+        temporal: frames in a patch; their number counts as rounded to it, as HF does.
+        frame_tokens: no frame gets more visual tokens, though the clip's budget has them (`cap_pixels_per_frame`).
+    """
 
     low: int
     high: int
     multiple: int = 28
+    frames: int = 1
+    temporal: int = 1
+    frame_tokens: int | None = None
+
+    def of_clip(self, frames: int, temporal: int) -> "PixelBudget":
+        """This as the budget of a whole clip; one shorter than a patch is filled up to it."""
+        return replace(self, frames=max(frames, temporal), temporal=temporal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +143,7 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
 
 def _squeeze(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """SmolVLM's frames are resized once more, to what an image without tiles gets."""
-    found = settings.get("max_image_size")
+    found = None if "merge_size" in settings else settings.get("max_image_size")  # of GLM a limit that nothing reads
     return _pair(int(found["longest_edge"])) if found else None
 
 
@@ -137,7 +152,9 @@ def _size(settings: Mapping[str, Any]) -> Size:
         size = settings.get("size") or {}
         low = settings.get("min_pixels") or size["shortest_edge"]
         high = settings.get("max_pixels") or size["longest_edge"]
-        return PixelBudget(int(low), int(high), int(settings["patch_size"]) * int(settings["merge_size"]))
+        multiple = int(settings["patch_size"]) * int(settings["merge_size"])
+        most = int(settings.get("max_video_tokens") or 768) if settings.get("cap_pixels_per_frame") else None
+        return PixelBudget(int(low), int(high), multiple, frame_tokens=most)
     size = settings["size"]
     if isinstance(size, int):
         return size

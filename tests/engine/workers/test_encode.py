@@ -19,8 +19,8 @@ from tests.engine.zoo import ZOO, as_target
 CORES = sorted(os.sched_getaffinity(0))
 GROUPS = [DeviceGroup("cpu", (core,)) for core in CORES[:2]]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
-IMAGES = ("internvl", "smolvlm")  # they read a clip as a row of images
-SPREADABLE = [name for name in ZOO if name not in ("eventgpt", *IMAGES)]
+IMAGES = ("internvl", "smolvlm", "gemma3")  # they read a clip as a row of images
+SPREADABLE = ("video_llava", "llava_next_video", "llava_onevision", "qwen2_5_vl", "glm4v")
 
 
 @pytest.mark.parametrize("name", SPREADABLE)
@@ -64,6 +64,12 @@ def test_an_encoder_that_mixes_frames_is_refused():
 def test_clips_that_are_read_as_images_are_refused(name):
     model, prompt = ZOO[name]()
     with pytest.raises(cd.CrossdraftError, match="encode_devices"):
+        as_target(model, prompt).spread_encoder(GROUPS, prompt)
+
+
+def test_features_for_several_layers_are_refused():
+    model, prompt = ZOO["qwen3_vl"]()
+    with pytest.raises(cd.CrossdraftError, match=r"several decoder layers .DeepStack.*leave out encode_devices"):
         as_target(model, prompt).spread_encoder(GROUPS, prompt)
 
 

@@ -219,7 +219,13 @@ class SpreadEncoder:
         two = frame_span(probe, 0, 2) if frame_count(probe) >= 2 else None
         if two is None:
             raise CrossdraftError(f"{self._kind} was given no two frames to try encode_devices with.")
-        function, pooled = self._needed(model.base_model, two)
+        function, encoded = self._needed(model.base_model, two)
+        if getattr(encoded, "deepstack_features", None) is not None:
+            raise CrossdraftError(
+                f"{self._kind} adds features of a clip behind several decoder layers (DeepStack), and only those that "
+                "replace placeholders are spread; leave out encode_devices."
+            )
+        pooled = encoded.pooler_output
         if groups[0].cores:
             unpack(function.model)
             shared = share(function, moved=True)
@@ -245,20 +251,20 @@ class SpreadEncoder:
         return join
 
     def _needed(self, model: Any, inputs: Inputs) -> tuple[FeatureFunction, Any]:
-        """The model without the children that its video features do not use; and what it pools."""
+        """The model without the children that its video features do not use; and what it makes of the inputs."""
         used: set[str] = set()
         hooks = [
             child.register_forward_pre_hook(lambda *_, name=name: used.add(name))
             for name, child in model.named_children()
         ]
         try:
-            pooled = self._whole(inputs).pooler_output
+            encoded = self._whole(inputs)
         finally:
             for hook in hooks:
                 hook.remove()
         part = copy.copy(model)
         part._modules = {name: child for name, child in model.named_children() if name in used}  # noqa: SLF001
-        return FeatureFunction(part), pooled
+        return FeatureFunction(part), encoded
 
     def __call__(self, inputs: Inputs) -> Any:
         """What the model's `get_video_features` returns, without hidden states.
