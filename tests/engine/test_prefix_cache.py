@@ -179,7 +179,7 @@ def test_token_types_that_do_not_follow_from_the_ids_are_another_prompt():
     assert found[1].tokens == answers(zoo, [wrong])[0].tokens
 
 
-def test_frames_and_images_that_one_token_stands_for_are_told_apart_by_their_types():
+def test_types_distinguish_frames_from_images_that_one_token_stands_for():
     zoo, prefixes = Zoo("glm4v"), PrefixCache(PLENTY)
     zoo.target.prepare = lambda request: Prompt(
         request.inputs["input_ids"][0], {k: v for k, v in request.inputs.items() if k != "input_ids"}

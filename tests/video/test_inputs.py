@@ -224,7 +224,7 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
 
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "glm46v"])
-def test_frames_in_patches_that_stand_apart(
+def test_every_patch_of_frames_has_its_own_run_of_placeholders(
     kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
 ) -> None:
     config = CONFIGS[kind]()
