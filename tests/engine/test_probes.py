@@ -45,7 +45,7 @@ class Asking:
     def __init__(
         self, truths: Sequence[tuple[int, ...]], top: int = 1, *, probing: bool = True, embeddings: Tensor | None = None
     ) -> None:
-        self.truths = {len(truth): truth for truth in truths}
+        self.truths = {one.max_new_tokens: truth for one, truth in zip(REQUESTS, truths, strict=True)}
         self.top, self.probing, self.embeddings = top, probing, embeddings
         self.needs = Needs(probes=len(IDS))
         self.states: list[Asked] = []
