@@ -6,8 +6,10 @@ import pytest
 
 from crossdraft.bench.compiled import ComparedPass, CompiledResult
 from crossdraft.bench.scale_measure import Bound
+from crossdraft.bench.scale_models import decode_bytes
 from crossdraft.bench.statistics import Quartiles
 from crossdraft.cli.main import main
+from crossdraft.load import load_target
 from tests.gpu.pairs import TINY
 
 
@@ -42,3 +44,8 @@ def test_the_command_on_a_tiny_shape(tmp_path):
 def test_no_repeats_are_refused(capsys):
     assert main(["bench", "compiled", "--repeats", "0"]) == 2
     assert "--repeats is 0; run each pass at least once." in capsys.readouterr().err
+
+
+def test_packed_layers_are_read_like_plain_ones(pair):
+    plain, packed = (load_target(str(pair.target), "cpu", packed=kind).model for kind in (False, True))
+    assert decode_bytes(packed) == decode_bytes(plain) > 0

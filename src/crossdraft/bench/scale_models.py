@@ -19,6 +19,7 @@ from transformers import (
 
 from crossdraft.checkpoints.memory import free_memory
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
@@ -185,7 +186,9 @@ def decode_bytes(model: Any) -> int:
     head = list(model.get_output_embeddings().parameters())
     table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
     body = [p for p in model.base_model.language_model.parameters() if id(p) not in table]
-    return sum(parameter.numel() * parameter.element_size() for parameter in (*body, *head))
+    modules = [*model.base_model.language_model.modules(), model.get_output_embeddings()]
+    packed = sum(module.nbytes for module in modules if isinstance(module, PrepackedLinear))  # no parameters
+    return packed + sum(parameter.numel() * parameter.element_size() for parameter in (*body, *head))
 
 
 def cache_bytes(text: Any, tokens: int, dtype: torch.dtype) -> int:
