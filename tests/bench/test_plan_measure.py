@@ -6,6 +6,7 @@ import pytest
 
 from crossdraft.bench.cores import choose_cores
 from crossdraft.bench.plan_measure import Pair, measure_stages, stages_of, undisturbed
+from crossdraft.cli.main import main
 from crossdraft.engine.request import Answer, Finish
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
@@ -54,6 +55,16 @@ def test_answers_without_a_round_tell_nothing():
 
 def test_a_disturbed_pass_is_no_longer_than_a_wider_one():
     assert undisturbed([(1, 13.0), (2, 12.0), (4, 21.0), (8, 20.0)]) == [(1, 12.0), (2, 12.0), (4, 20.0), (8, 20.0)]
+
+
+def test_a_quantised_pair_is_loaded_quantised():
+    options = Pair(quantize="int8", draft_quantize="none").options
+    assert (options.quantize, options.draft_quantize) == ("int8", "none")
+
+
+def test_a_width_that_is_none_is_refused_before_loading(capsys):
+    assert main(["plan", "--measure", "--draft-quantize", "int5"]) == 2
+    assert "--draft-quantize" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ class Pair:
     dtype: str | None = None
     draft_device: str | None = None
     cores: Cores | None = None
+    quantize: str | None = None
+    draft_quantize: str | None = None
 
     @property
     def options(self) -> Options:
@@ -41,6 +43,8 @@ class Pair:
             device=self.device,
             dtype=self.dtype,
             draft_device=self.draft_device,
+            quantize=self.quantize,
+            draft_quantize=self.draft_quantize,
             target_cores=None if self.cores is None else self.cores.target,
             draft_cores=None if self.cores is None or shared else self.cores.draft,
             nodes=NODES,

@@ -397,6 +397,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
     "quantize": _check_quantize,
+    "draft_quantize": _check_quantize,
     "device": _check_device,
     "draft_device": _check_device,
 }

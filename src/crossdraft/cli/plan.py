@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from crossdraft.cli.options import option_groups
+from crossdraft.cli.options import check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, core_each, hush, progress
 from crossdraft.errors import CrossdraftError
 
@@ -119,14 +119,23 @@ class MeasuredPair:
     draft_cores: Annotated[
         str | None, Option(help="CPU cores of the drafter; by default one other.", rich_help_panel=PAIR)
     ] = None
+    quantize: Annotated[
+        str | None,
+        Option(help="Weights of target and drafter in fewer bits: int8 or int4, on a CPU.", rich_help_panel=PAIR),
+    ] = None
+    draft_quantize: Annotated[
+        str | None, Option(help="The drafter's, or none; by default the target's.", rich_help_panel=PAIR)
+    ] = None
 
     def stages(self) -> "Stages":
         """Of a few answers."""
+        check_values(quantize=self.quantize, draft_quantize=self.draft_quantize)
         from crossdraft.bench.plan_measure import Pair, measure_stages
 
         hush()
         cores = core_each(self.device, self.target_cores, self.draft_cores)
-        pair = Pair(self.target, self.drafter, self.device, self.dtype, self.draft_device, cores)
+        quantize = self.quantize, self.draft_quantize
+        pair = Pair(self.target, self.drafter, self.device, self.dtype, self.draft_device, cores, *quantize)
         with progress("measuring", 2 * (self.pairs + 1) + 1) as tick:
             return measure_stages(pair, self.pairs, tick)
 
