@@ -34,8 +34,8 @@ from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
-from crossdraft.video.inputs import model_class
-from crossdraft.video.spec import FrameSpec, video_settings
+from crossdraft.video.inputs import model_class, takes_images
+from crossdraft.video.spec import FrameSpec, image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ def _target(
     folder: Path, model: PreTrainedModel, num_frames: int | None = None, fps: float | None = None, *, packed: bool
 ) -> Target:
     spec, sampling = frame_settings(*video_settings(folder))
-    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), packed=packed)
+    stills = image_settings(folder) if takes_images(model.config) else None
+    image_spec = None if stills is None else FrameSpec.from_settings(stills[1], stills[0])
+    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), image_spec, packed=packed)
 
 
 def adapt_model(
@@ -131,7 +133,9 @@ def adapt_model(
     check_model(model)
     tokenizer, settings = parts(processor)
     spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), packed=packed)
+    stills: Any = getattr(processor, "image_processor", None) if takes_images(model.config) else None
+    image_spec = None if stills is None else FrameSpec.from_settings(stills.to_dict(), "The processor")
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), image_spec, packed=packed)
 
 
 def _adapter(
@@ -139,6 +143,7 @@ def _adapter(
     tokenizer: PreTrainedTokenizerBase,
     spec: FrameSpec | None,
     sampling: FrameSampling,
+    image_spec: FrameSpec | None = None,
     *,
     packed: bool,
 ) -> Target:
@@ -148,7 +153,7 @@ def _adapter(
         prepack(model)
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
-    prepare = VideoPrompt(model, tokenizer, spec, sampling)
+    prepare = VideoPrompt(model, tokenizer, spec, sampling, image_spec)
     eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
     return Target(model, prepare, _text(tokenizer), eos, reserved, defaults)
 
@@ -318,7 +323,7 @@ class EventPrompt:
     processor: "EventGPTProcessor"
 
     def __call__(self, request: Request) -> Prompt:
-        ids = torch.tensor(self.processor.prompt_ids(request.prompt))
+        ids = torch.tensor(self.processor.prompt_ids(request.question))
 
         def pixels() -> dict[str, Tensor]:
             window = self._blank() if self.processor.options.blind else self._window(request)

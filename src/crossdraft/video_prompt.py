@@ -1,6 +1,7 @@
 """A request as the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -8,10 +9,20 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import LazyFeatures, Prompt
+from crossdraft.engine.target import LazyFeatures, Prompt, VisualItem
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-from crossdraft.video.inputs import ClipText, Features, clip_inputs, placeholder_id, question_inputs
+from crossdraft.video.image import read_image
+from crossdraft.video.inputs import (
+    ClipText,
+    Features,
+    chat_inputs,
+    clip_inputs,
+    image_inputs,
+    merged,
+    placeholder_ids,
+    placeholder_of,
+)
 
 if TYPE_CHECKING:
     from crossdraft.video.spec import FrameSpec
@@ -22,22 +33,22 @@ PIXELS = "pixel_values"  # how the names of the large inputs begin
 
 
 @dataclass(frozen=True)
-class _Clip:
-    """A clip as a prompt needs it.
+class _Shown:
+    """An image or a clip as a prompt needs it.
 
     Args:
         text: what stands for it.
-        features: the model's inputs of it; of a known clip without its pixels.
+        features: the model's inputs of it; of a known one without its pixels.
         notes: see `Prompt`.
         pixels: names of the inputs that are left out.
     """
 
     text: ClipText
     features: Features
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     pixels: tuple[str, ...] = ()
 
-    def without_pixels(self) -> "_Clip":
+    def without_pixels(self) -> "_Shown":
         """What is kept of it."""
         pixels = tuple(name for name in self.features if name.startswith(PIXELS))
         return replace(self, features={k: v for k, v in self.features.items() if k not in pixels}, pixels=pixels)
@@ -51,16 +62,18 @@ class VideoPrompt:
         model, tokenizer: of one checkpoint.
         spec: of its frames; `None` takes the model family's own.
         sampling: how many frames of a file are read.
+        image_spec: of its images; `None` takes the model family's own.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     spec: "FrameSpec | None"
     sampling: FrameSampling = field(default_factory=lambda: FrameSampling(DEFAULT_FRAMES))
-    _clips: "OrderedDict[bytes, _Clip]" = field(default_factory=OrderedDict, repr=False, compare=False)
+    image_spec: "FrameSpec | None" = None
+    _clips: "OrderedDict[bytes, _Shown]" = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def __call__(self, request: Request) -> Prompt:
-        """The prompt of a request; a clip that the engine's prefix cache knows is read only if its pixels are needed.
+        """The prompt of a request; what the engine's prefix cache knows is read only if its pixels are needed.
 
         Raises:
             CrossdraftError: no clip, one that cannot be read, or more frames than the model's context holds.
@@ -69,42 +82,102 @@ class VideoPrompt:
             given = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
             features = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
             return Prompt(given["input_ids"][0], features)
-        clip = self._clips.get(request.content.digest) if request.known else None
-        if clip is None:
-            clip = self._read(request)
-            self._remember(request, clip)
-        inputs = question_inputs(self.model.config, self.tokenizer, clip.text, request.prompt)
+        if request.messages is None and not request.visuals:
+            raise CrossdraftError("The request has no video; give the path of a clip, an image, or messages.")
+        shown: list[_Shown] = []
+        for number in range(len(request.visuals)):
+            shown.append(self._shown(request, shown, number))
+        inputs, order = chat_inputs(
+            self.model.config, self.tokenizer, request.conversation, [one.text for one in shown]
+        )
         tokens = inputs.pop("input_ids")[0]
-        features = {**clip.features, **inputs}
-        if not clip.pixels:
-            return Prompt(tokens, features, clip.notes)
-        return Prompt(tokens, LazyFeatures(features, clip.pixels, lambda: self._read(request).features), clip.notes)
+        items = tuple(
+            VisualItem(number, shown[number].text.tokens(self._placeholder(shown[number].text)), found)
+            for number in order
+            for found in [self._features(request, shown, number)]
+        )
+        notes = tuple(note for one in shown for note in one.notes)
+        return Prompt(tokens, {**inputs} if not items else self._merged(items, shown, inputs), notes, items)
 
-    def _remember(self, request: Request, clip: _Clip) -> None:
-        if request.content is not None and request.content.unchanged:
-            self._clips[request.content.digest] = clip.without_pixels()
-            if len(self._clips) > REMEMBERED:
-                self._clips.popitem(last=False)
+    def _placeholder(self, text: ClipText) -> str:
+        return placeholder_of(self.model.config, text.kind)
 
-    def _read(self, request: Request) -> _Clip:
-        """All frames of a clip, if the model's context holds them with the question."""
-        sample = read_clip(request.video, self.sampling)
-        config, count, times_s, indices = self.model.config, len(sample), sample.times_s, sample.indices
+    def _shown(self, request: Request, before: Sequence[_Shown], number: int) -> _Shown:
+        """An image or clip of a request, known or read now; `before` it were these."""
+        digest = self._digest(request, number)
+        found = None if digest is None else self._clips.get(digest)
+        if found is None:
+            found = self._read(request, before, number)
+            if digest is not None and request.content.unchanged:
+                self._clips[digest] = found.without_pixels()
+                if len(self._clips) > REMEMBERED:
+                    self._clips.popitem(last=False)
+        return found
+
+    def _digest(self, request: Request, number: int) -> bytes | None:
+        items: Sequence[bytes] = () if request.content is None else request.content.items
+        return items[number] if len(items) == len(request.visuals) else None
+
+    def _features(self, request: Request, shown: Sequence[_Shown], number: int) -> Mapping[str, Tensor]:
+        """The inputs of an image or clip; pixels that were left out are read if they are asked for."""
+        one = shown[number]
+        if not one.pixels:
+            return one.features
+
+        def load() -> Features:
+            again = self._read(request, shown[:number], number)
+            if again.text != one.text:
+                raise CrossdraftError(
+                    "A clip changed while it was being read; wait until it is written, and ask again."
+                )
+            return again.features
+
+        return LazyFeatures(one.features, one.pixels, load)
+
+    def _merged(self, items: Sequence[VisualItem], shown: Sequence[_Shown], inputs: Features) -> Mapping[str, Tensor]:
+        """The inputs of the whole prompt; pixels only if they are asked for."""
+        if len(items) == 1 and not isinstance(items[0].features, LazyFeatures):
+            return {**items[0].features, **inputs}
+        config = self.model.config
+        parts = [(one.features, shown[one.source].text.kind) for one in items]
+        names = dict.fromkeys(name for features, _ in parts for name in features if name.startswith(PIXELS))
+        small = [({k: features[k] for k in features if k not in names}, kind) for features, kind in parts]
+
+        def pixels() -> Features:
+            return merged(
+                config, [({k: features[k] for k in features if k in names}, kind) for features, kind in parts]
+            )
+
+        return LazyFeatures({**merged(config, small), **inputs}, tuple(names), pixels)
+
+    def _read(self, request: Request, before: Sequence[_Shown], number: int) -> _Shown:
+        """All frames of a clip, if the model's context holds them with the rest; or an image."""
+        part, config = request.visuals[number], self.model.config
+        if part.kind == "image":
+            return _Shown(*image_inputs(config, self.image_spec, read_image(part.value)))
+        sample = read_clip(part.value, self.sampling)
+        count, times_s, indices = len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2
         shown = sample.pixels[:few] if indices is None else sample.pixels[indices[:few]]
         text, features = clip_inputs(config, self.spec, shown, times_s[:few], count=count)
-        self._refuse_long(text, few, count, request.prompt)
+        self._refuse_long(request, before, text, few, count)
         if few < count:
             text, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)
-            self._refuse_long(text, count, count, request.prompt)
-        return _Clip(text, features, sample.notes)
+            self._refuse_long(request, before, text, count, count)
+        return _Shown(text, features, sample.notes)
 
-    def _refuse_long(self, clip: ClipText, shown: int, count: int, question: str) -> None:
+    def _refuse_long(self, request: Request, before: Sequence[_Shown], clip: ClipText, shown: int, count: int) -> None:
         """Refuse `count` frames, if the context has no room for them; `clip` stands for `shown` of them."""
-        config = self.model.config
-        ids = question_inputs(config, self.tokenizer, clip, question)["input_ids"][0]
-        first, last = (ids == placeholder_id(config)).nonzero().flatten()[[0, -1]].tolist()
-        clip_tokens = last + 1 - first  # with what is written between frames
+        config, number = self.model.config, len(before)
+        behind = [ClipText(placeholder_of(config, one.kind), 1, one.kind) for one in request.visuals[number + 1 :]]
+        texts = [*(one.text for one in before), clip, *behind]
+        inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts)
+        ids = inputs["input_ids"][0]
+        visual = [at for at, token in enumerate(ids.tolist()) if token in placeholder_ids(config)]
+        counts = [texts[one].tokens(self._placeholder(texts[one])) for one in order]
+        first = sum(counts[: order.index(number)])
+        # With what is written between frames.
+        clip_tokens = visual[first + counts[order.index(number)] - 1] + 1 - visual[first]
         _refuse_long(
             count, clip_tokens / shown, len(ids) - clip_tokens, config.get_text_config().max_position_embeddings
         )

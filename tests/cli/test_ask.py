@@ -271,3 +271,53 @@ def read_rest(terminal: int) -> bytes:
             os.close(terminal)
             return rest
         rest += part
+
+
+@pytest.fixture
+def ask_anything(pair, capsys):
+    """Run `ask` with the tiny target alone and nothing else given."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        target = ["--target", str(pair.target), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "6"]
+        status = main(["ask", *target, *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_a_conversation_and_its_images_come_from_a_file(ask_anything, clip, tmp_path):
+    from tests.test_conversations import IMAGE
+
+    pil = pytest.importorskip("PIL.Image")
+    pil.fromarray(IMAGE).save(tmp_path / "i.png")
+    shown = [{"type": "video", "video": str(clip.video)}, {"type": "image", "image": str(tmp_path / "i.png")}]
+    messages = [
+        {"role": "user", "content": [*shown, {"type": "text", "text": "What is it?"}]},
+        {"role": "assistant", "content": "A car."},
+        {"role": "user", "content": QUESTION},
+    ]
+    (tmp_path / "m.json").write_text(json.dumps(messages))
+    status, answered, errors = ask_anything("--messages", str(tmp_path / "m.json"), "--json")
+    assert (status, errors) == (0, "")
+    found = json.loads(answered)
+    assert (found["question"], found["video"], found["image"]) == (QUESTION, str(clip.video), str(tmp_path / "i.png"))
+    paths = ["--video", str(clip.video), "--image", str(tmp_path / "i.png"), "--system", "Be brief."]
+    status, answered, _ = ask_anything(QUESTION, *paths, "--video", str(clip.video), "--json")
+    assert json.loads(answered)["video"] == [str(clip.video)] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["--video", "VIDEO"], "no question"),
+        (["Why?"], "nothing to ask about"),
+        (["Why?", "--messages", "m.json"], "whole conversation"),
+        (["--messages", "missing.json"], "Cannot read missing.json"),
+        (["--messages", "VIDEO"], "is no JSON"),
+    ],
+)
+def test_what_is_asked_about_is_named_once(given, complaint, ask_anything, clip):
+    status, shown, errors = ask_anything(*(str(clip.video) if one == "VIDEO" else one for one in given))
+    assert (status, shown) == (2, "")
+    assert complaint in " ".join(errors.split())

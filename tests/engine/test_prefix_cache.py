@@ -361,7 +361,8 @@ def test_a_clip_that_is_written_over_while_it_is_read_leaves_nothing(tmp_path):
     """What was made of the new bytes must not be found under the old ones."""
     path, zoo, prefixes = tmp_path / "clip.bin", Zoo(), PrefixCache(PLENTY)
     path.write_bytes(b"old")
-    asked = replace(zoo.ask(8, 9), video=path)
+    asked = zoo.ask(8, 9)
+    asked = replace(asked, inputs={**asked.inputs, "clip": path})
     prepare = zoo.target.prepare
     zoo.target.prepare = lambda request: (path.write_bytes(b"newer"), prepare(request))[1]
     answers(zoo, [asked], prefixes)

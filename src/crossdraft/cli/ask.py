@@ -1,4 +1,4 @@
-"""`crossdraft ask`: a question about a clip; each part of the answer is shown with its origin."""
+"""`crossdraft ask`: a question about clips and images; each part of the answer is shown with its origin."""
 
 import json
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.bench.common import check_outputs
-from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, Video, option_groups
+from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -36,6 +36,49 @@ class SamplingOptions:
         list[str] | None,
         typer.Option(metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."),
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOptions:
+    """What is asked about."""
+
+    video: Annotated[list[Path] | None, typer.Option(help="The clip, a video file; repeatable.")] = None
+    image: Annotated[list[Path] | None, typer.Option(help="An image (PNG, JPEG, WebP, BMP); repeatable.")] = None
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system prompt.")] = None
+    messages: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='A conversation, in place of all these and the question: a JSON list of {"role": …, "content": …}.',
+        ),
+    ] = None
+
+    def read(self, question: str | None) -> "Request":
+        """The request, with nothing but what is asked.
+
+        Raises:
+            CrossdraftError: nothing is, or in two ways; or the file is no JSON.
+        """
+        from crossdraft.engine.request import Request
+
+        if self.messages is None:
+            if question is None:
+                raise CrossdraftError('There is no question; write crossdraft ask "What is ahead?" --video clip.mp4.')
+            if not (self.video or self.image):
+                raise CrossdraftError("There is nothing to ask about; name a clip with --video, or an image.")
+            return Request(question, _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
+        if question is not None or self.video or self.image or self.system is not None:
+            raise CrossdraftError("--messages is the whole conversation; put question, clips and images into its file.")
+        try:
+            return Request(messages=json.loads(self.messages.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise CrossdraftError(f"Cannot read {self.messages}: {error.strerror}.") from None
+        except ValueError as error:
+            raise CrossdraftError(f"{self.messages} is no JSON ({error}); write a list of messages into it.") from None
+
+
+def _one_or_all(paths: list[Path] | None) -> object:
+    return paths[0] if paths and len(paths) == 1 else paths or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +112,21 @@ class OutputOptions:
 @app.command()
 @option_groups
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask, in plain words.", show_default=False)],
-    video: Video,
+    shown: ShownOptions,
     recording: RecordingOptions,
     pair: PairOptions,
     sampling: SamplingOptions,
     output: OutputOptions,
+    question: Annotated[str | None, typer.Argument(help="What to ask, in plain words.", show_default=False)] = None,
 ) -> None:
-    """Answer a question about a clip by speculative decoding; the answer is the target's own.
+    """Answer a question about clips and images by speculative decoding; the answer is the target's own.
 
     A drafter proposes tokens while the target reads the clip and afterwards; the target verifies them.
     """
     output.check()
     pair.check()
     recording.refuse_unused()
-    request = _request(question, video, recording, pair, sampling, output)
+    request = _request(shown.read(question), recording, pair, sampling, output)
     # After what can be refused without them: these take seconds.
     from crossdraft.cli.compare import compare, target_alone
     from crossdraft.cli.session import opened, stream, with_drafter
@@ -106,23 +149,17 @@ def ask(
                 say(console, f"\n{comparison.sentence()}")
         if output.plot is not None and baseline is None and pair.drafter != "none":
             baseline = target_alone(engine, request)
-    _write(output, question, timed, baseline)
+    _write(output, request.question, timed, baseline)
 
 
 def _request(
-    question: str,
-    video: Path,
-    recording: RecordingOptions,
-    pair: PairOptions,
-    sampling: SamplingOptions,
-    output: OutputOptions,
+    asked: "Request", recording: RecordingOptions, pair: PairOptions, sampling: SamplingOptions, output: OutputOptions
 ) -> "Request":
     """The request, after its files were looked at."""
-    excerpt = recording.excerpt(video)
+    excerpt = recording.excerpt(Path(str(asked.clip)) if asked.clip is not None else None)
     if output.compare and pair.drafter == "none":
         raise CrossdraftError("--compare runs the target alone, and so does --drafter none; leave one of them out.")
 
-    from crossdraft.engine.request import Request
     from crossdraft.engine.sampling import Sampling
 
     drawn = Sampling(
@@ -135,7 +172,9 @@ def _request(
         sampling.seed,
     )
     stop = tuple(sampling.stop) if sampling.stop else None
-    return Request(question, video, excerpt, pair.max_new_tokens, drawn, stop, output.logprobs)
+    return replace(
+        asked, events=excerpt, max_new_tokens=pair.max_new_tokens, sampling=drawn, stop=stop, logprobs=output.logprobs
+    )
 
 
 def _write(output: OutputOptions, question: str, answer: "Answer", baseline: "Baseline | None") -> None:
@@ -170,7 +209,9 @@ def report(
     from crossdraft.cli.view import record
 
     words = [target.decode([token]) for token in answer.tokens] if request.logprobs else None
-    found: dict[str, object] = {"question": request.prompt, "video": str(request.video)}
+    clips, images = ([str(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image"))
+    found: dict[str, object] = {"question": request.question, "video": clips[0] if len(clips) == 1 else clips}
+    found |= {"image": images[0] if len(images) == 1 else images} if images else {}
     found["events"] = None if request.events is None else str(request.events)
     found |= record(answer, words)
     if comparison is not None:

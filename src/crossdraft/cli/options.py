@@ -271,12 +271,13 @@ class RecordingOptions:
         if unused:
             raise CrossdraftError(f"{unused[0]} is about an event recording; name one with --events, too.")
 
-    def excerpt(self, video: Path) -> "Excerpt | None":
+    def excerpt(self, video: Path | None) -> "Excerpt | None":
         """What the drafter reads of the recording; raises unless it and the video can be read and overlap in time.
 
         A video's times begin at 0. An event recording's may count from there too (clips made by crossdraft do), or from
         anywhere else (DSEC's: since the sensor was switched on). No format says which, so `auto` takes times that begin
-        beyond an hour for a clock of their own, and compares the others with the video's; `own` compares nothing.
+        beyond an hour for a clock of their own, and compares the others with the video's; `own`, and a recording
+        without a video, compares nothing.
 
         Returns:
             The part of the recording that the video shows: its span on the video's clock; on a clock of its own, as
@@ -289,7 +290,7 @@ class RecordingOptions:
         from crossdraft.events import Excerpt
         from crossdraft.video import probe
 
-        seconds = probe(video).seconds
+        seconds = 0.0 if video is None else probe(video).seconds
         if self.events is None:
             return None
         size = size_of(self.sensor)

@@ -22,18 +22,23 @@ PASSED = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
 
 @dataclass(frozen=True)
 class TextPrompt:
-    """Turns a request's question into token ids: by the tokenizer's chat template, if it has one."""
+    """Turns a request's question into token ids: by the tokenizer's chat template, if it has one.
+
+    Of a conversation the template gets all text; where there is none, the last question is read.
+    """
 
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, request: Request) -> Prompt:
         if not self.tokenizer.chat_template:
-            return self._ids(PLAIN.format(prompt=request.prompt), special=True)
+            return self._ids(PLAIN.format(prompt=request.question), special=True)
         from jinja2 import TemplateError  # transformers needs it for templates, and for nothing else
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": request.prompt}], tokenize=False, add_generation_prompt=True
+                [{"role": one.role, "content": one.text} for one in request.conversation],
+                tokenize=False,
+                add_generation_prompt=True,
             )
         except TemplateError as error:
             raise CrossdraftError(

@@ -74,7 +74,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
         self.needs = Needs(probes=max(widest))
 
     def _begin(self, request: Request) -> LookaheadState:
-        return LookaheadState([self._some(self.encode(request.prompt), self.window + self.level - 3)])
+        return LookaheadState([self._some(self.encode(request.question), self.window + self.level - 3)])
 
     def _propose(self, state: LookaheadState, budget: Budget) -> Draft:
         known = state.pool.get(state.root, []) if state.root is not None else []

@@ -43,7 +43,7 @@ class NgramDrafter(PerRequestDrafter[NgramState]):
         self.copied = copied
 
     def _begin(self, request: Request) -> NgramState:
-        return NgramState(list(self.encode(request.prompt)))
+        return NgramState(list(self.encode(request.question)))
 
     def _propose(self, state: NgramState, budget: Budget) -> Draft:
         copied = lookup(state.text, self.longest, min(self.copied, budget.nodes))

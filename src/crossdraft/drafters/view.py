@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FewerFrames:
-    """Turns a request into the inputs of a video VLM, with `frames` frames of the clip.
+    """Turns a request into the inputs of a video VLM, with `frames` frames of each clip.
 
     Every family counts its placeholders from the frames it is given (`video.inputs`), so a prompt of fewer frames is
     simply shorter.
@@ -38,16 +38,23 @@ class FewerFrames:
     frames: int = ViewSettings.frames
 
     def __call__(self, request: Request) -> Prompt:
-        from crossdraft.video.inputs import model_inputs
+        from crossdraft.video.image import read_image
+        from crossdraft.video.inputs import chat_inputs, clip_inputs, image_inputs, merged
 
         if request.inputs is not None:
             raise CrossdraftError(
                 "The drafter 'view' cannot take frames out of ready-made inputs; give the request a clip."
             )
-        frames, times_s = sampled(request.video, self.frames)
-        inputs = model_inputs(self.model.config, self.tokenizer, self.spec, frames, times_s, request.prompt)
-        ids = inputs.pop("input_ids")[0]
-        return Prompt(ids, inputs)
+        config = self.model.config
+        shown = [
+            image_inputs(config, None, read_image(part.value))
+            if part.kind == "image"
+            else clip_inputs(config, self.spec, *sampled(part.value, self.frames))
+            for part in request.visuals
+        ]
+        inputs, order = chat_inputs(config, self.tokenizer, request.conversation, [text for text, _ in shown])
+        pixels = merged(config, [(shown[number][1], shown[number][0].kind) for number in order])
+        return Prompt(inputs.pop("input_ids")[0], {**pixels, **inputs})
 
 
 def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:

@@ -33,11 +33,21 @@ class Content:
         digest: [16] bytes, of the namespace and of everything that is shown.
         files: those that were read for it, each with its version.
         fresh: of these the ones that may have changed since without a new version, each with its digest.
+        items: [16] bytes of each image, clip or recording.
     """
 
     digest: bytes
     files: tuple[tuple[Path, FileVersion], ...] = ()
     fresh: tuple[tuple[Path, bytes], ...] = ()
+    items: tuple[bytes, ...] = ()
+
+    @classmethod
+    def joined(cls, contents: "Sequence[Content]") -> "Content":
+        """The content of several items."""
+        items = tuple(content.digest for content in contents)
+        digest = items[0] if len(items) == 1 else hashlib.sha256(b"".join(items)).digest()[:DIGEST_BYTES]
+        files = tuple(file for content in contents for file in content.files)
+        return cls(digest, files, tuple(file for content in contents for file in content.fresh), items)
 
     @property
     def unchanged(self) -> bool:

@@ -2,8 +2,9 @@
 
 A radix tree over tokens (RadixAttention, Zheng et al. 2024), one for each namespace. An edge holds the keys and values
 of its tokens, copied out of a row; a request whose prompt begins as an earlier one, or as an earlier prompt with its
-answer, joins with a copy of them in its own row. Placeholders of a clip are told apart by the clip's content digest,
-so the same question about two clips shares nothing behind the first of their tokens. Least recently used leaves, and
+answer, joins with a copy of them in its own row. Placeholders of an image or a clip are told apart by its content
+digest, so the same question about two clips shares nothing behind the first of their tokens, and one about the same
+clip and another image shares all in front of the image. Least recently used leaves, and
 encoder features, go first when the budget is full.
 """
 
@@ -11,14 +12,15 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
-from transformers.utils import ModelOutput
 
 from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
+from crossdraft.engine.encoded import joined, without_unread
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Encoded, Prefill, Prompt, Target
 from crossdraft.engine.tree import common_prefix
@@ -26,11 +28,10 @@ from crossdraft.engine.tree import common_prefix
 log = logging.getLogger(__name__)
 
 WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
-SEEN = ("video", "inputs")  # fields of a request that a video model reads
+SEEN = ("visuals", "inputs")  # fields of a request that a video model reads
 SENSED = ("events", "inputs")  # and an event model
 # Inputs that say what is asked, not what is shown.
 TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
-UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's output: no model's forward reads them
 ID_BITS = 32  # of a placeholder's number, for its own id and its token type
 TYPE_BITS = 2
 
@@ -106,14 +107,19 @@ class PrefixCache:
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
         """The request with the `content` of these fields, and whether that is known here.
 
-        A request without a namespace has none, nor has one whose clip cannot be told by its bytes.
+        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes.
         """
         if not self.most_bytes or request.namespace is None:
             return replace(request, content=None, known=False)  # another model's cache may have set them
-        shown = [getattr(request, name) for name in names]
-        shown = [_without_text(value) if isinstance(value, Mapping) else value for value in shown]
-        content = self._digests.of({"namespace": request.namespace}, *shown)
-        return replace(request, content=content, known=content is not None and content.digest in self._known)
+        found: list[Content] = []
+        for kind, value in _shown(request, names):
+            content = self._digests.of({"namespace": request.namespace, "kind": kind}, value)
+            if content is None:
+                return replace(request, content=None, known=False)
+            found.append(content)
+        content = Content.joined(found)
+        known = bool(found) and (content.digest in self._known or all(one in self._known for one in content.items))
+        return replace(request, content=content, known=known)
 
     def lookup(self, target: Target, prompt: Prompt, request: Request, needs: Needs = NO_NEEDS) -> "CachedPrompt":
         """What is known of a prompt.
@@ -132,16 +138,22 @@ class PrefixCache:
         types = _token_types(prompt, visual)
         if types is None:
             return CachedPrompt(self, target, prompt)
-        for at in visual:
-            ids[at] = _placeholder(content.digest, ids[at] << TYPE_BITS | types[at])
-        cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "")
-        first, cut = (visual[0], visual[-1] + 1) if visual else (len(ids), 0)
+        items = _items(target, prompt, content, visual)
+        for item in items:
+            for at in range(item.start, item.end):
+                if ids[at] in target.traits.visual_ids:
+                    ids[at] = _placeholder(item.digest, ids[at] << TYPE_BITS | types[at])
+        cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "", items)
+        first, cut = (visual[0], visual[-1] + 1) if visual else (0, 0)
         # The last token is the root of the tree that rides along.
         most = min(len(ids) if needs.nothing else cut, len(ids) - 1)
         prefix = self._find(cached, most, needs.visual_layers)
-        if len(prefix) < cut:  # of one content all features are read at once
-            prefix = prefix.first(first if first >= WORTHWHILE else 0)
-        return replace(cached, prefix=prefix)
+        length = len(prefix)
+        for item in items:  # the features of an item are read at once
+            length = item.start if item.start < length < item.end else length
+        if length <= first and length < min(cut, WORTHWHILE):
+            length = 0
+        return replace(cached, prefix=prefix.first(length))
 
     def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> KVPrefix:
         """The longest known prefix, of at most so many tokens."""
@@ -176,23 +188,23 @@ class PrefixCache:
                 return
             at += count
 
-    def features(self, content: Content) -> Encoded | None:
-        """What the vision encoder made of a content."""
-        found = self._features.get(content.digest)
+    def features(self, digest: bytes) -> Encoded | None:
+        """What the vision encoder made of an item, or of all of them together."""
+        found = self._features.get(digest)
         if found is None:
             return None
-        self._used.move_to_end(content.digest)
+        self._used.move_to_end(digest)
         return found.encoded
 
-    def add_features(self, content: Content, encoded: Encoded) -> None:
-        """Keep what the vision encoder made of a content."""
-        encoded = {kind: _without_unread(features) for kind, features in encoded.items()}
+    def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
+        """Keep what the vision encoder made of an item of a content, or of all of them together."""
+        encoded = {kind: without_unread(features) for kind, features in encoded.items()}
         nbytes = _nbytes(encoded)
-        if not nbytes or content.digest in self._features or not content.unchanged or not self._fits(nbytes):
+        if not nbytes or digest in self._features or not content.unchanged or not self._fits(nbytes):
             return
-        self._features[content.digest] = _Features(encoded, nbytes)
-        self._used[content.digest] = None
-        self._known[content.digest] += 1
+        self._features[digest] = _Features(encoded, nbytes)
+        self._used[digest] = None
+        self._known[digest] += 1
         self.nbytes += nbytes
         self._evict()
 
@@ -289,6 +301,22 @@ class PrefixCache:
 
 
 @dataclass(frozen=True)
+class _Item:
+    """What is encoded at once.
+
+    Args:
+        digest: of what it shows.
+        start, end: where its placeholders begin and end in the prompt.
+        prompt: with its inputs alone.
+    """
+
+    digest: bytes
+    start: int
+    end: int
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
 class CachedPrompt:
     """A prompt, and what a `PrefixCache` knows of it.
 
@@ -299,6 +327,7 @@ class CachedPrompt:
         content: of what is visual in it; `None` = nothing of it is kept.
         ids: its token ids, placeholders as the number of their content.
         namespace: whose it is.
+        items: what is visual, in the order of the ids.
         prefix: what need not be read.
         encoded: the visual features, if they were made elsewhere.
     """
@@ -309,22 +338,25 @@ class CachedPrompt:
     content: Content | None = None
     ids: tuple[int, ...] = ()
     namespace: str = ""
+    items: tuple[_Item, ...] = ()
     prefix: KVPrefix = field(default_factory=KVPrefix)
     encoded: Encoded | None = None
 
     def encode(self, *, always: bool = False) -> Encoded:
-        """The visual features that the target has yet to read; those of a prompt that is known too if `always`."""
+        """The visual features that the target has yet to read; those of what is known too if `always`."""
         if self.encoded is not None:
             return self.encoded
-        if not always and any(token < 0 for token in self.ids[: len(self.prefix)]):
-            return {}
         if self.content is None:
             return self.target.encode(self.prompt)
-        encoded = self.prefixes.features(self.content)
+        content = self.content
+        return joined([self._features(content, item) for item in self.items if always or item.end > len(self.prefix)])
+
+    def _features(self, content: Content, item: _Item) -> Encoded:
+        encoded = self.prefixes.features(item.digest)
         if encoded is None:
-            encoded = self.target.encode(self.prompt)
+            encoded = self.target.encode(item.prompt)
             if self.target.traits.takes_encoded:
-                self.prefixes.add_features(self.content, encoded)
+                self.prefixes.add_features(content, item.digest, encoded)
         return encoded
 
     def store(self, cache: KVCache, read: Prefill, layers: Sequence[int] = ()) -> None:
@@ -362,11 +394,34 @@ def _token_types(prompt: Prompt, visual: Sequence[int]) -> list[int] | None:
     return found if text and 0 <= min(found) <= max(found) < 1 << TYPE_BITS else None
 
 
-def _without_unread(features: Any) -> Any:
-    """What an encoder returned without what only fills memory."""
-    if not isinstance(features, ModelOutput):
-        return features
-    return type(features)(**{name: value for name, value in features.items() if name not in UNREAD})
+def _shown(request: Request, names: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """What a model that reads these fields of a request is shown, each with its kind."""
+    for name in names:
+        if name == "visuals":
+            yield from ((part.kind, part.value) for part in request.visuals)
+        elif name != "inputs":
+            yield name, getattr(request, name)
+        elif request.inputs is not None:
+            yield name, _without_text(request.inputs)
+
+
+def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[int]) -> tuple[_Item, ...]:
+    """What is encoded at once: each item, or all that is visual, whose placeholders stand at `visual`."""
+    if not visual:
+        return ()
+    ends = list(accumulate(item.tokens for item in prompt.items))
+    by_item = target.traits.takes_encoded and ends[-1:] == [len(visual)] and len(ends) == len(content.items)
+    if not by_item:
+        return (_Item(content.digest, visual[0], visual[-1] + 1, prompt),)
+    return tuple(
+        _Item(
+            content.items[item.source],
+            visual[end - item.tokens],
+            visual[end - 1] + 1,
+            Prompt(prompt.input_ids[:0], item.features),
+        )
+        for item, end in zip(prompt.items, ends, strict=True)
+    )
 
 
 def _without_text(inputs: Mapping[str, object]) -> dict[str, object]:

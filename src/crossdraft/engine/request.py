@@ -1,13 +1,14 @@
 """What goes in and what comes out: requests, pieces of an answer, answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from crossdraft.checks import positive, text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
 
 if TYPE_CHECKING:
     from crossdraft.engine.stats import Stats
@@ -22,11 +23,14 @@ MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how lo
 
 @dataclass(frozen=True)
 class Request:
-    """A question about a clip. Arrays in it must stay as they are until it is answered: they are read meanwhile.
+    """A question about clips and images, or a conversation about them.
+
+    Arrays in it must stay as they are until it is answered: they are read meanwhile.
 
     Args:
         prompt: the question, plain text.
-        video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads.
+        video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads. Or a list of
+            clips.
         events: an event recording's path, of which the drafter reads as much of the end as it was made for; an
             `events.Excerpt` of one, to choose another part; or an event stream.
         max_new_tokens: the longest answer, in tokens. `None`: what the checkpoint's generation_config says, else 128;
@@ -40,9 +44,13 @@ class Request:
             neither knows nor learns anything.
         priority: of those that wait, the one of the highest priority is taken up first; of several, the one that came
             first.
+        image: path of an image, uint8 [H, W, 3], a PIL image, or a list of images; they come before the clips.
+        system: what the model is told before the question.
+        messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
+            message, as `transformers` chat templates take them. The last one is the user's.
     """
 
-    prompt: str
+    prompt: str = ""
     video: object = None
     events: object = None
     max_new_tokens: int | None = None
@@ -53,6 +61,9 @@ class Request:
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
     max_time: float | None = None
     priority: int = 0
+    image: object = None
+    system: str | None = None
+    messages: Sequence[Mapping[str, object] | Message] | None = None
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -66,15 +77,7 @@ class Request:
         object.__setattr__(self, "priority", whole("priority", self.priority, least=-MOST_PRIORITY))
         if self.max_time is not None:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
-        if not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
-            raise CrossdraftError("The prompt is empty; ask a question about the clip.")
-        try:
-            self.prompt.encode()
-        except UnicodeEncodeError as error:
-            raise CrossdraftError(
-                f"The prompt has half a surrogate pair, {self.prompt[error.start]!r}, at character {error.start}, "
-                "which is no text; leave it out, or decode what it came from as UTF-8."
-            ) from None
+        self._check_text()
         sampling: Sampling | None = self.sampling
         if sampling is None:
             object.__setattr__(self, "sampling", Sampling())
@@ -83,15 +86,81 @@ class Request:
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
+    def _check_text(self) -> None:
+        if self.messages is not None:
+            given = {name: getattr(self, name) for name in ("system", "image", "video", "inputs")}
+            given_too = [name for name, value in given.items() if value is not None] + ["prompt"] * bool(self.prompt)
+            if given_too:
+                raise CrossdraftError(
+                    f"The request has messages, and {given_too[0]} too; put all of it into the messages."
+                )
+            object.__setattr__(self, "messages", read_messages(self.messages))
+        elif not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
+            raise CrossdraftError("The prompt is empty; ask a question about the clip.")
+        if self.image is not None:
+            images = [part.value for part in several("image", self.image)]
+            object.__setattr__(self, "image", images[0] if len(images) == 1 else images)
+        if self.system is not None:
+            text("system", self.system, "Answer in one word.")
+        for part in (part for message in self.conversation for part in message.parts if part.kind == "text"):
+            try:
+                part.value.encode()
+            except UnicodeEncodeError as error:
+                raise CrossdraftError(
+                    f"The prompt has half a surrogate pair, {part.value[error.start]!r}, at character {error.start}, "
+                    "which is no text; leave it out, or decode what it came from as UTF-8."
+                ) from None
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """All messages; those of a prompt are the system's, if there is one, and the user's."""
+        if self.messages is not None:
+            return read_messages(self.messages)
+        shown = (*several("image", self.image), *several("video", self.video))
+        asked = Message("user", (*shown, Part("text", self.prompt)))
+        return (asked,) if self.system is None else (Message("system", (Part("text", self.system),)), asked)
+
+    @property
+    def visuals(self) -> tuple[Part, ...]:
+        """The images and clips, in their order; none of ready-made inputs."""
+        if self.inputs is not None:
+            return ()
+        return tuple(part for message in self.conversation for part in message.parts if part.kind in VISUAL)
+
+    @property
+    def question(self) -> str:
+        """The text of the user's last message."""
+        return self.conversation[-1].text
+
+    @property
+    def clip(self) -> object:
+        """The last clip; `None` if there is none."""
+        return next((part.value for part in reversed(self.visuals) if part.kind == "video"), None)
+
+    def without_pixels(self) -> "Request":
+        """The same without decoded images and frames, which are large; of files the paths stay."""
+        if self.messages is None:
+            shown = (*several("image", self.image), *several("video", self.video))
+            paths = [part for part in shown if is_path(part.value)]
+            image, video = ([part.value for part in paths if part.kind == kind] for kind in VISUAL)
+            asked = None if self.prompt.strip() else dict[str, object]()  # ids alone ask something, too
+            return replace(self, inputs=asked, image=_one(image), video=_one(video))
+        messages = tuple(
+            Message(one.role, tuple(part for part in one.parts if part.kind == "text" or is_path(part.value)))
+            for one in self.conversation
+        )
+        return replace(self, messages=messages)
+
     def check_length(self, context: int) -> None:
         """Refuse, unread, a prompt that is longer than any text of `context` tokens.
 
         Raises:
             CrossdraftError: it is.
         """
-        if len(self.prompt) > LETTERS_PER_TOKEN * context:
+        letters = sum(len(message.text) for message in self.conversation)
+        if letters > LETTERS_PER_TOKEN * context:
             raise CrossdraftError(
-                f"The prompt has {len(self.prompt):,} characters, and the model's context holds {context:,} tokens; "
+                f"The prompt has {letters:,} characters, and the model's context holds {context:,} tokens; "
                 "ask a shorter question."
             )
 
@@ -104,6 +173,10 @@ class Request:
     def token_limit(self) -> int:
         """The longest answer, in tokens; `MAX_NEW_TOKENS` as long as nobody has said it."""
         return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+
+
+def _one(values: list[Any]) -> object:
+    return values if len(values) > 1 else next(iter(values), None)
 
 
 def stop_strings(given: object) -> tuple[str, ...]:

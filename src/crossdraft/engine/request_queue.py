@@ -112,7 +112,7 @@ def _failed(error: Exception, job: Job) -> Exception:
     """The error that a user gets: what is theirs to mend as it is, any other with the request's name."""
     if isinstance(error, CrossdraftError | CancelledError):
         return error
-    asked = job.request.prompt[:60]
+    asked = job.request.question[:60]
     named = RequestError(f"Request {job.request_id} ({asked!r}) failed: {type(error).__name__}: {error}")
     named.__cause__ = error
     return named

@@ -22,6 +22,7 @@ from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
+from crossdraft.engine.encoded import joined, last_features
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
@@ -72,6 +73,21 @@ class LazyFeatures(Mapping[str, Tensor]):
 
 
 @dataclass(frozen=True)
+class VisualItem:
+    """An image or a clip of a prompt.
+
+    Args:
+        source: its number among the `visuals` of the request.
+        tokens: how many ids stand for it.
+        features: its own inputs of the model, a batch of one.
+    """
+
+    source: int
+    tokens: int
+    features: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Prompt:
     """A request as the model reads it.
 
@@ -79,11 +95,13 @@ class Prompt:
         input_ids: [L] token ids with the visual placeholders expanded.
         features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
         notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
+        items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
     """
 
     input_ids: Tensor
     features: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    items: tuple[VisualItem, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -313,11 +331,16 @@ class Target:
         if not self.traits.takes_encoded:
             known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
             return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
+        parts = [item.features for item in prompt.items] if len(prompt.items) > 1 else [prompt.features]
+        return joined([self._encode(features) for features in parts])
+
+    def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
+        """What the feature functions make of the inputs that they take."""
         encoded: dict[str, object] = {}
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
-            if pixels in prompt.features:
-                wanted = {name: self._sent(prompt.features[name]) for name in parameters if name in prompt.features}
+            if pixels in inputs:
+                wanted = {name: self._sent(inputs[name]) for name in parameters if name in inputs}
                 spread = self.spread if pixels == PIXELS else None
                 encoded[kind] = function(**wanted, return_dict=True) if spread is None else spread(wanted)
         return encoded
@@ -341,6 +364,8 @@ class Target:
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
         cut = visual[-1] + 1 if visual else 0
+        if prompt.items and encoded and start < cut:
+            encoded = last_features(encoded, self._visual_counts(ids[start:cut]))
         spans = [(start, cut), (cut, len(prompt))] if start < cut < len(prompt) else [(start, len(prompt))]
         pieces = [
             Chunk(
@@ -599,6 +624,10 @@ class Target:
         begins = shown & ~shown.roll(1)
         begins[:1] = shown[:1]
         return torch.where(shown, begins.cumsum(0) - 1, -1)
+
+    def _visual_counts(self, ids: Tensor) -> dict[str, int]:
+        """How many placeholders of each kind there are."""
+        return {kind: int((ids == token).sum()) for kind, token in self.traits.placeholders.items()}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""

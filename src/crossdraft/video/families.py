@@ -23,12 +23,51 @@ Features = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How a conversation is written where the tokenizer has no template for it; "{content}" is filled in.
+
+    Args:
+        user, assistant, system: one message of each.
+        answer: what an answer begins with.
+        video, image: what stands for a clip and an image in a message.
+        no_system: what is written where nobody gives a system prompt.
+        start: what the whole begins with.
+    """
+
+    user: str
+    assistant: str
+    system: str
+    answer: str
+    video: str
+    image: str = ""
+    no_system: str = ""
+    start: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """How a family reads an image.
+
+    Args:
+        placeholder: the token of the configuration's `image_token_id`, repeated once for every visual token.
+        spec: as of a family, where no preprocessor file says it.
+        features: (config, pixels [1, 3, h, w]) -> the model's visual inputs.
+        count: (config, features) -> number of visual tokens.
+    """
+
+    placeholder: str
+    spec: Callable[[Any], FrameSpec]
+    features: Callable[[Any, Tensor], Features]
+    count: Callable[[Any, Features], int]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What differs between video models.
 
     Args:
         model: name of the class in `transformers`.
-        prompt: used where the tokenizer has no chat template for video; "{question}" is filled in.
+        prompt: of one question about one clip, where the tokenizer has no template for it; "{question}" is filled in.
         placeholder: the token that stands for what is visual; it is repeated once for every visual token.
         spec: the frames that a configuration asks for, where no preprocessor file says it.
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
@@ -38,8 +77,11 @@ class Family:
         marker: what a chat template writes for it; `None` = the placeholder.
         text: (config, times [F] in s) -> what is written in the marker's stead, with one placeholder for each of equal
             runs of visual tokens; `None` = the placeholder alone.
-        token_types: the input that says which tokens are visual, and by which number; text is 0.
+        token_types: the input that says which tokens are visual, and by which number; text is 0, an image 1.
         clip_budget: a budget of pixels is the whole clip's, not a frame's.
+        chat: of everything else; `None` = only a tokenizer's template can write it.
+        still: how it reads images; `None` = it takes clips alone.
+        clips_dim: along which the pixels of several clips follow each other.
     """
 
     model: str
@@ -54,6 +96,9 @@ class Family:
     text: Callable[[Any, np.ndarray], str] | None = None
     token_types: tuple[str, int] | None = None
     clip_budget: bool = False
+    chat: ChatFormat | None = None
+    still: Still | None = None
+    clips_dim: int = 0
 
 
 VIDEO_TYPES = ("mm_token_type_ids", 2)
@@ -125,6 +170,28 @@ def _pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
 
 def _nested_pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
     return {"pixel_values": _pictures(config, pixels, times_s)["pixel_values"][None]}
+
+
+def _picture(config: Any, pixels: Tensor) -> Features:
+    return {"pixel_values": _clip(config, pixels, np.zeros(1))["pixel_values_videos"][0]}
+
+
+def _count_picture(config: Any, features: Features) -> int:
+    return _side(config) ** 2 + (config.vision_feature_select_strategy == "full")  # else without the class token
+
+
+def _picture_patches(config: Any, pixels: Tensor) -> Features:
+    found = _patches(config, pixels, np.zeros(1))
+    return {"pixel_values": found["pixel_values_videos"], "image_grid_thw": found["video_grid_thw"]}
+
+
+def _count_picture_patches(config: Any, features: Features) -> int:
+    return int(features["image_grid_thw"].prod()) // config.vision_config.spatial_merge_size**2
+
+
+def _picture_budget(config: Any) -> FrameSpec:
+    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    return FrameSpec(size=PixelBudget(4 * step**2, 1280 * step**2, step), crop=None)
 
 
 def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
@@ -234,6 +301,65 @@ _GLM_FRAME = "<|begin_of_image|><|image|><|end_of_image|>"
 _GLM = "[gMASK]<sop><|user|>\n<|begin_of_video|><|video|><|end_of_video|>{question}<|assistant|>\n"
 
 
+_SYSTEM = "<|im_start|>system\n{content}<|im_end|>\n"
+_VICUNA_CHAT = ChatFormat(
+    user="USER: {content} ",
+    assistant="ASSISTANT: {content}</s>",
+    system="{content} ",
+    answer="ASSISTANT:",
+    video="<video>\n",
+    image="<image>\n",
+)
+_QWEN_CHAT = ChatFormat(
+    user="<|im_start|>user\n{content}<|im_end|>\n",
+    assistant="<|im_start|>assistant\n{content}<|im_end|>\n",
+    system=_SYSTEM,
+    answer="<|im_start|>assistant\n",
+    video="<|vision_start|><|video_pad|><|vision_end|>",
+    image="<|vision_start|><|image_pad|><|vision_end|>",
+    no_system=_SYSTEM.replace("{content}", "You are a helpful assistant."),
+)
+_ONEVISION_CHAT = ChatFormat(
+    user="<|im_start|>user {content}<|im_end|>",
+    assistant="<|im_start|>assistant\n{content}<|im_end|>",
+    system="<|im_start|>system {content}<|im_end|>",
+    answer="<|im_start|>assistant\n",
+    video="<video>\n",
+)
+_INTERNVL_CHAT = ChatFormat(
+    user="<|im_start|>user\n{content}<|im_end|>\n",
+    assistant="<|im_start|>assistant\n{content}<|im_end|>\n",
+    system=_SYSTEM,
+    answer="<|im_start|>assistant\n",
+    video="<video>\n",
+)
+_SMOLVLM_CHAT = ChatFormat(
+    user="User: {content}<end_of_utterance>\n",
+    assistant="Assistant: {content}<end_of_utterance>\n",
+    system="System: {content}<end_of_utterance>\n",
+    answer="Assistant:",
+    video="<video>",
+    start="<|im_start|>",
+)
+_GEMMA_CHAT = ChatFormat(
+    user="<start_of_turn>user\n{content}<end_of_turn>\n",
+    assistant="<start_of_turn>model\n{content}<end_of_turn>\n",
+    system="<start_of_turn>user\n{content}<end_of_turn>\n",  # it knows no system
+    answer="<start_of_turn>model\n",
+    video="<start_of_image>",
+)
+_QWEN_STILL = Still("<|image_pad|>", _picture_budget, _picture_patches, _count_picture_patches)
+_QWEN3_CHAT = replace(_QWEN_CHAT, image="", no_system="")
+_GLM_CHAT = ChatFormat(
+    user="<|user|>\n{content}",
+    assistant="<|assistant|>\n{content}",
+    system="<|system|>\n{content}",
+    answer="<|assistant|>\n",
+    video="<|begin_of_video|><|video|><|end_of_video|>",
+    start="[gMASK]<sop>",
+)
+
+
 def _qwen3(model: str) -> Family:
     return Family(
         model=model,
@@ -244,6 +370,7 @@ def _qwen3(model: str) -> Family:
         count=_count_merged,
         text=_times_between,
         token_types=VIDEO_TYPES,
+        chat=_QWEN3_CHAT,
         clip_budget=True,
     )
 
@@ -260,6 +387,7 @@ def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
         marker="<|video|>",
         text=text,
         token_types=VIDEO_TYPES,
+        chat=_GLM_CHAT,
         clip_budget=True,
     )
 
@@ -273,6 +401,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             spec=_square,
             features=_clip,
             count=_count_with_class_token,
+            chat=_VICUNA_CHAT,
+            still=Still("<image>", _square, _picture, _count_picture),
         ),
         "llava_next_video": Family(
             model="LlavaNextVideoForConditionalGeneration",
@@ -281,6 +411,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             spec=_square,
             features=_clip,
             count=_count_pooled,
+            chat=_VICUNA_CHAT,
         ),
         "llava_onevision": Family(
             model="LlavaOnevisionForConditionalGeneration",
@@ -289,6 +420,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             spec=_stretched,
             features=_clip,
             count=_count_halved,
+            chat=_ONEVISION_CHAT,
         ),
         "qwen2_vl": Family(
             model="Qwen2VLForConditionalGeneration",
@@ -298,6 +430,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             features=_patches,
             count=_count_merged,
             token_types=VIDEO_TYPES,
+            chat=_QWEN_CHAT,
+            still=_QWEN_STILL,
         ),
         "qwen2_5_vl": Family(
             model="Qwen2_5_VLForConditionalGeneration",
@@ -307,6 +441,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             features=_timed_patches,
             count=_count_merged,
             token_types=VIDEO_TYPES,
+            chat=_QWEN_CHAT,
+            still=_QWEN_STILL,
         ),
         "qwen3_vl": _qwen3("Qwen3VLForConditionalGeneration"),
         "qwen3_vl_moe": _qwen3("Qwen3VLMoeForConditionalGeneration"),
@@ -323,6 +459,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kind="image",
             marker="<video>",
             text=_numbered,
+            chat=_INTERNVL_CHAT,
         ),
         "smolvlm": Family(
             model="SmolVLMForConditionalGeneration",
@@ -334,6 +471,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             kind="image",
             marker="<video>",
             text=_stamped,
+            chat=_SMOLVLM_CHAT,
+            clips_dim=1,
         ),
         "gemma3": Family(
             model="Gemma3ForConditionalGeneration",
@@ -347,6 +486,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             marker="<start_of_image>",
             text=_in_a_row,
             token_types=("token_type_ids", 1),
+            chat=_GEMMA_CHAT,
         ),
     }
 )

@@ -1,5 +1,7 @@
 """A question about a clip as the tensors that a `transformers` video model's forward takes."""
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +12,8 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.families import FAMILIES, REFUSED, Family, Features
+from crossdraft.messages import Message, Part
+from crossdraft.video.families import FAMILIES, REFUSED, ChatFormat, Family, Features, Still
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
 
@@ -19,11 +22,17 @@ __all__ = [
     "ClipText",
     "Family",
     "Features",
+    "chat_inputs",
     "clip_inputs",
+    "image_inputs",
+    "merged",
     "model_class",
     "model_inputs",
     "placeholder_id",
+    "placeholder_ids",
+    "placeholder_of",
     "question_inputs",
+    "takes_images",
 ]
 
 
@@ -34,10 +43,16 @@ class ClipText:
     Args:
         text: with one placeholder for each run of visual tokens.
         run: visual tokens of each of them.
+        kind: `video` or `image`.
     """
 
     text: str
     run: int
+    kind: str = "video"
+
+    def tokens(self, placeholder: str) -> int:
+        """How many visual tokens stand for it."""
+        return self.run * self.text.count(placeholder)
 
 
 def model_inputs(
@@ -102,10 +117,40 @@ def clip_inputs(
     return ClipText(text, family.count(config, features) // text.count(family.placeholder)), features
 
 
+def image_inputs(config: PretrainedConfig, spec: FrameSpec | None, pixels: Tensor) -> tuple[ClipText, Features]:
+    """An image alone: what stands for it in a prompt, and its preprocessed pixels, a batch of one.
+
+    Args:
+        config: the model's.
+        spec: of its images; None takes the family's own.
+        pixels: uint8 RGB [1, H, W, 3].
+
+    Raises:
+        CrossdraftError: the model takes none here, or the spec does not fit it.
+    """
+    still = _still(_family(config.model_type))
+    features = still.features(config, preprocess(pixels, still.spec(config) if spec is None else spec))
+    return ClipText(still.placeholder, still.count(config, features), "image"), features
+
+
+def takes_images(config: PretrainedConfig) -> bool:
+    """Whether a model is given images here."""
+    return _family(config.model_type).still is not None
+
+
+def _still(family: Family) -> Still:
+    if family.still is None:
+        raise CrossdraftError(
+            f"{family.model} is given clips alone here; leave the image out, or give it as a clip of one frame, "
+            "video=image[None]."
+        )
+    return family.still
+
+
 def question_inputs(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, clip: ClipText, question: str
 ) -> Features:
-    """What of a model's inputs depends on the question: `input_ids` [1, L], and token types where it wants them.
+    """`chat_inputs` of one question about one clip.
 
     Args:
         config, tokenizer, question: as in `model_inputs`.
@@ -114,20 +159,99 @@ def question_inputs(
     Raises:
         CrossdraftError: as `model_inputs`.
     """
+    asked = Message("user", (Part("video", None), Part("text", question)))
+    return chat_inputs(config, tokenizer, (asked,), (clip,))[0]
+
+
+def chat_inputs(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], items: Sequence[ClipText]
+) -> tuple[Features, list[int]]:
+    """What of a model's inputs depends on what is said: `input_ids` [1, L], and token types where it wants them.
+
+    Args:
+        config, tokenizer: as in `model_inputs`.
+        messages: the conversation.
+        items: what stands for its images and clips, in their order.
+
+    Returns:
+        these, and the numbers of the items in the order of their placeholders: a template may write images first.
+
+    Raises:
+        CrossdraftError: as `model_inputs`; or nobody says how the model is told a conversation.
+    """
     family = _family(config.model_type)
-    own = placeholder_id(config)
-    ids = _prompt_ids(tokenizer, config, family, clip, question)
-    expanded = [token for one in ids for token in ([own] * clip.run if one == own else [one])]
+    text, order = _written(tokenizer, family, messages, items)
+    own = {"video": placeholder_id(config), "image": getattr(config, "image_token_id", None)}
+    tokens = {"video": family.placeholder, "image": "" if family.still is None else family.still.placeholder}
+    for kind in {item.kind for item in items} or {"video"}:
+        _check_placeholder(tokenizer, tokens[kind], own[kind])
+    # A template may write the start token itself; then the tokenizer must not add a second one.
+    bos = tokenizer.bos_token
+    starts = isinstance(bos, str) and text.startswith(bos)
+    # Whoever reads them checks the length, and says it better than the tokenizer's warning.
+    ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
+    visual = placeholder_ids(config)
+    shown = [items[number] for number in order]
+    runs = [(own[item.kind], item.run) for item in shown for _ in range(item.text.count(tokens[item.kind]))]
+    if [one for one in ids if one in visual] != [token for token, _ in runs]:
+        raise _placeholder_in_text()
+    following = iter(runs)
+    expanded = [token for one in ids for token in ([one] * next(following)[1] if one in visual else [one])]
     inputs = {"input_ids": torch.tensor([expanded])}
     if family.token_types is not None:
         name, number = family.token_types
-        inputs[name] = (inputs["input_ids"] == own).int() * number
-    return inputs
+        inputs[name] = (inputs["input_ids"] == own["video"]).int() * number
+        if own["image"] is not None and own["image"] != own["video"]:
+            inputs[name] += (inputs["input_ids"] == own["image"]).int()
+    return inputs, order
+
+
+def merged(config: PretrainedConfig, parts: Sequence[tuple[Mapping[str, Tensor], str]]) -> Features:
+    """The inputs of several images or clips as those of one batch.
+
+    Args:
+        config: the model's.
+        parts: of each its inputs, and its kind.
+
+    Raises:
+        CrossdraftError: their sizes differ, and this version of `transformers` reads them together.
+    """
+    names = dict.fromkeys((name, kind) for features, kind in parts for name in features)
+    dim = _family(config.model_type).clips_dim
+    try:
+        return {
+            name: torch.cat(
+                [features[name] for features, other in parts if other == kind and name in features],
+                dim if name.startswith("pixel_values") and kind == "video" else 0,
+            )
+            for name, kind in names
+        }
+    except RuntimeError:
+        raise CrossdraftError(
+            "The request's clips differ in their number of frames, and the model reads them together here; give "
+            "clips of one length."
+        ) from None
 
 
 def placeholder_id(config: PretrainedConfig) -> int:
     """The id that stands for what is visual in a model's prompts."""
     return getattr(config, f"{_family(config.model_type).kind}_token_id")
+
+
+def placeholder_ids(config: PretrainedConfig) -> frozenset[int]:
+    """Every id that stands for something visual."""
+    ids = (getattr(config, f"{kind}_token_id", None) for kind in ("image", "video"))
+    return frozenset(token for token in ids if isinstance(token, int))
+
+
+def placeholder_of(config: PretrainedConfig, kind: str) -> str:
+    """The token that stands for an image or a clip.
+
+    Raises:
+        CrossdraftError: the model takes no images here.
+    """
+    family = _family(config.model_type)
+    return family.placeholder if kind == "video" else _still(family).placeholder
 
 
 def model_class(model_type: object) -> str:
@@ -151,38 +275,89 @@ def _family(model_type: object) -> Family:
     return FAMILIES[model_type]
 
 
-def _prompt_ids(
-    tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, family: Family, clip: ClipText, question: str
-) -> list[int]:
-    """The prompt with a single placeholder for each run of visual tokens."""
-    own, marker = placeholder_id(config), family.marker or family.placeholder
-    known = tokenizer.convert_tokens_to_ids(family.placeholder)
+def _check_placeholder(tokenizer: PreTrainedTokenizerBase, placeholder: str, own: int | None) -> None:
+    known = tokenizer.convert_tokens_to_ids(placeholder)
     if known != own:
         raise CrossdraftError(
-            f"The tokenizer writes {family.placeholder} as {known}, but the model expects {own}; "
+            f"The tokenizer writes {placeholder} as {known}, but the model expects {own}; "
             "take both from one checkpoint."
         )
-    before, _, after = _render(tokenizer, family, marker, question).partition(marker)
-    text = before + clip.text + after
-    # A template may write the start token itself; then the tokenizer must not add a second one.
-    bos = tokenizer.bos_token
-    starts = isinstance(bos, str) and text.startswith(bos)
-    # Whoever reads them checks the length, and says it better than the tokenizer's warning.
-    ids = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
-    others = {getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")} - {own}
-    if marker in after or ids.count(own) != clip.text.count(family.placeholder) or not others.isdisjoint(ids):
-        raise CrossdraftError("The question contains an image or video placeholder of the model; leave it out.")
-    return ids
 
 
-def _render(tokenizer: PreTrainedTokenizerBase, family: Family, marker: str, question: str) -> str:
-    if tokenizer.chat_template:
-        turn = {"role": "user", "content": [{"type": family.part}, {"type": "text", "text": question}]}
+def _placeholder_in_text() -> CrossdraftError:
+    return CrossdraftError("The question contains an image or video placeholder of the model; leave it out.")
+
+
+def _written(
+    tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], items: Sequence[ClipText]
+) -> tuple[str, list[int]]:
+    """The conversation with what stands for its items, and their numbers in the order in which they stand there."""
+    markers = {family.marker or family.placeholder: "video"}
+    if family.still is not None:
+        markers[family.still.placeholder] = "image"
+    pieces = re.split("(" + "|".join(map(re.escape, markers)) + ")", _rendered(tokenizer, family, markers, messages))
+    left = {kind: [number for number, item in enumerate(items) if item.kind == kind] for kind in markers.values()}
+    order: list[int] = []
+    for at in range(1, len(pieces), 2):
+        numbers = left[markers[pieces[at]]]
+        if not numbers:
+            raise _placeholder_in_text()
+        order.append(numbers.pop(0))
+        pieces[at] = items[order[-1]].text
+    return "".join(pieces), order
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, family: Family, markers: Mapping[str, str], messages: Sequence[Message]
+) -> str:
+    """By the tokenizer's template, if it writes all that is shown and said; else by the family's own."""
+    for plain in (False, True) if tokenizer.chat_template else ():
+        given = [_as_dict(family, message, plain=plain) for message in messages]
         try:
-            text = tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
+            text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
             # written for plain text only, or broken; ranges of a template may overflow
-            text = ""
-        if isinstance(text, str) and marker in text:
+            continue
+        if isinstance(text, str) and _holds_all(text, markers, messages):
             return text
-    return family.prompt.replace("{question}", question)
+    kinds = [part.kind for message in messages for part in message.parts]
+    if len(messages) == 1 and kinds == ["video", "text"]:
+        return family.prompt.replace("{question}", messages[0].parts[1].value)
+    if family.chat is None:
+        raise CrossdraftError(
+            f"{family.model} has no chat template of its own for this; ask one question about one clip, or add the "
+            "checkpoint's chat_template.jinja."
+        )
+    return _own_text(family.chat, messages)
+
+
+def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]:
+    """A message as templates take it; one of text alone as a string, if `plain`."""
+    if plain and all(part.kind == "text" for part in message.parts):
+        return {"role": message.role, "content": message.text}
+    names = {"video": family.part}
+    parts = [
+        {"type": "text", "text": part.value} if part.kind == "text" else {"type": names.get(part.kind, part.kind)}
+        for part in message.parts
+    ]
+    return {"role": message.role, "content": parts}
+
+
+def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
+    """Whether a rendered text shows and says everything."""
+    parts = [part for message in messages for part in message.parts]
+    kinds = [part.kind for part in parts]
+    said = (part.value.strip() for part in parts if part.kind == "text")
+    shown = all(text.count(marker) >= kinds.count(kind) for marker, kind in markers.items())
+    return shown and all(one in text for one in said)
+
+
+def _own_text(chat: ChatFormat, messages: Sequence[Message]) -> str:
+    shown = {"video": chat.video, "image": chat.image}
+    texts = [chat.start] if messages[0].role == "system" else [chat.start, chat.no_system]
+    for message in messages:
+        content = "".join(part.value if part.kind == "text" else shown[part.kind] for part in message.parts)
+        form: str = getattr(chat, message.role)
+        # Models begin an answer with a space of its own, which the message has, too.
+        texts.append(form.replace("{content}", content.strip() if message.role == "assistant" else content))
+    return "".join((*texts, chat.answer))

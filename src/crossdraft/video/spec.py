@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,18 +115,29 @@ class FrameSpec:
             raise CrossdraftError(f"{where} cannot be used: {reason}; take it from the checkpoint again.") from None
 
 
-def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]]:
-    """The file that says how a checkpoint wants its frames, and the settings in it; HF's order of preference.
+# Files that say how a checkpoint wants its frames, and its images, with the part of each; HF's order of preference.
+VIDEO_FILES = (
+    ("processor_config.json", "video_processor"),
+    ("video_preprocessor_config.json", None),
+    ("preprocessor_config.json", None),
+    ("processor_config.json", "image_processor"),
+)
+IMAGE_FILES = (("processor_config.json", "image_processor"), ("preprocessor_config.json", None))
+
+
+def image_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]] | None:
+    """The file that says how a checkpoint wants its images, and the settings in it, if there is one.
 
     Raises:
-        CrossdraftError: there is none, or it is broken.
+        CrossdraftError: it is broken.
     """
-    for name, part in (
-        ("processor_config.json", "video_processor"),
-        ("video_preprocessor_config.json", None),
-        ("preprocessor_config.json", None),
-        ("processor_config.json", "image_processor"),
-    ):
+    return _settings(folder, IMAGE_FILES)
+
+
+def _settings(
+    folder: str | os.PathLike[str], files: Sequence[tuple[str, str | None]]
+) -> tuple[Path, Mapping[str, Any]] | None:
+    for name, part in files:
         where = Path(folder) / name
         if not where.is_file():
             continue
@@ -138,6 +149,18 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
             settings = settings.get(part)
         if isinstance(settings, dict):
             return where, settings
+    return None
+
+
+def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]]:
+    """The file that says how a checkpoint wants its frames, and the settings in it; HF's order of preference.
+
+    Raises:
+        CrossdraftError: there is none, or it is broken.
+    """
+    found = _settings(folder, VIDEO_FILES)
+    if found is not None:
+        return found
     raise CrossdraftError(f"{folder} has no video_preprocessor_config.json or preprocessor_config.json; add one.")
 
 

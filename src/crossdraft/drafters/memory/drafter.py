@@ -145,8 +145,8 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
 
 def scope_of(request: Request) -> Scope:
     """The same question is the same words, whatever their case and spacing; the same clip is the same file."""
-    question = " ".join(request.prompt.casefold().split())
-    clip = request.video if isinstance(request.video, str | os.PathLike) else None
+    question = " ".join(request.question.casefold().split())
+    clip = request.clip if isinstance(request.clip, str | os.PathLike) else None
     return Scope(number(str(Path(clip).resolve())) if clip is not None else 0, number(question))
 
 

@@ -7,7 +7,6 @@ ends at its own stop message, or where the target waits for something else; anot
 """
 
 import itertools
-import os
 import pickle
 import subprocess
 import time
@@ -216,11 +215,8 @@ class ProcessDrafter:
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
         features: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
-        video = request.video
-        if not self.needs.video:  # decoded frames are large
-            video = video if isinstance(video, str | os.PathLike) else None
-        inputs = request.inputs if self.needs.video else None
-        sent = replace(request, video=video, inputs=inputs, visual_features=None, content=None, known=False)
+        sent = replace(request, visual_features=None, content=None, known=False)
+        sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
         self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)

@@ -78,4 +78,4 @@ def fewer_frames(prompt: Prompt, count: int) -> Prompt:
             "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."
         )
     chosen = torch.tensor(evenly(pixels.shape[1], count))
-    return replace(prompt, features={**prompt.features, PIXELS: pixels[:, chosen]})
+    return replace(prompt, features={**prompt.features, PIXELS: pixels[:, chosen]}, items=())

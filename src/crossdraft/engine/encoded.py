@@ -1,0 +1,66 @@
+"""What vision encoders return, item by item, put together as a model's forward reads it, and taken apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import ModelOutput
+
+UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's output: no model's forward reads them
+
+
+def without_unread(features: Any) -> Any:
+    """What an encoder returned without what only fills memory."""
+    if not isinstance(features, ModelOutput):
+        return features
+    return type(features)(**{name: value for name, value in features.items() if name not in UNREAD})
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Features of items that were encoded one by one, as if they had been encoded together.
+
+    Args:
+        parts: of each item, by kind, what the model's feature function returned.
+
+    Returns:
+        by kind one output: `pooler_output` [1, N, h], of all its items in their order; or a tuple of [n, h], where the
+        function returns such.
+    """
+    kinds = dict.fromkeys(kind for part in parts for kind in part)
+    return {kind: _joined([part[kind] for part in parts if kind in part]) for kind in kinds}
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
+    if len(outputs) == 1:
+        return outputs[0]
+    found = [without_unread(output) for output in outputs]
+    first: Any = found[0].pooler_output
+    rows: Any = tuple(row for output in found for row in output.pooler_output)
+    if isinstance(first, Tensor):  # items may be of several lengths
+        rows = torch.cat([output.pooler_output.reshape(-1, first.shape[-1]) for output in found])[None]
+    names = [name for name in found[0] if name != "pooler_output"]  # features for deeper layers, a list
+    further = {name: [torch.cat(layer) for layer in zip(*(o[name] for o in found), strict=True)] for name in names}
+    return _with(found[0], {**further, "pooler_output": rows})
+
+
+def _with(output: Any, values: Mapping[str, Any]) -> Any:
+    kind = type(output) if isinstance(output, ModelOutput) else BaseModelOutputWithPooling
+    return kind(**values)
+
+
+def last_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
+    """The features of the last items alone, whose rows are `counts` of each kind; nothing of a kind that has none."""
+    return {kind: _last(encoded[kind], count) for kind, count in counts.items() if count and kind in encoded}
+
+
+def _last(output: Any, count: int) -> Any:
+    pooled: Any = output.pooler_output
+    parts: list[Tensor] = [pooled] if isinstance(pooled, Tensor) else list(pooled)
+    rows = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+    if len(rows) <= count:
+        return output
+    further = {name: [x[-count:] for x in value] for name, value in output.items() if isinstance(value, list)}
+    last: Any = rows[-count:]
+    return _with(output, {**further, "pooler_output": last[None] if isinstance(pooled, Tensor) else (last,)})

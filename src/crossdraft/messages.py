@@ -1,0 +1,111 @@
+"""Conversations: who says what, and what they show, in the chat format of Hugging Face and OpenAI."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crossdraft.errors import CrossdraftError
+
+ROLES = ("system", "user", "assistant")
+VISUAL = ("image", "video")
+SHAPE = 'give {"role": "user", "content": [{"type": "video", "video": "clip.mp4"}, {"type": "text", "text": "…"}]}'
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a message.
+
+    Args:
+        kind: `text`, `image` or `video`.
+        value: the text; or a path, an image uint8 [H, W, 3], or frames uint8 [F, H, W, 3].
+    """
+
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the system, the user or the assistant says."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """Its text alone."""
+        return "\n".join(part.value for part in self.parts if part.kind == "text")
+
+
+def read_messages(given: object) -> tuple[Message, ...]:
+    """Messages as dicts, or as they are.
+
+    Raises:
+        CrossdraftError: they have another shape, or the last one is not the user's.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
+        raise CrossdraftError(f"messages is a {type(given).__name__}; {SHAPE}, one for each message, in a list.")
+    found = tuple(_message(one, number) for number, one in enumerate(given))
+    late = next((number for number, one in enumerate(found) if number and one.role == "system"), None)
+    if late is not None:
+        raise CrossdraftError(f"messages[{late}] is of the system; only the first one can be.")
+    if found[-1].role != "user":
+        raise CrossdraftError(f"The last message is of the {found[-1].role}; end with the user's, which is answered.")
+    return found
+
+
+def _message(given: object, number: int) -> Message:
+    if isinstance(given, Message):
+        return given
+    role, content = (given.get("role"), given.get("content")) if isinstance(given, Mapping) else (None, None)
+    if role not in ROLES or not isinstance(content, str | Sequence):
+        raise CrossdraftError(f"messages[{number}] has the role {role!r} and a {type(content).__name__}; {SHAPE}.")
+    where = f"messages[{number}]"
+    parts = (Part("text", content),) if isinstance(content, str) else tuple(_part(one, where) for one in content)
+    if role != "user" and any(part.kind != "text" for part in parts):
+        raise CrossdraftError(f"{where} is of the {role} and shows something; only the user's messages can.")
+    return Message(str(role), parts)
+
+
+def _part(given: object, where: str) -> Part:
+    """A part as a dict: `{"type": "text", "text": …}`, `{"type": "image", "image": …}`, or OpenAI's `image_url`."""
+    if isinstance(given, Mapping):
+        kind: Any = given.get("type")
+        name = str(kind).removesuffix("_url")
+        value: Any = given.get(kind, given.get("path"))
+        if name != kind and isinstance(value, Mapping):
+            value = value.get("url")
+        if name == "text" and isinstance(value, str):
+            return Part("text", value)
+        if name in VISUAL and value is not None:
+            return Part(name, as_array(value) if name == "image" else value)
+    shown = {"type": given.get("type")} if isinstance(given, Mapping) else type(given).__name__
+    raise CrossdraftError(f"A part of {where} is {shown}, of no known kind or without what it names; {SHAPE}.")
+
+
+def as_array(image: Any) -> Any:
+    """A PIL image as uint8 [H, W, 3]; anything else as it is."""
+    if not (hasattr(image, "convert") and hasattr(image, "mode")):
+        return image
+    import numpy as np
+
+    return np.array(image.convert("RGB"))
+
+
+def several(kind: str, value: Any) -> tuple[Part, ...]:
+    """One image or clip, or a list of them; a list of a clip's frames is one clip.
+
+    >>> several("video", ["a.mp4", "b.mp4"])
+    (Part(kind='video', value='a.mp4'), Part(kind='video', value='b.mp4'))
+    """
+    values: Sequence[Any] = [value]
+    if isinstance(value, list | tuple):
+        clips = all(is_path(one) or getattr(one, "ndim", None) == 4 for one in value)
+        values = value if kind == "image" or clips else values
+    return tuple(Part(kind, as_array(one) if kind == "image" else one) for one in values if one is not None)
+
+
+def is_path(value: object) -> bool:
+    """Whether something visual is a file."""
+    return isinstance(value, str | os.PathLike)

@@ -1,0 +1,350 @@
+"""Images, several clips, system prompts and conversations: the answers are those of Hugging Face's `generate`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import crossdraft as cd
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.detokenize import TokenText
+from crossdraft.engine.prefix_cache import PrefixCache
+from crossdraft.engine.target import Target
+from crossdraft.messages import Message, Part, read_messages
+from crossdraft.video.image import read_image
+from crossdraft.video.inputs import FAMILIES, _own_text, takes_images
+from crossdraft.video_prompt import VideoPrompt
+from tests.video.test_inputs import CONFIGS, IDS, OWN, build, spec_for, with_template
+from tests.video.test_inputs import tokenizer as _tokenizer_fixture
+
+tokenizer = _tokenizer_fixture
+PLENTY = 1 << 30
+EOS = IDS["</s>"]
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+CLIP, OTHER = noise(4, 30, 44, 3), noise(4, 30, 44, 3, seed=1)
+SHORT = OTHER[:2]
+IMAGE = noise(40, 36, 3, seed=2)
+
+
+def text(said):
+    return {"type": "text", "text": said}
+
+
+def video(clip):
+    return {"type": "video", "video": clip}
+
+
+def image(pixels):
+    return {"type": "image", "image": pixels}
+
+
+def user(*parts):
+    return {"role": "user", "content": list(parts)}
+
+
+class Family:
+    """A tiny model of a family behind the adapter, in double precision; it counts what it encodes."""
+
+    def __init__(self, kind, tokenizer):
+        self.model = build(kind).double()
+        with torch.no_grad():  # freshly drawn weights repeat one token for ever
+            for weight in self.model.parameters():
+                weight.mul_(3)
+        spec = spec_for(kind)
+        prepare = VideoPrompt(self.model, tokenizer, spec, image_spec=spec)
+        self.target = Target(self.model, prepare, TokenText(lambda ids: str(tokenizer.decode(ids))), [EOS])
+        self.encoded = 0
+        encode = self.target.encode
+        self.target.encode = lambda prompt: (setattr(self, "encoded", self.encoded + 1), encode(prompt))[1]
+
+    def alone(self, request):
+        """The tokens of `generate`, of all inputs at once."""
+        prompt = self.target.prepare(request)
+        features = {k: v.double() if v.is_floating_point() else v for k, v in dict(prompt.features).items()}
+        out = self.model.generate(
+            input_ids=prompt.input_ids[None], **features, max_new_tokens=request.token_limit, do_sample=False,
+            eos_token_id=EOS, pad_token_id=0,
+        )  # fmt: skip
+        return tuple(out[0, len(prompt) :].tolist())
+
+    def answers(self, requests, prefixes=None):
+        decoder = Decoder(self.target, prefixes=prefixes)
+        return [decoder.generate([request])[0] for request in requests]
+
+
+@pytest.fixture(scope="module")
+def family(tokenizer):
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            made[kind] = Family(kind, tokenizer)
+        made[kind].encoded = 0
+        return made[kind]
+
+    return get
+
+
+def ask(**given):
+    return cd.Request(**{"max_new_tokens": 8} | given)
+
+
+def requests_of(kind, config):
+    two = [CLIP, OTHER]
+    found = [
+        ask(prompt="What?", video=two),
+        ask(prompt="What?", video=CLIP, system="Be brief."),
+        ask(messages=[{"role": "user", "content": "Hello"}]),
+        ask(
+            messages=[user(video(CLIP), text("What?")), {"role": "assistant", "content": "A car."}, user(text("Why?"))]
+        ),
+        ask(
+            messages=[
+                {"role": "system", "content": "Be brief."},
+                user(video(CLIP), text("What?")),
+                {"role": "assistant", "content": [text("A car.")]},
+                user(text("And here?"), video(OTHER)),
+            ]
+        ),
+    ]
+    if takes_images(config):
+        found += [
+            ask(prompt="What?", image=IMAGE),
+            ask(prompt="What?", image=[IMAGE, IMAGE[::-1]], video=CLIP),
+            ask(messages=[user(video(CLIP), text("Is it"), image(IMAGE), text("?"))]),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_answers_are_those_of_generate(kind, family):
+    one = family(kind)
+    requests = requests_of(kind, one.model.config)
+    expected = [one.alone(request) for request in requests]
+    prefixes = PrefixCache(PLENTY)
+    assert [answer.tokens for answer in one.answers(requests, prefixes)] == expected
+    again = one.answers(requests, prefixes)
+    assert [answer.tokens for answer in again] == expected
+    assert all(answer.stats.cached_tokens >= answer.stats.prompt_tokens - 1 for answer in again)
+    assert len(set(expected)) > 2
+
+
+@pytest.mark.parametrize("kind", ["video_llava", "qwen2_5_vl", "internvl"])
+def test_the_longest_known_beginning_is_not_read_again_item_by_item(kind, family):
+    """A question on the same two clips reads its words; the clips in another order are other prompts."""
+    one, prefixes = family(kind), PrefixCache(PLENTY)
+    requests = [
+        ask(prompt="What?", video=[CLIP, OTHER]),
+        ask(prompt="Why is it so?", video=[CLIP, OTHER]),
+        ask(prompt="What?", video=[CLIP, SHORT]),
+        ask(prompt="What?", video=[OTHER, CLIP]),
+    ]
+    found = one.answers(requests, prefixes)
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in one.answers(requests)]
+    one.encoded = 0
+    first = [one.target.prepare(request).input_ids.tolist() for request in requests]
+    visual = [max(at for at, token in enumerate(ids) if token in one.target.traits.visual_ids) for ids in first]
+    cached = [answer.stats.cached_tokens for answer in found]
+    assert cached[1] > visual[1]
+    assert visual[0] // 3 < cached[2] <= visual[0]  # the first clip, and what is written after it
+    assert cached[3] < visual[0] // 3
+
+
+@pytest.mark.parametrize("kind", ["video_llava", "qwen2_vl"])
+def test_a_clip_is_encoded_once_wherever_it_stands(kind, family):
+    one, prefixes = family(kind), PrefixCache(PLENTY)
+    orders = ([CLIP], [OTHER, CLIP], [CLIP, OTHER, SHORT], [CLIP, SHORT])
+    requests = [ask(prompt="What?", video=clips) for clips in orders]
+    found = one.answers(requests, prefixes)
+    assert one.encoded == 3
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in one.answers(requests)]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_next_message_reads_what_is_new(kind, family):
+    """All ids in common with the first prompt and its answer are known, and the image that it adds is encoded alone."""
+    one, prefixes = family(kind), PrefixCache(PLENTY)
+    asked = user(video(CLIP), text("What?"))
+    first = one.answers([ask(messages=[asked])], prefixes)[0]
+    said = {"role": "assistant", "content": first.text}
+    more = [image(IMAGE)] if takes_images(one.model.config) else [video(OTHER)]
+    for parts, encoded in (([text("Why?")], 0), ([text("And here?"), *more], 1)):
+        request = ask(messages=[asked, said, user(*parts)])
+        before = (*one.target.prepare(ask(messages=[asked])).input_ids.tolist(), *first.tokens)
+        ids = one.target.prepare(request).input_ids.tolist()
+        common = next((at for at, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), len(before))
+        one.encoded = 0
+        found = one.answers([request], prefixes)[0]
+        assert one.encoded == encoded
+        assert common >= len(before) - len(first.tokens)
+        assert found.stats.cached_tokens >= min(common, len(before) - 1)  # the last token was not read yet
+        assert found.tokens == one.answers([request])[0].tokens
+
+
+def test_an_item_that_is_taken_for_another_would_be_seen(family):
+    """The same, with the digests of two clips exchanged: the other order's answer comes."""
+    one, prefixes = family("video_llava"), PrefixCache(PLENTY)
+    requests = [ask(prompt="What?", video=[CLIP, OTHER]), ask(prompt="What?", video=[OTHER, CLIP])]
+    one.answers(requests[:1], prefixes)
+    identify = prefixes.identify
+
+    def exchanged(request):
+        request = identify(request)
+        return replace(request, content=replace(request.content, items=request.content.items[::-1]))
+
+    prefixes.identify = exchanged
+    wrong = one.answers(requests[1:], prefixes)[0]
+    assert wrong.stats.cached_tokens > 0
+    assert wrong.tokens != one.answers(requests[1:])[0].tokens
+
+
+def test_a_pil_image_and_a_png_file_are_the_pixels_that_they_hold(family, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    path, one = tmp_path / "i.png", family("video_llava")
+    pil.fromarray(IMAGE).save(path)
+    features = [
+        one.target.prepare(ask(prompt="What?", image=given)).features["pixel_values"]
+        for given in (IMAGE, str(path), path, pil.fromarray(IMAGE), [torch.from_numpy(IMAGE)])
+    ]
+    assert all(torch.equal(found, features[0]) for found in features)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "bmp"])
+def test_other_files_are_read_too(suffix, family, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    path = tmp_path / f"i.{suffix}"
+    rows, columns = np.mgrid[:40, :40]
+    smooth = np.stack([5 * rows, 250 - 5 * columns, 3 * (rows + columns)], -1).astype(np.uint8)  # half as many colours
+    pil.fromarray(smooth).save(path, quality=95)
+    read = read_image(path)[0].numpy().astype(int)
+    own = np.asarray(pil.open(path).convert("RGB")).astype(int)
+    assert abs(read - own).mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"prompt": "What?", "image": "missing.png"}, "no image file at missing.png"),
+        ({"prompt": "What?", "image": "https://a.b/c.png"}, "not fetched from addresses"),
+        ({"prompt": "What?", "image": CLIP}, r"image is a ndarray of shape \[4, 30, 44, 3\]"),
+        ({"prompt": "What?", "image": IMAGE.astype(float)}, "uint8"),
+        ({"prompt": "What?"}, "has no video"),
+        ({"prompt": "What is <image>?", "image": IMAGE}, "leave it out"),
+        ({"prompt": "What is <video>?", "image": IMAGE}, "leave it out"),
+    ],
+)
+def test_what_cannot_be_read_is_said(given, complaint, family):
+    with pytest.raises(cd.CrossdraftError, match=complaint):
+        family("video_llava").target.prepare(ask(**given))
+
+
+def test_a_broken_image_is_said(family, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    (tmp_path / "b.png").write_bytes(b"GIF89a")
+    for name, complaint in (("a.png", "cut off or broken"), ("b.png", "not an image we read")):
+        with pytest.raises(cd.CrossdraftError, match=complaint):
+            read_image(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", sorted(set(CONFIGS) - {"video_llava", "qwen2_vl", "qwen2_5_vl"}))
+def test_who_takes_no_images_says_so(kind, family):
+    with pytest.raises(cd.CrossdraftError, match=r"given clips alone here.*image\[None\]"):
+        family(kind).target.prepare(ask(prompt="What?", image=IMAGE))
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ("What?", "messages is a str"),
+        ([], "messages is a list"),
+        ([{"role": "tool", "content": "x"}], r"messages\[0\] has the role 'tool'"),
+        ([{"role": "user"}], "a NoneType"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "end with the user's"),
+        ([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}], "only the first one"),
+        ([{"role": "system", "content": [image(IMAGE)]}, {"role": "user", "content": "y"}], "shows something"),
+        ([user({"type": "audio", "audio": "a.wav"})], "no known kind"),
+        ([user({"type": "video"})], "without what it names"),
+    ],
+)
+def test_messages_of_another_shape_are_refused(messages, complaint):
+    with pytest.raises(cd.CrossdraftError, match=complaint):
+        cd.Request(messages=messages)
+
+
+def test_messages_stand_alone_and_may_be_of_openais_shape():
+    with pytest.raises(cd.CrossdraftError, match="messages, and video too"):
+        cd.Request(messages=[{"role": "user", "content": "x"}], video="a.mp4")
+    request = cd.Request(messages=[user({"type": "image_url", "image_url": {"url": "a.png"}}, text("What?"))])
+    assert ([(part.kind, part.value) for part in request.visuals], request.question) == ([("image", "a.png")], "What?")
+    assert cd.Request(messages=request.messages) == request
+
+
+def test_a_drafter_in_another_process_is_sent_words_and_paths_alone():
+    for request in (
+        cd.Request("What?", ["a.mp4", CLIP], image=[IMAGE, "i.png"]),
+        cd.Request(messages=[user(video("a.mp4"), video(CLIP), image(IMAGE), image("i.png"), text("What?"))]),
+    ):
+        light = request.without_pixels()
+        assert sorted(part.value for part in light.visuals) == ["a.mp4", "i.png"]
+        assert light.question == "What?"
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_the_prompt_of_one_question_is_a_conversation_of_one_message(kind):
+    family = FAMILIES[kind]
+    asked = Message("user", (Part("video", None), Part("text", "{question}")))
+    assert family.chat is not None
+    assert _own_text(family.chat, [asked]) == family.prompt
+
+
+def test_the_documented_conversation_of_vicuna():
+    messages = read_messages(
+        [
+            {"role": "system", "content": "Be brief."},
+            user(image(IMAGE), text("What?")),
+            {"role": "assistant", "content": " A car. "},
+            user(text("Why?")),
+        ]
+    )
+    assert _own_text(FAMILIES["video_llava"].chat, messages) == (
+        "Be brief. USER: <image>\nWhat? ASSISTANT: A car.</s>USER: Why? ASSISTANT:"
+    )
+
+
+def test_a_template_that_leaves_out_an_answer_is_not_used(family, tokenizer):
+    """It knows one message: the family's own way of writing a conversation is taken."""
+    own = with_template(tokenizer, OWN)
+    one = family("video_llava")
+    prepare = VideoPrompt(one.model, own, None)
+    messages = [user(video(CLIP), text("What?")), {"role": "assistant", "content": "A car."}, user(text("Why?"))]
+    whole = own.decode(prepare(ask(messages=messages)).input_ids)
+    assert whole.endswith("What? ASSISTANT: A car.</s>USER: Why? ASSISTANT:")
+    assert own.decode(prepare(ask(messages=messages[:1])).input_ids).endswith("What? A:")
+
+
+DRAFTERS = ["ngram", "union:memory,ngram", "lookahead", "view", "event", "phased:event,ngram"]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_with_drafters_the_answers_stay(name, pair, clip):
+    requests = [
+        ask(prompt="What?", video=[clip.video, CLIP], events=clip.events),
+        ask(prompt="What?", image=IMAGE, video=clip.video, events=clip.events, system="Be brief."),
+        ask(messages=[user(video(clip.video), text("What?")), {"role": "assistant", "content": "A car."},
+                      user(text("Why?"), image(IMAGE))], events=clip.events),
+        ask(messages=[{"role": "user", "content": "Hello"}]),
+    ]  # fmt: skip
+    with cd.Engine.load(str(pair.target), None) as engine:
+        alone = [engine.generate(request).tokens for request in requests]
+    spec = name.replace("event", f"event:dir={pair.event}") if "event" in name else name
+    with cd.Engine.load(str(pair.target), spec, cd.Options(placement="inline", adaptive=False)) as engine:
+        found = [engine.generate(request) for request in requests * 2]
+    assert [answer.tokens for answer in found] == alone * 2
+    assert all(answer.drafter_error is None for answer in found[:3])
+    assert found[4].stats.cached_tokens == found[4].stats.prompt_tokens - 1
