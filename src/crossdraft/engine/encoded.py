@@ -37,12 +37,17 @@ def _joined(outputs: Sequence[Any]) -> Any:
         return outputs[0]
     found = [without_unread(output) for output in outputs]
     first: Any = found[0].pooler_output
-    rows: Any = tuple(row for output in found for row in output.pooler_output)
+    pooled: Any = tuple(row for output in found for row in output.pooler_output)
     if isinstance(first, Tensor):  # items may be of several lengths
-        rows = torch.cat([output.pooler_output.reshape(-1, first.shape[-1]) for output in found])[None]
-    names = [name for name in found[0] if name != "pooler_output"]  # features for deeper layers, a list
-    further = {name: [torch.cat(layer) for layer in zip(*(o[name] for o in found), strict=True)] for name in names}
-    return _with(found[0], {**further, "pooler_output": rows})
+        pooled = torch.cat([output.pooler_output.reshape(-1, first.shape[-1]) for output in found])[None]
+    names = [name for name in found[0] if name != "pooler_output"]  # of deeper layers: of each a row of [n, h]
+    further = {
+        name: [
+            tuple(row for rows in layer for row in rows) for layer in zip(*(one[name] for one in found), strict=True)
+        ]
+        for name in names
+    }
+    return _with(found[0], {**further, "pooler_output": pooled})
 
 
 def _with(output: Any, values: Mapping[str, Any]) -> Any:
@@ -61,6 +66,10 @@ def _last(output: Any, count: int) -> Any:
     rows = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
     if len(rows) <= count:
         return output
-    further = {name: [x[-count:] for x in value] for name, value in output.items() if isinstance(value, list)}
+    further = {
+        name: [(torch.cat(tuple(layer))[-count:],) for layer in value]
+        for name, value in output.items()
+        if name != "pooler_output" and name not in UNREAD
+    }
     last: Any = rows[-count:]
     return _with(output, {**further, "pooler_output": last[None] if isinstance(pooled, Tensor) else (last,)})
