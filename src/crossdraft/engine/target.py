@@ -365,7 +365,7 @@ class Target:
         # same piece as the others, and there is one piece only.
         cut = visual[-1] + 1 if visual else 0
         if prompt.items and encoded and start < cut:
-            encoded = last_features(encoded, self._visual_counts(ids[start:cut]))
+            encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         spans = [(start, cut), (cut, len(prompt))] if start < cut < len(prompt) else [(start, len(prompt))]
         pieces = [
             Chunk(
@@ -625,9 +625,11 @@ class Target:
         begins[:1] = shown[:1]
         return torch.where(shown, begins.cumsum(0) - 1, -1)
 
-    def _visual_counts(self, ids: Tensor) -> dict[str, int]:
-        """How many placeholders of each kind there are."""
-        return {kind: int((ids == token).sum()) for kind, token in self.traits.placeholders.items()}
+    def _visual_counts(self, ids: Tensor, encoded: Encoded) -> dict[str, int]:
+        """How many placeholders of each encoded kind there are; one token may stand for both kinds, but not at once."""
+        tokens = {kind: {self.traits.placeholders.get(kind, -1)} for kind in encoded}
+        own = tokens if len(tokens) > 1 else {kind: self.traits.visual_ids for kind in encoded}
+        return {kind: sum(token in own[kind] for token in ids.tolist()) for kind in own}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""
