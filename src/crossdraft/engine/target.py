@@ -628,7 +628,7 @@ class Target:
     def _visual_counts(self, ids: Tensor, encoded: Encoded) -> dict[str, int]:
         """How many placeholders of each encoded kind there are; one token may stand for both kinds, but not at once."""
         tokens = {kind: {self.traits.placeholders.get(kind, -1)} for kind in encoded}
-        own = tokens if len(tokens) > 1 else {kind: self.traits.visual_ids for kind in encoded}
+        own = tokens if len(tokens) > 1 else dict.fromkeys(encoded, self.traits.visual_ids)
         return {kind: sum(token in own[kind] for token in ids.tolist()) for kind in own}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
