@@ -91,7 +91,7 @@ class CaptureTarget(Target):
 
     def _prepare(self, request: Request) -> Prompt:
         prompt = self._inner.prepare(request)
-        check_length(prompt, self, request.clip if isinstance(request, ClipRequest) else "a clip", self._spec)
+        check_length(prompt, self, request.clip_name if isinstance(request, ClipRequest) else "a clip", self._spec)
         return prompt
 
 
@@ -132,7 +132,7 @@ class RecordingDrafter:
 
     def begin(self, requests: Sequence[Request]) -> list[RecorderState]:
         clip_requests = [request for request in requests if isinstance(request, ClipRequest)]
-        states = self.memory.begin([replace(request, video=request.clip) for request in clip_requests])
+        states = self.memory.begin([replace(request, video=request.clip_name) for request in clip_requests])
         return [RecorderState(state, request.number) for state, request in zip(states, clip_requests, strict=True)]
 
     def propose(self, states: Sequence[RecorderState], budgets: Sequence[Budget]) -> list[Draft]:

@@ -35,11 +35,11 @@ class ClipRequest(Request):
     """A question about a clip of a source.
 
     Args:
-        clip: the clip's name, the key of drafters with a memory.
+        clip_name: the key of drafters with a memory.
         number: of the request, among those that are answered together.
     """
 
-    clip: str = ""
+    clip_name: str = ""
     number: int = 0
 
 
@@ -60,7 +60,7 @@ class PromptedClip:
     def requests(self, max_new_tokens: int) -> list[ClipRequest]:
         """One request for each question."""
         return [
-            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip=self.name)
+            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip_name=self.name)
             for prompt in self.prompts
         ]
 
