@@ -96,10 +96,10 @@ def test_frames_by_hand(clip):
         assert seconds.tolist() == times[positions.astype(int)].tolist()
 
 
-@pytest.mark.parametrize(
-    ("request_", "said"),
-    [(Request(QUESTION), "no video"), (Request(QUESTION, inputs={"input_ids": torch.ones(1, 3)}), "ready-made inputs")],
-)
-def test_without_a_clip(target, request_, said):
-    with pytest.raises(CrossdraftError, match=said):
-        view(target, 2).begin([request_])
+def test_ready_made_inputs_have_no_frames_to_choose_from(target):
+    with pytest.raises(CrossdraftError, match="ready-made inputs"):
+        view(target, 2).begin([Request(QUESTION, inputs={"input_ids": torch.ones(1, 3)})])
+
+
+def test_a_question_without_a_clip_is_read_as_text(target):
+    assert len(view(target, 2).begin([Request(QUESTION)])) == 1

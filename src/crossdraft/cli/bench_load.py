@@ -93,7 +93,7 @@ def soak(
     wrong: Annotated[float, typer.Option(help="Share that cannot be answered: a missing clip, a bad prompt …")] = 0.05,
     kills: Annotated[int, typer.Option(help="How often the drafter's process is killed.")] = 3,
     max_batch: Annotated[int, typer.Option(help="Requests that share a pass.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
 ) -> None:
     """Ask thousands of mixed requests from many threads, cancel some, kill the drafter. Exit 1 if anything is wrong.
 

@@ -30,8 +30,7 @@ def replay(
     shared_clip: Annotated[
         bool,
         typer.Option(
-            "--shared-clip",
-            help="Of the questions about one clip only the first pays the prefill, as with a prefix cache.",
+            "--shared-clip", help="Only the first question about a clip pays the prefill, as with a prefix cache."
         ),
     ] = False,
     prefill: Annotated[float | None, typer.Option(help="Milliseconds, where the traces hold none.")] = None,
