@@ -80,12 +80,7 @@ def load_weights(
     Raises:
         CrossdraftError: configuration and weights do not fit each other, or the class, or the memory that is free.
     """
-    settings: Settings = {
-        "dtype": dtype,
-        "output_loading_info": True,
-        "attn_implementation": "sdpa",
-        "ignore_mismatched_sizes": True,
-    }
+    settings = _settings(dtype)
     with _quiet():
         stored, method = stored_tensors(folder), quantization_method(read_config(folder))
         if method is not None:
@@ -113,6 +108,16 @@ def load_weights(
     return model, fill
 
 
+def _settings(dtype: torch.dtype) -> Settings:
+    """What every model is loaded with: what does not fit is reported, and refused here."""
+    return {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "attn_implementation": "sdpa",
+        "ignore_mismatched_sizes": True,
+    }
+
+
 def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
     """A model whose layers are on several devices, as transformers and accelerate place them; compared as any other.
 
@@ -130,12 +135,7 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
         raise CrossdraftError("device_map needs the package accelerate: pip install 'crossdraft[gpus]'.")
     if (method := quantization_method(read_config(folder))) is not None:
         raise CrossdraftError(f"{folder} is quantised ({method}), which device_map does not load; leave it out.")
-    settings: Settings = {
-        "dtype": dtype,
-        "output_loading_info": True,
-        "attn_implementation": "sdpa",
-        "ignore_mismatched_sizes": True,
-    }
+    settings = _settings(dtype)
     with _quiet():
         refuse_misfit(folder, _compare(kind, folder, stored_tensors(folder)).report)
         try:
