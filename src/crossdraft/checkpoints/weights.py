@@ -110,12 +110,7 @@ def load_weights(
 
 def _settings(dtype: torch.dtype) -> Settings:
     """What every model is loaded with: what does not fit is reported, and refused here."""
-    return {
-        "dtype": dtype,
-        "output_loading_info": True,
-        "attn_implementation": "sdpa",
-        "ignore_mismatched_sizes": True,
-    }
+    return {"dtype": dtype, "output_loading_info": True, "attn_implementation": "sdpa", "ignore_mismatched_sizes": True}
 
 
 def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
