@@ -3,6 +3,7 @@
 Imports nothing heavy: a command refuses a bad file name before it loads a model.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,6 +103,13 @@ def williams(count: int) -> list[list[int]]:
     zigzag = [(step + 1) // 2 if step % 2 else -(step // 2) for step in range(count)]  # 0, 1, -1, 2, -2 …
     square = [[(start + step) % count for step in zigzag] for start in range(count)]
     return square if count % 2 == 0 else square + [row[::-1] for row in square]
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where a command line's result goes: `json`, `json_out` and `force`, as the options of the other benches."""
+    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
+    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:

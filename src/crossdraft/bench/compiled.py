@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
-from crossdraft.bench.common import check_outputs, write_json
+from crossdraft.bench.common import add_output_arguments, check_outputs, write_json
 from crossdraft.bench.environment import environment
 from crossdraft.bench.scale import DTYPES
 from crossdraft.bench.scale_measure import Bound, Pass, bandwidth, bound_of
@@ -158,9 +157,7 @@ def main(argv: Sequence[str], prog: str = "crossdraft.bench.compiled") -> None:
     parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
-    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
+    add_output_arguments(parser)
     given = parser.parse_args(argv)
     check_outputs(given.json_out, force=given.force)
     if given.repeats < 1:

@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
-from crossdraft.bench.common import check_outputs, write_json
+from crossdraft.bench.common import add_output_arguments, check_outputs, write_json
 from crossdraft.bench.cores import Cores, choose_cores
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.scale_measure import (
@@ -125,9 +124,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
     parser.add_argument("--target-cores", help="CPU cores of the target, as 0 or 0-3; by default all but one")
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
-    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
+    add_output_arguments(parser)
     given = parser.parse_args(argv)
     check_outputs(given.json_out, force=given.force)
     device = _device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -24,7 +24,7 @@ Features = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How a conversation is written where the tokenizer has no template for it; "{content}" is filled in.
+    """How a prompt is written where the tokenizer has no template for it; "{content}" is filled in.
 
     Args:
         user, assistant, system: one message of each.
@@ -67,11 +67,11 @@ class Family:
 
     Args:
         model: name of the class in `transformers`.
-        prompt: of one question about one clip, where the tokenizer has no template for it; "{question}" is filled in.
         placeholder: the token that stands for what is visual; it is repeated once for every visual token.
         spec: the frames that a configuration asks for, where no preprocessor file says it.
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
         count: (config, features) -> number of visual tokens.
+        chat: how it writes a prompt.
         kind: "video" or "image": which of the configuration's token ids the placeholder is.
         part: what chat templates call such a part of a message.
         marker: what a chat template writes for it; `None` = the placeholder.
@@ -79,24 +79,22 @@ class Family:
             runs of visual tokens; `None` = the placeholder alone.
         token_types: the input that says which tokens are visual, and by which number; text is 0, an image 1.
         clip_budget: a budget of pixels is the whole clip's, not a frame's.
-        chat: of everything else; `None` = only a tokenizer's template can write it.
         still: how it reads images; `None` = it takes clips alone.
         clips_dim: along which the pixels of several clips follow each other.
     """
 
     model: str
-    prompt: str
     placeholder: str
     spec: Callable[[Any], FrameSpec]
     features: Callable[[Any, Tensor, np.ndarray], Features]
     count: Callable[[Any, Features], int]
+    chat: ChatFormat
     kind: str = "video"
     part: str = "video"
     marker: str | None = None
     text: Callable[[Any, np.ndarray], str] | None = None
     token_types: tuple[str, int] | None = None
     clip_budget: bool = False
-    chat: ChatFormat | None = None
     still: Still | None = None
     clips_dim: int = 0
 
@@ -291,16 +289,7 @@ def _firsts(config: Any, times_s: np.ndarray) -> np.ndarray:
     return times_s[:: config.vision_config.temporal_patch_size]
 
 
-_VICUNA = "USER: <video>\n{question} ASSISTANT:"
-_QWEN = (
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-    "<|vision_start|><|video_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
-)
-_QWEN3 = _QWEN.partition("<|im_end|>\n")[2]  # without a system's turn
 _GLM_FRAME = "<|begin_of_image|><|image|><|end_of_image|>"
-_GLM = "[gMASK]<sop><|user|>\n<|begin_of_video|><|video|><|end_of_video|>{question}<|assistant|>\n"
-
-
 _SYSTEM = "<|im_start|>system\n{content}<|im_end|>\n"
 _VICUNA_CHAT = ChatFormat(
     user="USER: {content} ",
@@ -363,7 +352,6 @@ _GLM_CHAT = ChatFormat(
 def _qwen3(model: str) -> Family:
     return Family(
         model=model,
-        prompt=_QWEN3,
         placeholder="<|video_pad|>",
         spec=_clip_budgeted,
         features=_patches,
@@ -378,7 +366,6 @@ def _qwen3(model: str) -> Family:
 def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
     return Family(
         model=model,
-        prompt=_GLM,
         placeholder="<|image|>",
         spec=_clip_budgeted_glm,
         features=_patches,
@@ -396,7 +383,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "video_llava": Family(
             model="VideoLlavaForConditionalGeneration",
-            prompt=_VICUNA,
             placeholder="<video>",
             spec=_square,
             features=_clip,
@@ -406,7 +392,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "llava_next_video": Family(
             model="LlavaNextVideoForConditionalGeneration",
-            prompt=_VICUNA,
             placeholder="<video>",
             spec=_square,
             features=_clip,
@@ -415,7 +400,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "llava_onevision": Family(
             model="LlavaOnevisionForConditionalGeneration",
-            prompt="<|im_start|>user <video>\n{question}<|im_end|><|im_start|>assistant\n",
             placeholder="<video>",
             spec=_stretched,
             features=_clip,
@@ -424,7 +408,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen2_vl": Family(
             model="Qwen2VLForConditionalGeneration",
-            prompt=_QWEN,
             placeholder="<|video_pad|>",
             spec=_budgeted,
             features=_patches,
@@ -435,7 +418,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen2_5_vl": Family(
             model="Qwen2_5_VLForConditionalGeneration",
-            prompt=_QWEN,
             placeholder="<|video_pad|>",
             spec=_budgeted,
             features=_timed_patches,
@@ -451,7 +433,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "glm46v": _glm("Glm46VForConditionalGeneration", _tenths),
         "internvl": Family(
             model="InternVLForConditionalGeneration",
-            prompt="<|im_start|>user\n<video>\n{question}<|im_end|>\n<|im_start|>assistant\n",
             placeholder="<IMG_CONTEXT>",
             spec=_imagenet,
             features=_pictures,
@@ -463,7 +444,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "smolvlm": Family(
             model="SmolVLMForConditionalGeneration",
-            prompt="<|im_start|>User: <video>{question}<end_of_utterance>\nAssistant:",
             placeholder="<image>",
             spec=_squeezed,
             features=_nested_pictures,
@@ -476,7 +456,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3": Family(
             model="Gemma3ForConditionalGeneration",
-            prompt="<start_of_turn>user\n<start_of_image>{question}<end_of_turn>\n<start_of_turn>model\n",
             placeholder="<image_soft_token>",
             spec=_stretched_smoothly,
             features=_pictures,

@@ -320,14 +320,6 @@ def _rendered(
             continue
         if isinstance(text, str) and _holds_all(text, markers, messages):
             return text
-    kinds = [part.kind for message in messages for part in message.parts]
-    if len(messages) == 1 and kinds == ["video", "text"]:
-        return family.prompt.replace("{question}", messages[0].parts[1].value)
-    if family.chat is None:
-        raise CrossdraftError(
-            f"{family.model} has no chat template of its own for this; ask one question about one clip, or add the "
-            "checkpoint's chat_template.jinja."
-        )
     return _own_text(family.chat, messages)
 
 
