@@ -57,9 +57,8 @@ class FrameSampling:
         if settings.get("max_duration") and "fps" in given:  # GLM: a rate, for so many seconds at most
             given["max_frames"] = max(1, int(settings["max_duration"] * given["fps"]))
             given.pop("num_frames", None)
-        elif (
-            "max_image_size" in settings and {"num_frames", "fps"} <= given.keys()
-        ):  # SmolVLM: a rate, and at most so many
+        elif "max_image_size" in settings and {"num_frames", "fps"} <= given.keys():
+            # SmolVLM: a rate, and at most so many.
             given["max_frames"] = given.pop("num_frames")
         return cls(**given) if {"num_frames", "fps"} & given.keys() else cls(DEFAULT_FRAMES)
 
