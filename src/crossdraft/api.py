@@ -377,6 +377,7 @@ def new_decoder(
         cost=cost,
         prefixes=prefixes,
         fronts=fronts,
+        prefill_chunk=options.prefill_chunk,
     )
 
 

@@ -22,8 +22,9 @@ COUNTS = {
     "num_frames": 1,
     "cache_bytes": 0,
     "max_queue": 1,
+    "prefill_chunk": 0,
 }  # and the least of each
-OPEN = ("num_frames", "cache_bytes", "max_queue")  # these may be left open
+OPEN = ("num_frames", "cache_bytes", "max_queue", "prefill_chunk")  # these may be left open
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # or a mapping
 PLACEMENTS = ("auto", "inline", "process")
 
@@ -80,6 +81,8 @@ class Options:
             of the device's memory.
         max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`).
             Default any number.
+        prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
+            all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
 
     dtypes may also be given as `torch.dtype`, devices as `torch.device`.
 
@@ -112,6 +115,7 @@ class Options:
     fps: float | None = None
     cache_bytes: int | None = None
     max_queue: int | None = None
+    prefill_chunk: int | None = None
 
     def __post_init__(self) -> None:
         self._check_names()

@@ -240,6 +240,11 @@ class KVCache(Cache):
         found = [(layer.keys[row, :, start:stop], layer.values[row, :, start:stop]) for layer in self._stores]
         return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
 
+    def view(self, row: int) -> KVSpan:
+        """The keys and values of a row's tokens, where they are."""
+        count = self.lengths[row]
+        return KVSpan(tuple((layer.keys[row, :, :count], layer.values[row, :, :count]) for layer in self._stores))
+
     def append(self, row: int, prefix: KVPrefix) -> None:
         """Commit the tokens of a prefix after those of a row."""
         for span, count in prefix.parts:

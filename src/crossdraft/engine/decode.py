@@ -6,8 +6,9 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from crossdraft.engine.ledger import round_of
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
+from crossdraft.engine.reading import ChunkTimes, Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_queue import RequestQueue
@@ -48,6 +50,8 @@ class Decoder(RequestQueue):
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
         prefixes: what is kept of prompts for later ones; `None` = nothing.
         fronts: reads prompts in another process; `None` = the target reads them here.
+        prefill_chunk: tokens of a prompt that are read between two rounds of others; 0 = all of them, `None` = as many
+            as take about as long as a round or two.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Decoder(RequestQueue):
         on_piece: OnPiece | None = None,
         prefixes: PrefixCache | None = None,
         fronts: RemoteFronts | None = None,
+        prefill_chunk: int | None = 0,
     ) -> None:
         super().__init__(on_piece)
         self.target = target
@@ -74,14 +79,19 @@ class Decoder(RequestQueue):
         self.cache = target.new_cache(max_batch)
         self.prefixes = prefixes or PrefixCache(0)
         self.fronts = fronts
+        self.chunks = ChunkTimes(prefill_chunk)
+        self._reading: Reading | None = None
+        self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
     @torch.inference_mode()
     def drop(self) -> None:
         """Cancel every request at once; the drafter stays."""
         self._waiting.clear()
-        for state in self._live:
+        for state in (*self._live, *self._read):
             state.finish = Finish.CANCELLED
         self._leave()
+        self._read_on()
+        self._side.shutdown(wait=False)
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -91,8 +101,7 @@ class Decoder(RequestQueue):
         """
         with borrowing(self.drafter.spare_cores):
             self._leave()
-            while self.cache.rows < self.cache.max_rows and (job := self._ready_job()) is not None:
-                self._join(job)
+            self._take_up()
             self._leave()
             if self._live:
                 try:
@@ -103,13 +112,29 @@ class Decoder(RequestQueue):
                         state.fail(error)
                 self._leave()
 
+    def _take_up(self) -> None:
+        """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
+        while self.cache.rows < self.cache.max_rows:
+            if self._reading is None:
+                job = self._ready_job()
+                if job is None:
+                    return
+                self._open(job)
+            elif self._read_on() and self._live and self._chunked:
+                return
+
+    @property
+    def _chunked(self) -> bool:
+        """Whether prompts are read between the rounds of others."""
+        return self.chunks.size != 0 and self.fronts is None
+
     def _ready_job(self) -> Job | None:
         """The next request that can be taken up without holding those that are answered."""
         fronts = self.fronts if self._live else None
         return self._next_job(None if fronts is None else lambda job: fronts.ready(job, self.drafter.needs))
 
-    def _join(self, job: Job) -> None:
-        """Take up one request; one that cannot be begun is over."""
+    def _open(self, job: Job) -> None:
+        """Begin to read one request; one that cannot be begun is over."""
         state = None
         try:
             job.request.check_length(self.target.context)  # before anybody reads it
@@ -117,38 +142,71 @@ class Decoder(RequestQueue):
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
-            self._begin(state)
+            self._read.append(state)
+            target = self.target
+            asked = for_drafter(state.request, target.defaults.most(target.context))
+            beside = bool(self._live) and self._chunked
+            self.drafter.start(state, asked, self.policy, state.provisional(target), beside=beside)
+            show = partial(self.drafter.show, state, target)
+            needs, chunks = self.drafter.needs, self.chunks
+            self._reading = Reading(state, target, self.prefixes, self.fronts, needs, chunks, show)
         except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
-            ended = error if isinstance(error, Exception) else CancelledError()
-            if not isinstance(ended, CrossdraftError | CancelledError):
-                log.exception("A request could not be begun.")
-            if state is None:
-                self._finish(job, ended)
-            elif state not in self._live:
-                self._end(state, ended)
-            elif ended is error:
-                state.fail(ended)
-            else:  # it has an answer: what was emitted
-                state.finish = Finish.CANCELLED
-            if ended is not error:
+            self._give_up(job, state, error)
+            if not isinstance(error, Exception):
                 raise
 
-    def _begin(self, state: RequestState) -> None:
-        """The drafter drafts while the target reads; the hidden draft rides along with the prompt's last piece."""
-        target, drafter, policy, ledger = self.target, self.drafter, self.policy, state.ledger
-        asked = for_drafter(state.request, target.defaults.most(target.context))
-        drafter.start(state, asked, policy, state.provisional(target))
-        with ledger.stage("prepare"):
-            prompt = target.prepare(state.request) if self.fronts is None else self.fronts.prepare(state)
-            known = self.prefixes.lookup(target, prompt, state.request, drafter.needs)
-            state.begin(known, target)
-        with ledger.stage("encode"):
-            known = known if self.fronts is None else self.fronts.read(known, state, drafter.needs)
-            encoded = known.encode(always=state.visual_features is not None)
-            target.clock.mark().wait()
-            state.notes += target.spread.take_notes() if target.spread is not None else ()
-        drafter.show(state, target, encoded)
-        needs, draft = drafter.needs, NOTHING
+    def _read_on(self) -> bool:
+        """Read on in a prompt, whose request then may join; true if it is the others' turn."""
+        reading = self._reading
+        if reading is None:
+            return False
+        state = reading.state
+        try:
+            if state.over:
+                pass
+            elif not (self._live and self._chunked):
+                reading.finish()
+            elif not reading.advance(self._side):
+                return True
+            self._reading = None
+            if state.over:
+                reading.close()
+                self._read.remove(state)
+                self._end(state, state.error)
+                return False
+            self._join(reading)
+        except BaseException as error:
+            self._reading = None
+            reading.close()
+            self._give_up(state.job, state, error)
+            if not isinstance(error, Exception):
+                raise
+        return True
+
+    def _give_up(self, job: Job, state: RequestState | None, error: BaseException) -> None:
+        """A request could not be begun."""
+        ended = error if isinstance(error, Exception) else CancelledError()
+        if not isinstance(ended, CrossdraftError | CancelledError):
+            log.error("A request could not be begun.", exc_info=error)
+        if state in self._read:
+            self._read.remove(state)
+        if state is None:
+            self._finish(job, ended)
+        elif state not in self._live:
+            self._end(state, ended)
+        elif ended is error:
+            state.fail(ended)
+        else:  # it has an answer: what was emitted
+            state.finish = Finish.CANCELLED
+
+    def _join(self, reading: Reading) -> None:
+        """A request whose front has been read joins; the hidden draft rides along with the prompt's last piece."""
+        target, drafter, policy = self.target, self.drafter, self.policy
+        state, prompt, known, encoded = reading.state, reading.prompt, reading.known, reading.encoded
+        if known is None:
+            raise ValueError("A request cannot join before its prompt is prepared.")
+        ledger, needs, draft = state.ledger, reading.needs, NOTHING
+        ledger.resumes()
 
         def ride_along() -> RideAlong:
             nonlocal draft
@@ -162,11 +220,12 @@ class Decoder(RequestQueue):
         room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + self.probes + 1
         layers = needs.hidden_layers, needs.visual_layers
         read = target.prefill(self.cache, prompt, encoded, room, ride_along, *layers, known.prefix)
+        self._read.remove(state)
         self._live.append(state)
         known.store(self.cache, read, needs.visual_layers)
         tokens = read.last + len(draft.input_tree)
         ledger.prefilled(tokens, read.out.seconds)
-        policy.saw_prefill(tokens, read.out.seconds, drafter.hidden_work(state))
+        policy.saw_prefill(tokens, read.out.seconds, None if reading.beside else drafter.hidden_work(state))
         if not needs.nothing:
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)
@@ -182,6 +241,7 @@ class Decoder(RequestQueue):
             times.verified(out, trees)
             self._commit(states, drafts, out, [1] * len(states), Origin.DRAFTED)
         self.policy.saw_verify(len(states), 1 + max(map(len, trees)), out.seconds)
+        self.chunks.round_s.add(times.seconds)
 
     def _propose(self, states: Sequence[RequestState]) -> list[Draft]:
         """A draft for every request, as far as it pays."""

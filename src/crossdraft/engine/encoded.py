@@ -57,19 +57,24 @@ def _with(output: Any, values: Mapping[str, Any]) -> Any:
 
 def last_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
     """The features of the last items alone, whose rows are `counts` of each kind; nothing of a kind that has none."""
-    return {kind: _last(encoded[kind], count) for kind, count in counts.items() if count and kind in encoded}
+    return {kind: _rows(encoded[kind], -count, None) for kind, count in counts.items() if count and kind in encoded}
 
 
-def _last(output: Any, count: int) -> Any:
+def features_between(encoded: Mapping[str, Any], spans: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """The features of the rows `start` … `stop` - 1 of each kind; nothing of a kind that has none there."""
+    return {kind: _rows(encoded[kind], *span) for kind, span in spans.items() if span[0] < span[1] and kind in encoded}
+
+
+def _rows(output: Any, start: int, stop: int | None) -> Any:
     pooled: Any = output.pooler_output
     parts: list[Tensor] = [pooled] if isinstance(pooled, Tensor) else list(pooled)
-    rows = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
-    if len(rows) <= count:
+    found = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+    rows: Any = found[start:stop]
+    if len(rows) == len(found):
         return output
     further = {
-        name: [(torch.cat(tuple(layer))[-count:],) for layer in value]
+        name: [(torch.cat(tuple(layer))[start:stop],) for layer in value]
         for name, value in output.items()
         if name != "pooler_output" and name not in UNREAD
     }
-    last: Any = rows[-count:]
-    return _with(output, {**further, "pooler_output": last[None] if isinstance(pooled, Tensor) else (last,)})
+    return _with(output, {**further, "pooler_output": rows[None] if isinstance(pooled, Tensor) else (rows,)})

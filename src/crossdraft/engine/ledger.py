@@ -51,6 +51,10 @@ class Ledger:
             yield
         self._since = time.perf_counter()
 
+    def resumes(self) -> None:
+        """The target reads on, after rounds of others."""
+        self._since = time.perf_counter()
+
     def at_last_piece(self, tokens: int) -> None:
         """The target has read all of a prompt of so many tokens but its last piece."""
         self.timeline.spans.append(Span("target", "prefill", self._since, time.perf_counter(), tokens))
@@ -106,6 +110,7 @@ class RoundTimes:
         self.states = tuple(states)
         self.start = time.perf_counter()
         self._drafted = self.start
+        self.seconds = 0.0  # in the end
 
     def drafted(self) -> None:
         """The drafts are here."""
@@ -126,6 +131,6 @@ def round_of(states: "Sequence[RequestState]") -> "Iterator[RoundTimes]":
     """Times a round."""
     times = RoundTimes(states)
     yield times
-    seconds = time.perf_counter() - times.start
+    times.seconds = time.perf_counter() - times.start
     for state in times.states:
-        state.ledger.stats.add_time("rounds", seconds)
+        state.ledger.stats.add_time("rounds", times.seconds)

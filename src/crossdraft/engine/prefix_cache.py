@@ -344,20 +344,15 @@ class CachedPrompt:
 
     def encode(self, *, always: bool = False) -> Encoded:
         """The visual features that the target has yet to read; those of what is known too if `always`."""
-        if self.encoded is not None:
-            return self.encoded
-        if self.content is None:
-            return self.target.encode(self.prompt)
-        content = self.content
-        return joined([self._features(content, item) for item in self.items if always or item.end > len(self.prefix)])
+        encoding = self.encoding(always=always)
+        return encoding.keep(encoding.make())
 
-    def _features(self, content: Content, item: _Item) -> Encoded:
-        encoded = self.prefixes.features(item.digest)
-        if encoded is None:
-            encoded = self.target.encode(item.prompt)
-            if self.target.traits.takes_encoded:
-                self.prefixes.add_features(content, item.digest, encoded)
-        return encoded
+    def encoding(self, *, always: bool = False) -> "Encoding":
+        """The same, to be made elsewhere."""
+        if self.encoded is not None or self.content is None:
+            return Encoding(self, (), (self.encoded,))
+        items = tuple(item for item in self.items if always or item.end > len(self.prefix))
+        return Encoding(self, items, tuple(self.prefixes.features(item.digest) for item in items))
 
     def store(self, cache: KVCache, read: Prefill, layers: Sequence[int] = ()) -> None:
         """Keep the prompt up to its last visual token, or all of it if nothing is, with the features of `layers`."""
@@ -374,6 +369,41 @@ class CachedPrompt:
         if self.content is not None:
             text = replace(self, ids=(*self.ids, *tokens)[: cache.lengths[row]])
             self.prefixes.add(text, cache, row, {}, ())
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Visual features of a prompt, some of which are still to be made.
+
+    Args:
+        known: the prompt.
+        items: of which; `()` = of all together.
+        found: what is there of each, or of all.
+    """
+
+    known: CachedPrompt
+    items: tuple[_Item, ...]
+    found: tuple[Encoded | None, ...]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is to be made."""
+        return None not in self.found
+
+    def make(self) -> list[Encoded]:
+        """What is missing is made; in any thread."""
+        target, prompt = self.known.target, self.known.prompt
+        prompts = [item.prompt for item in self.items] if self.items or not self.found else [prompt]
+        pairs = zip(prompts, self.found, strict=True)
+        return [target.encode(one) if found is None else found for one, found in pairs]
+
+    def keep(self, made: Sequence[Encoded]) -> Encoded:
+        """All of them together; in the thread of the cache, which keeps what was made."""
+        content, target = self.known.content, self.known.target
+        for item, found, encoded in zip(self.items, self.found, made, strict=False):
+            if found is None and content is not None and target.traits.takes_encoded:
+                self.known.prefixes.add_features(content, item.digest, encoded)
+        return joined(made)
 
 
 def _placeholder(digest: bytes, token: int) -> int:

@@ -23,6 +23,7 @@ class RequestQueue:
         self.on_piece = on_piece
         self._waiting: dict[int, Job] = {}
         self._live: list[RequestState] = []  # in the order of their cache rows
+        self._read: list[RequestState] = []  # those whose prompts are being read
         self._done: dict[int, RequestState | Exception] = {}
 
     def step(self) -> None:
@@ -30,7 +31,13 @@ class RequestQueue:
         raise NotImplementedError
 
     def submit(
-        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, asked: float | None = None
+        self,
+        request: Request,
+        on_piece: OnPiece | None = None,
+        *,
+        provisional: bool = True,
+        asked: float | None = None,
+        cancelled: Callable[[], bool] = bool,
     ) -> int:
         """Queue a request; returns its id, a number that no other request of this process has.
 
@@ -39,9 +46,10 @@ class RequestQueue:
             on_piece: called with every piece as it appears, provisional ones from another thread; must return at once.
             provisional: whether it is called with provisional pieces.
             asked: when it came, by `time.perf_counter`; `None` = now.
+            cancelled: whether nobody wants it any more; asked between the chunks of a long prompt.
         """
         request_id, since = next(REQUEST_IDS), time.perf_counter() if asked is None else asked
-        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since)
+        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since, cancelled)
         return request_id
 
     def cancel(self, request_id: int) -> bool:
@@ -49,7 +57,7 @@ class RequestQueue:
 
         False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
         """
-        for state in self._live:
+        for state in (*self._live, *self._read):
             if state.request_id == request_id and state.finish is None:
                 state.finish = Finish.CANCELLED
                 return True
@@ -61,7 +69,7 @@ class RequestQueue:
     @property
     def busy(self) -> bool:
         """True while a request waits or runs."""
-        return bool(self._waiting or self._live)
+        return bool(self._waiting or self._live or self._read)
 
     def generate(self, requests: Iterable[Request]) -> list[Answer]:
         """Answer all requests, in their order.

@@ -40,6 +40,7 @@ class Job:
     on_piece: OnPiece | None = None
     provisional: bool = True
     asked: float = field(default_factory=time.perf_counter)
+    cancelled: Callable[[], bool] = bool  # whether nobody wants it any more; asked while a long prompt is read
 
 
 class RequestState:
@@ -94,6 +95,11 @@ class RequestState:
     def over(self) -> bool:
         """True if nothing more will be emitted."""
         return self.finish is not None or self.error is not None
+
+    def check_cancelled(self) -> None:
+        """End the request if nobody wants it any more."""
+        if self.finish is None and self.job.cancelled():
+            self.finish = Finish.CANCELLED
 
     def fail(self, error: Exception) -> None:
         """End the request with an error: it has no answer."""

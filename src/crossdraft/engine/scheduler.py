@@ -55,10 +55,14 @@ class PendingAnswer:
             self._scheduler.check_caller()
 
     def cancel(self) -> None:
-        """End the answer within a round; it then holds what was written until then."""
+        """End the answer within a round, or a chunk of its prompt; it then holds what was written until then."""
         self._cancelled = True
         if not self.future.done() or self.future.cancelled():  # asyncio cancels the future first
             self._scheduler.post(Call(self._cancel, lambda error: None))
+
+    def cancelled(self) -> bool:
+        """Whether nobody wants it any more."""
+        return self._cancelled
 
     def begin(self, decoder: Decoder) -> int | None:
         """Queue the request in the loop, in whose thread this is called; returns its ticket."""
@@ -129,7 +133,7 @@ class Scheduler:
         asked = time.perf_counter()
 
         def job(decoder: Decoder) -> int:
-            return decoder.submit(request, on_piece, provisional=provisional, asked=asked)
+            return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
         pending = PendingAnswer(self, job, owner)
         self._count()

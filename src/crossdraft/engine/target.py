@@ -22,7 +22,7 @@ from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
-from crossdraft.engine.encoded import joined, last_features
+from crossdraft.engine.encoded import features_between, joined, last_features
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
@@ -378,6 +378,20 @@ class Target:
             for a, b in spans
         ]
         return pieces, delta
+
+    def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
+        """The first `size` tokens of a piece of a prompt, and what is left; `None` = nothing.
+
+        Whole where it must be read at once: images whose tokens see each other, features that come only with reading.
+        """
+        if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not self.traits.takes_encoded):
+            return piece, None
+        ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
+        before, after = (self._visual_counts(part, encoded) for part in (ids[:size], ids[size:]))
+        shown = features_between(encoded, {kind: (0, count) for kind, count in before.items()})
+        first = Chunk(ids[:size], None if positions is None else positions[..., :size], shown or None, skip_logits=True)
+        rest = None if positions is None else positions[..., size:]
+        return first, replace(piece, tokens=ids[size:], positions=rest, encoded=last_features(encoded, after) or None)
 
     @torch.inference_mode()
     def prefill(

@@ -1,0 +1,209 @@
+"""Reading: a request whose prompt is being read, chunk by chunk where others are answered meanwhile.
+
+What comes before the last piece of a prompt, the front, is read into a cache of its own, so that a request that is
+given up leaves nothing behind; its keys and values join the others' cache when the last piece is read. Preparing and
+encoding a clip are not to be cut: while others are answered a second thread does them (Sarathi-Serve, Agrawal et al.
+2024, splits what is left: the passes of the decoder).
+"""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from crossdraft.engine.cache import KVCache, KVPrefix
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.estimates import Ema, LinearFit
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
+from crossdraft.engine.remote_fronts import RemoteFronts
+from crossdraft.engine.request_state import RequestState
+from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.tree import DraftTree
+
+ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
+FIRST = 64  # of the first chunk beside others, before anything is measured
+LEAST = 16
+HELD_ROUNDS = 1.5  # a chunk beside others takes so many of their rounds: with the work around it, less than two
+
+Work = Callable[[], Any]
+
+
+@dataclass
+class ChunkTimes:
+    """How long chunks and rounds take; says how many tokens a chunk may have.
+
+    Args:
+        size: tokens of a chunk beside others; `None` = as many as take `HELD_ROUNDS` rounds.
+    """
+
+    size: int | None = None
+    chunk: LinearFit = field(default_factory=lambda: LinearFit(decay=0.9))  # tokens -> seconds
+    round_s: Ema = field(default_factory=Ema)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the next chunk."""
+        if self.size is not None:
+            return self.size
+        round_s, seconds = self.round_s.value, self.chunk
+        if round_s is None or not seconds.w:
+            return FIRST
+        slope = seconds.slope or seconds(FIRST) / FIRST
+        if not slope:
+            return FIRST
+        wanted = (HELD_ROUNDS * round_s - seconds(0)) / slope
+        return int(min(ALONE, max(LEAST, wanted // LEAST * LEAST)))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Reads a chunk; to be called in the loop's thread."""
+
+    read: Work
+
+    def __call__(self) -> Any:
+        return self.read()
+
+
+class Reading:
+    """See the module's text. To be used by one thread.
+
+    Args:
+        state: the request, whose drafter has begun to read it.
+        target, prefixes, fronts: see `Decoder`.
+        needs: of the drafter.
+        times: how large the chunks are.
+        show: called with the visual features, once they are there.
+    """
+
+    def __init__(
+        self,
+        state: RequestState,
+        target: Target,
+        prefixes: PrefixCache,
+        fronts: RemoteFronts | None,
+        needs: Needs,
+        times: ChunkTimes,
+        show: Callable[[Encoded], None],
+    ) -> None:
+        self.state = state
+        self.needs = needs
+        self.prompt = Prompt(torch.empty(0, dtype=torch.long))
+        self.known: CachedPrompt | None = None  # with the front, in the end
+        self.encoded: Encoded = {}
+        self.beside = False  # whether any of it was read while others were answered
+        self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
+        self._steps = self._read()
+        self._next: Work | None = next(self._steps)
+        self._made: Future[Any] | None = None
+
+    def finish(self) -> None:
+        """Read all of the front at once, unless the request is cancelled meanwhile."""
+        while not self.state.over and self._next is not None:
+            self._go_on(self._made.result() if self._made is not None else self._next())
+            self.state.check_cancelled()
+
+    def advance(self, elsewhere: ThreadPoolExecutor) -> bool:
+        """Read at most a chunk; true if nothing was left to be read but the last piece."""
+        self.beside = True
+        if self._next is None:
+            return True
+        if isinstance(self._next, _Pass):
+            self._go_on(self._next())
+            return False
+        if self._made is None:
+            self._made = elsewhere.submit(_with_threads, self._next, torch.get_num_threads())
+        elif self._made.done():
+            self._go_on(self._made.result())
+        return self._next is None
+
+    def close(self) -> None:
+        """Nothing more of it is wanted: what was read is given up."""
+        self._steps.close()
+        self._next = None
+        if self._made is not None:
+            self._made.cancel()
+
+    def _go_on(self, made: Any) -> None:
+        self._made = None
+        self._next = None
+        with suppress(StopIteration):
+            self._next = self._steps.send(made)
+
+    def _read(self) -> Generator[Work, Any, None]:
+        """Yields what is to be done next and is sent its result; a `_Pass` is done in this thread."""
+        state, needs = self.state, self.needs
+        self.prompt = yield self._prepare
+        known = self._prefixes.lookup(self._target, self.prompt, state.request, needs)
+        state.begin(known, self._target)
+        if self._fronts is not None:
+            known = yield partial(self._fronts.read, known, state, needs)
+        encoding = known.encoding(always=state.visual_features is not None)
+        made = self._encode(encoding) if encoding.done else (yield partial(self._encode, encoding))
+        self.encoded, self.known = encoding.keep(made), known
+        self._show(self.encoded)
+        yield from self._read_front(known)
+
+    def _prepare(self) -> Prompt:
+        with self.state.ledger.stage("prepare"):
+            return (
+                self._target.prepare(self.state.request) if self._fronts is None else self._fronts.prepare(self.state)
+            )
+
+    def _encode(self, encoding: Encoding) -> list[Encoded]:
+        target, state = self._target, self.state
+        with state.ledger.stage("encode"):
+            made = encoding.make()
+            target.clock.mark().wait()
+        state.notes += target.spread.take_notes() if target.spread is not None else ()
+        return made
+
+    def _read_front(self, known: CachedPrompt) -> Generator[Work, TargetOut, None]:
+        """Read what comes before the last piece, unless that is little and nobody waits meanwhile."""
+        target, layers = self._target, self.needs.visual_layers
+        pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix))
+        whole = sum(len(piece.tokens) for piece in pieces)
+        if not self.beside and whole <= ALONE:
+            return
+        cache = KVCache(target.text_config.num_hidden_layers, 1, len(self.prompt))
+        cache.add_row(len(self.prompt))
+        cache.rope_deltas[0] = delta
+        cache.append(0, known.prefix)
+        outs: list[TargetOut] = []
+        for piece in pieces:
+            rest: Chunk | None = piece
+            # Of the last piece a drafter that looks into the target wants all features at once.
+            while rest is not None and (
+                piece is not pieces[-1] or (self.needs.nothing and len(rest.tokens) > self._size)
+            ):
+                first, rest = target.cut(rest, self._size)
+                if rest is None and piece is pieces[-1]:
+                    break  # not to be cut
+                outs.append((yield _Pass(partial(self._pass, cache, first))))
+        if outs:
+            found = [*known.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in outs)]
+            hidden = {layer: torch.cat([part[layer] for part in found]) for layer in layers}
+            self.known = replace(known, prefix=KVPrefix(((cache.view(0), cache.lengths[0]),), (hidden,)))
+
+    @property
+    def _size(self) -> int:
+        return self._times.tokens if self.beside else ALONE
+
+    def _pass(self, cache: KVCache, chunk: Chunk) -> TargetOut:
+        with self.state.ledger.stage("prefill"):
+            out = self._target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], self.needs.visual_layers)
+            out.done.wait()
+        self._times.chunk.add(len(chunk.tokens), out.seconds)
+        return out
+
+
+@torch.inference_mode()
+def _with_threads(work: Work, threads: int) -> Any:
+    """Do something elsewhere as the loop's own thread would: with at most so many threads of PyTorch's."""
+    torch.set_num_threads(min(threads, len(available_cores())))
+    return work()

@@ -1,0 +1,239 @@
+"""A prompt is read chunk by chunk between the rounds of others, and nothing is said otherwise for it."""
+
+import threading
+
+import pytest
+import torch
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.prefix_cache import PrefixCache
+from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes
+from crossdraft.engine.request import Finish, Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import RequestError
+from tests.engine.scripted import Scripted
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
+LONG = Request("xxxxx", max_new_tokens=120)
+WHOLE = ("gemma3", "gemma3_image")  # an image's tokens see each other
+
+
+@pytest.fixture(scope="module")
+def target():
+    return as_target(*ZOO["video_llava"]())
+
+
+@pytest.fixture(scope="module")
+def kin():
+    model, prompt = ZOO["video_llava"]()
+    return IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
+
+
+@pytest.fixture(scope="module")
+def alone(target):
+    return [answer.tokens for answer in Decoder(target).generate([*REQUESTS, LONG])]
+
+
+class Watched(Decoder):
+    """Notes how many tokens of prompts each step reads."""
+
+    def __init__(self, target: Target, *arguments, **options) -> None:
+        super().__init__(target, *arguments, **options)
+        self.read: list[int] = []
+
+    def step(self) -> None:
+        extend, self.count = self.target.extend, 0
+
+        def counted(cache, rows, chunks, *rest):
+            self.count += sum(len(chunk.tokens) for chunk in chunks if len(chunk.tokens) > 1 or chunk.skip_logits)
+            return extend(cache, rows, chunks, *rest)
+
+        self.target.extend = counted
+        try:
+            answered = bool(self._live)
+            super().step()
+        finally:
+            del self.target.extend
+        if answered:
+            self.read.append(self.count)
+
+
+def run_out(decoder: Decoder) -> None:
+    while decoder.busy:
+        decoder.step()
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@torch.inference_mode()
+def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
+    """As `check_conformance` compares: the logits behind the prompt, in double precision."""
+    model, prompt = ZOO[name]()
+    target = as_target(model, prompt)
+    encoded, tree = target.encode(prompt), DraftTree.empty()
+    whole = target.prefill(target.new_cache(), prompt, encoded, 200).out.logits[0]
+    cache = KVCache(target.text_config.num_hidden_layers, 1, 200)
+    cache.add_row(len(prompt))
+    pieces, cache.rope_deltas[0] = target.chunks(prompt, encoded)
+    widths = []
+    for piece in pieces:
+        rest = piece
+        while rest is not None:
+            first, rest = target.cut(rest, size)
+            widths.append(len(first.tokens))
+            out = target.extend(cache, slice(0, 1), [first], [tree])
+    tolerance = 1e-5 if name.endswith("_moe") else 1e-10
+    assert (out.logits[0] - whole).abs().max() < tolerance
+    assert sum(widths) == len(prompt)
+    assert max(widths) <= size or name in WHOLE or not target.traits.takes_encoded
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("cached", [0, 1 << 30])
+@pytest.mark.parametrize("size", [1, 4, None])
+def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, size, cached, drafted):
+    runner = DraftRunner(kin, "auto") if drafted else None
+    prefixes = PrefixCache(cached)
+    decoder = Watched(target, runner, max_batch=3, adaptive=False, prefill_chunk=size, prefixes=prefixes)
+    first = decoder.submit(LONG)
+    while not decoder._live:
+        decoder.step()
+    request_ids = [decoder.submit(request) for request in REQUESTS]
+    run_out(decoder)
+    assert [decoder.answer(one).tokens for one in request_ids] == alone[:5]
+    assert decoder.answer(first).tokens == alone[5]
+    lasts = max(len(target.chunks(target.prepare(one), None)[0][-1].tokens) for one in REQUESTS)
+    assert 0 < max(decoder.read) <= max(lasts, size or ALONE)
+    assert not decoder.busy
+
+
+def test_a_prompt_of_text_is_cut_too(target):
+    """Not where the drafter wants all of its features at once."""
+    text = Request("x", inputs={"ids": list(range(5, 45))}, max_new_tokens=8)
+    plain = Target(target.model, lambda request: _text(request, target), target.decode, target.eos)
+    expected = Decoder(plain).generate([text, REQUESTS[0]])
+    for needs, most in ((Needs(), 6), (Needs(hidden_layers=(1,)), 40)):
+        decoder = Watched(plain, DraftRunner(Scripted([], needs=needs)), max_batch=2, prefill_chunk=6, adaptive=False)
+        other = decoder.submit(LONG)
+        while not decoder._live:
+            decoder.step()
+        asked = decoder.submit(text)
+        run_out(decoder)
+        assert decoder.answer(asked).tokens == expected[0].tokens
+        assert max(decoder.read) == most
+        decoder.answer(other)
+
+
+def _text(request, target):
+    if request.inputs is None:
+        return target.prepare(request)
+    prompt = target.prepare(REQUESTS[0])
+    return type(prompt)(torch.tensor(request.inputs["ids"]))
+
+
+@pytest.mark.parametrize("cached", [0, 1 << 30])
+def test_features_of_a_front_in_chunks_are_those_of_the_whole(target, cached):
+    needs = Needs(hidden_layers=(1, -1), visual_layers=(0, 3))
+    found = []
+    for others in (False, True):
+        drafter = Scripted([], needs=needs)
+        decoder = Decoder(target, DraftRunner(drafter), max_batch=2, adaptive=False, prefill_chunk=3,
+                          prefixes=PrefixCache(cached))  # fmt: skip
+        if others:
+            decoder.submit(LONG)
+            while not decoder._live:
+                decoder.step()
+        drafter.outputs.clear()
+        asked = decoder.submit(REQUESTS[1])
+        while asked not in decoder.finished():
+            decoder.step()
+        decoder.answer(asked)
+        found.append(next(output.prompt for output in drafter.outputs if output.prompt is not None))
+        decoder.drop()
+    assert found[0].tokens == found[1].tokens
+    assert found[0].visual_tokens == found[1].visual_tokens
+    for layer in needs.visual_layers:
+        assert torch.allclose(found[0].visual[layer], found[1].visual[layer], atol=1e-10)
+
+
+def test_a_request_cancelled_while_it_is_read_takes_no_further_chunk(target, alone):
+    decoder = Watched(target, max_batch=2, prefill_chunk=1)
+    first = decoder.submit(LONG)
+    decoder.step()
+    second = decoder.submit(REQUESTS[0])
+    while not decoder.read or decoder.read[-1] != 1:
+        decoder.step()
+    assert decoder.cancel(second)
+    read = len(decoder.read)
+    run_out(decoder)
+    assert sum(decoder.read[read:]) == 0
+    answer = decoder.answer(second)
+    assert (answer.tokens, answer.finish) == ((), Finish.CANCELLED)
+    assert decoder.answer(first).tokens == alone[5]
+    assert not decoder.cancel(second)
+
+
+def test_alone_a_long_prompt_is_given_up_between_two_chunks(target, monkeypatch):
+    monkeypatch.setattr("crossdraft.engine.reading.ALONE", 4)
+    decoder, seen = Decoder(target), []
+    extend = target.extend
+    monkeypatch.setattr(target, "extend", lambda *arguments: (seen.append(1), extend(*arguments))[1])
+    asked = decoder.submit(REQUESTS[0], cancelled=lambda: len(seen) == 2)
+    run_out(decoder)
+    assert decoder.answer(asked).finish is Finish.CANCELLED
+    assert len(seen) == 2
+
+
+def test_what_goes_wrong_beside_others_is_that_requests_own(target, alone):
+    def prepare(request):
+        if request.question == "x":
+            assert threading.current_thread() is not threading.main_thread()
+            raise OSError("no such disk")
+        return prepared(request)
+
+    prepared = target.prepare
+    broken = Target(target.model, prepare, target.decode, target.eos)
+    decoder = Decoder(broken, max_batch=2, prefill_chunk=None)
+    first = decoder.submit(LONG)
+    decoder.step()
+    second, third = decoder.submit(REQUESTS[0]), decoder.submit(REQUESTS[1])
+    run_out(decoder)
+    with pytest.raises(RequestError, match="no such disk"):
+        decoder.answer(second)
+    assert decoder.answer(first).tokens == alone[5]
+    assert decoder.answer(third).tokens == alone[1]
+
+
+def test_a_loop_that_is_dropped_gives_up_what_it_reads(target):
+    decoder = Decoder(target, max_batch=2, prefill_chunk=1)
+    decoder.submit(LONG)
+    decoder.step()
+    second = decoder.submit(REQUESTS[0])
+    decoder.step()
+    decoder.drop()
+    assert not decoder.busy
+    assert decoder.answer(second).finish is Finish.CANCELLED
+
+
+def test_a_chunk_takes_as_long_as_its_rounds():
+    """Worked by hand: 2 ms a chunk and 0.1 ms a token, rounds of 10 ms: 15 ms hold 130 tokens, cut to 128."""
+    times = ChunkTimes()
+    assert times.tokens == FIRST
+    for tokens in (20, 40, 80) * 20:
+        times.chunk.add(tokens, 0.002 + 0.0001 * tokens)
+        times.round_s.add(0.010)
+    assert HELD_ROUNDS == 1.5
+    assert times.tokens == 128
+    for _ in range(200):
+        times.round_s.add(0.0)
+    assert times.tokens == LEAST
+    for _ in range(200):
+        times.round_s.add(9.0)
+    assert times.tokens == ALONE
+    assert ChunkTimes(7).tokens == 7
