@@ -13,7 +13,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Target
+from crossdraft.engine.target import Beside, Chunk, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import RequestError
 from tests.engine.scripted import Scripted
@@ -40,26 +40,71 @@ def alone(target):
     return [answer.tokens for answer in Decoder(target).generate([*REQUESTS, LONG])]
 
 
+@pytest.mark.parametrize("trees", [[DraftTree.empty()] * 2, [DraftTree((7, 8, 9), (-1, -1, 0)), DraftTree.chain([5])]])
+@torch.inference_mode()
+def test_a_pass_of_rounds_and_a_chunk_is_both_of_them(target, trees):
+    """Logits, features, and what is in the caches, in double precision; the rows are of different lengths."""
+
+    def rows():
+        cache = target.new_cache(2, 200)
+        for request in (REQUESTS[0], REQUESTS[3]):
+            prompt = target.prepare(request)
+            target.prefill(cache, prompt, target.encode(prompt), 200)
+        return cache
+
+    prompt, layers = target.prepare(REQUESTS[4]), (0, 2)
+    pieces, _ = target.chunks(prompt, target.encode(prompt))
+    first, rest = target.cut(pieces[0], 5)
+    roots = [Chunk(torch.tensor([11])), Chunk(torch.tensor([12]))]
+    apart, joint = (KVCache(target.text_config.num_hidden_layers, 1, 200) for _ in range(2))
+    own, shared = rows(), rows()
+    for cache in (apart, joint):
+        cache.add_row(100)
+    for piece in (first, rest):
+        read = target.extend(apart, slice(0, 1), [piece], [DraftTree.empty()], layers)
+        out = target.extend(own, slice(0, 2), roots, trees, (1, -1))
+        both = target.extend_beside(shared, slice(0, 2), roots, trees, (1, -1), Beside(joint, piece, layers))
+        assert both is not None
+        for one, other in zip((out, read), both, strict=True):
+            for found, expected in zip(other.logits, one.logits, strict=True):
+                assert torch.allclose(found, expected, atol=1e-10)
+            for found, expected in zip(other.hidden, one.hidden, strict=True):
+                assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, expected, strict=True))
+        assert joint.lengths == apart.lengths
+        for found, expected in zip(joint.view(0).layers, apart.view(0).layers, strict=True):
+            assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, expected, strict=True))
+        own.keep(0, [])
+        shared.keep(0, [])
+
+
 class Watched(Decoder):
     """Notes how many tokens of prompts each step reads."""
 
     def __init__(self, target: Target, *arguments, **options) -> None:
         super().__init__(target, *arguments, **options)
         self.read: list[int] = []
+        self.shared = 0  # passes in which rounds and prompts were one
 
     def step(self) -> None:
-        extend, self.count = self.target.extend, 0
+        extend, extend_beside, self.count = self.target.extend, self.target.extend_beside, 0
 
         def counted(cache, rows, chunks, *rest):
             self.count += sum(len(chunk.tokens) for chunk in chunks if len(chunk.tokens) > 1 or chunk.skip_logits)
             return extend(cache, rows, chunks, *rest)
 
-        self.target.extend = counted
+        def counted_beside(*arguments):
+            both = extend_beside(*arguments)
+            if both is not None:
+                self.count += len(arguments[-1].chunk.tokens)
+                self.shared += 1
+            return both
+
+        self.target.extend, self.target.extend_beside = counted, counted_beside
         try:
             answered = bool(self._live)
             super().step()
         finally:
-            del self.target.extend
+            del self.target.extend, self.target.extend_beside
         if answered:
             self.read.append(self.count)
 
@@ -110,6 +155,7 @@ def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, size, cached, dr
     assert decoder.answer(first).tokens == alone[5]
     lasts = max(len(target.chunks(target.prepare(one), None)[0][-1].tokens) for one in REQUESTS)
     assert 0 < max(decoder.read) <= max(lasts, size or ALONE)
+    assert decoder.shared > 0 or cached  # what is known is not read
     assert not decoder.busy
 
 
@@ -167,7 +213,7 @@ def test_a_request_cancelled_while_it_is_read_takes_no_further_chunk(target, alo
     first = decoder.submit(LONG)
     decoder.step()
     second = decoder.submit(REQUESTS[0])
-    while not decoder.read or decoder.read[-1] != 1:
+    while decoder.busy and 1 not in decoder.read:
         decoder.step()
     assert decoder.cancel(second)
     read = len(decoder.read)

@@ -30,6 +30,7 @@ from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt_features
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
@@ -237,11 +238,41 @@ class Decoder(RequestQueue):
             trees, embeds = [draft.input_tree for draft in drafts], [draft.probe_embeds for draft in drafts]
             times.drafted()
             roots, rows = [Chunk(torch.tensor([state.root])) for state in states], slice(0, len(states))
-            out = self.target.extend(self.cache, rows, roots, trees, self.drafter.needs.hidden_layers, embeds)
+            layers = self.drafter.needs.hidden_layers
+            both = None if any(one is not None for one in embeds) else self._shared(rows, roots, trees, layers)
+            out = both[0] if both is not None else self.target.extend(self.cache, rows, roots, trees, layers, embeds)
             times.verified(out, trees)
             self._commit(states, drafts, out, [1] * len(states), Origin.DRAFTED)
-        self.policy.saw_verify(len(states), 1 + max(map(len, trees)), out.seconds)
-        self.chunks.round_s.add(times.seconds)
+        width = 1 + max(map(len, trees))
+        if both is None:
+            self.policy.saw_verify(len(states), width, out.seconds)
+            self.chunks.round_s.add(times.seconds)
+        self._read_chunk(None if both is None else both[1], self.policy.pass_s(len(states), width))
+
+    def _shared(
+        self, rows: slice, roots: Sequence[Chunk], trees: Sequence[DraftTree], layers: Sequence[int]
+    ) -> tuple[TargetOut, TargetOut] | None:
+        """A round's pass with the next chunk of a prompt in it; `None` if there is none, or they cannot be one pass."""
+        piece = None if self._reading is None or not self._chunked else self._reading.piece
+        if piece is None:
+            return None
+        try:
+            return self.target.extend_beside(self.cache, rows, roots, trees, layers, piece)
+        except Exception:
+            log.exception("A prompt could not be read in a pass of others; it is read by itself.")
+            return None
+
+    def _read_chunk(self, shared: TargetOut | None, others_s: float) -> None:
+        """After a round: the next chunk of the prompt that is being read, if it was not in the round's pass."""
+        reading = self._reading
+        if reading is None or not self._chunked or reading.state.over:
+            return
+        try:
+            reading.read(shared, others_s)
+        except Exception as error:  # noqa: BLE001 - it is the request's
+            self._reading = None
+            reading.close()
+            self._give_up(reading.state.job, reading.state, error)
 
     def _propose(self, states: Sequence[RequestState]) -> list[Draft]:
         """A draft for every request, as far as it pays."""

@@ -51,6 +51,10 @@ class Ledger:
             yield
         self._since = time.perf_counter()
 
+    def read_chunk(self, start: float, end: float, tokens: int) -> None:
+        """The target read so many tokens of the prompt."""
+        self.timeline.spans.append(Span("target", "prefill", start, end, tokens))
+
     def resumes(self) -> None:
         """The target reads on, after rounds of others."""
         self._since = time.perf_counter()

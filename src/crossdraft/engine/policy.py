@@ -367,6 +367,11 @@ class SpeculationPolicy:
             draft = draft.first(self.cost.verify_depth(len(draft.tree)))
         return draft.first(nodes)
 
+    @harmless(lambda: 0.0)
+    def pass_s(self, rows: int, tokens: int) -> float:
+        """Seconds of a pass over so many tokens in each of so many rows; 0 while nothing is known."""
+        return rows * self.cost.passes(rows)(tokens)
+
     # -- what is observed ----------------------------------------------------------------------------------------
 
     @harmless(lambda: None)

@@ -1,13 +1,13 @@
 """Reading: a request whose prompt is being read, chunk by chunk where others are answered meanwhile.
 
 What comes before the last piece of a prompt, the front, is read into a cache of its own, so that a request that is
-given up leaves nothing behind; its keys and values join the others' cache when the last piece is read. Preparing and
-encoding a clip are not to be cut: while others are answered a second thread does them (Sarathi-Serve, Agrawal et al.
-2024, splits what is left: the passes of the decoder).
+given up leaves nothing behind; its keys and values join the others' cache when the last piece is read. A chunk shares
+the pass of a round, where passes are lean (Sarathi-Serve, Agrawal et al. 2024). Preparing and encoding a clip are not
+to be cut: while others are answered a second thread does them.
 """
 
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
-from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.target import Beside, Chunk, Encoded, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 
 ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
@@ -60,16 +60,6 @@ class ChunkTimes:
         return int(min(ALONE, max(LEAST, wanted // LEAST * LEAST)))
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """Reads a chunk; to be called in the loop's thread."""
-
-    read: Work
-
-    def __call__(self) -> Any:
-        return self.read()
-
-
 class Reading:
     """See the module's text. To be used by one thread.
 
@@ -99,28 +89,49 @@ class Reading:
         self.beside = False  # whether any of it was read while others were answered
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()
-        self._next: Work | None = next(self._steps)
+        self._next: Work | Beside | None = next(self._steps)
         self._made: Future[Any] | None = None
 
     def finish(self) -> None:
         """Read all of the front at once, unless the request is cancelled meanwhile."""
         while not self.state.over and self._next is not None:
-            self._go_on(self._made.result() if self._made is not None else self._next())
+            if isinstance(self._next, Beside):
+                self.read()
+            else:
+                self._go_on(self._made.result() if self._made is not None else self._next())
             self.state.check_cancelled()
 
     def advance(self, elsewhere: ThreadPoolExecutor) -> bool:
-        """Read at most a chunk; true if nothing was left to be read but the last piece."""
+        """Have done `elsewhere` what is to be done there next; true if nothing is left to read but the last piece.
+
+        Waits for about `HELD_ROUNDS` rounds: the thread shares our cores.
+        """
         self.beside = True
-        if self._next is None:
-            return True
-        if isinstance(self._next, _Pass):
-            self._go_on(self._next())
-            return False
+        if self._next is None or isinstance(self._next, Beside):
+            return self._next is None
         if self._made is None:
             self._made = elsewhere.submit(_with_threads, self._next, torch.get_num_threads())
-        elif self._made.done():
+        wait([self._made], HELD_ROUNDS * (self._times.round_s.value or 0.0))
+        if self._made.done():
             self._go_on(self._made.result())
         return self._next is None
+
+    @property
+    def piece(self) -> Beside | None:
+        """The chunk to be read next; `None` while something else is to be done."""
+        return self._next if isinstance(self._next, Beside) else None
+
+    def read(self, shared: TargetOut | None = None, others_s: float = 0.0) -> None:
+        """Read that chunk, unless it was in a pass that was `shared`, which without it had taken `others_s` seconds."""
+        if (piece := self.piece) is None:
+            return
+        out = shared
+        if out is None:
+            empty = [DraftTree.empty()]
+            out = self._target.extend(piece.cache, slice(0, 1), [piece.chunk], empty, piece.capture)
+        self.state.ledger.read_chunk(out.began.wait(), out.done.wait(), len(piece.chunk.tokens))
+        self._times.chunk.add(len(piece.chunk.tokens), max(0.0, out.seconds - others_s))
+        self._go_on(out)
 
     def close(self) -> None:
         """Nothing more of it is wanted: what was read is given up."""
@@ -135,8 +146,8 @@ class Reading:
         with suppress(StopIteration):
             self._next = self._steps.send(made)
 
-    def _read(self) -> Generator[Work, Any, None]:
-        """Yields what is to be done next and is sent its result; a `_Pass` is done in this thread."""
+    def _read(self) -> Generator[Work | Beside, Any, None]:
+        """Yields what is to be done next, a chunk to be read or anything else, and is sent its result."""
         state, needs = self.state, self.needs
         self.prompt = yield self._prepare
         known = self._prefixes.lookup(self._target, self.prompt, state.request, needs)
@@ -163,7 +174,7 @@ class Reading:
         state.notes += target.spread.take_notes() if target.spread is not None else ()
         return made
 
-    def _read_front(self, known: CachedPrompt) -> Generator[Work, TargetOut, None]:
+    def _read_front(self, known: CachedPrompt) -> Generator[Beside, TargetOut, None]:
         """Read what comes before the last piece, unless that is little and nobody waits meanwhile."""
         target, layers = self._target, self.needs.visual_layers
         pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix))
@@ -184,7 +195,7 @@ class Reading:
                 first, rest = target.cut(rest, self._size)
                 if rest is None and piece is pieces[-1]:
                     break  # not to be cut
-                outs.append((yield _Pass(partial(self._pass, cache, first))))
+                outs.append((yield Beside(cache, first, layers)))
         if outs:
             found = [*known.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in outs)]
             hidden = {layer: torch.cat([part[layer] for part in found]) for layer in layers}
@@ -193,13 +204,6 @@ class Reading:
     @property
     def _size(self) -> int:
         return self._times.tokens if self.beside else ALONE
-
-    def _pass(self, cache: KVCache, chunk: Chunk) -> TargetOut:
-        with self.state.ledger.stage("prefill"):
-            out = self._target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], self.needs.visual_layers)
-            out.done.wait()
-        self._times.chunk.add(len(chunk.tokens), out.seconds)
-        return out
 
 
 @torch.inference_mode()

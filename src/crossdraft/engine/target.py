@@ -24,7 +24,7 @@ from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.encoded import features_between, joined, last_features
 from crossdraft.engine.fast.elastic import poll_between
-from crossdraft.engine.fast.forward import find_lean
+from crossdraft.engine.fast.forward import Part, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.generation import GenerationDefaults
@@ -198,6 +198,45 @@ def visual_rows(features: Any) -> Tensor:
     pooled = features.pooler_output
     parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A piece of a prompt that may share a pass with other rows.
+
+    Args:
+        cache: where it is read, into row 0.
+        chunk: the piece.
+        capture: hidden layers wanted of it.
+    """
+
+    cache: KVCache
+    chunk: Chunk
+    capture: Sequence[int] = ()
+
+
+def _by_row(
+    cache: KVCache,
+    rows: slice,
+    chunks: Sequence[Chunk],
+    trees: Sequence[DraftTree],
+    scores: Tensor,
+    skipped: int,
+    states: Any,
+    capture: Sequence[int],
+) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
+    """Logits and hidden layers of each row of a pass, whose chunks are committed; see `TargetOut`.
+
+    `scores` [B, k, V] are those of all tokens but the first `skipped`.
+    """
+    logits, hidden = [], []
+    for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
+        m = len(chunk.tokens)
+        cache.advance(rows.start + row, m)
+        first = m - 1 - skipped  # the root's row among them
+        logits.append(scores[row, first : first + 1 + len(tree)])
+        hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
+    return logits, hidden
 
 
 class Target:
@@ -481,12 +520,7 @@ class Target:
             out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
             scores, states = out.logits, out.hidden_states
         done = self.clock.mark()
-        logits, hidden = [], []
-        for row, (m, tree) in enumerate(zip(pending, trees, strict=True)):
-            cache.advance(rows.start + row, m)
-            first = m - 1 - (width - kept)  # the root's row among the kept logits
-            logits.append(scores[row, first : first + 1 + len(tree)])
-            hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
+        logits, hidden = _by_row(cache, rows, chunks, trees, scores, width - kept, states, capture)
         return TargetOut(logits, hidden, began, done)
 
     def _static_width(self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], width: int) -> int | None:
@@ -499,9 +533,18 @@ class Target:
         self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Masks, capture: Sequence[int]
     ) -> tuple[Tensor, ...] | None:
         """Read a piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
-        if self._lean is None or not self._lean.usable or not self.traits.takes_encoded or len(ids) > 1:
+        if self._lean is None or len(ids) > 1 or isinstance(mask, dict) or (embeds := self._read(chunk, ids)) is None:
             return None
-        if isinstance(mask, dict):
+        states = self._lean.fill(embeds, positions, mask, cache, whole=self._wants_last(capture))
+        return tuple(states[layer][0] for layer in capture)
+
+    def _wants_last(self, capture: Sequence[int]) -> bool:
+        """Whether these layers are more than what the keys and values of all layers are made of."""
+        return not {-1, self.text_config.num_hidden_layers}.isdisjoint(capture)
+
+    def _read(self, chunk: Chunk, ids: Tensor) -> Tensor | None:
+        """[1, m, h] what a piece of a prompt is read as; `None` if the lean path cannot read it."""
+        if self._lean is None or not self._lean.usable or not self.traits.takes_encoded:
             return None
         embeds = self._lean.text.embed_tokens(ids)
         for kind, features in (chunk.encoded or {}).items():
@@ -511,9 +554,51 @@ class Target:
             if len(indexes) != len(rows):
                 return None  # the model puts them together in a way of its own
             embeds[0].index_copy_(0, to_device(indexes, self.device), rows)
-        last = self.text_config.num_hidden_layers
-        states = self._lean.fill(embeds, positions, mask, cache, whole=not {-1, last}.isdisjoint(capture))
-        return tuple(states[layer][0] for layer in capture)
+        return embeds
+
+    @torch.inference_mode()
+    def extend_beside(
+        self,
+        cache: KVCache,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        capture: Sequence[int],
+        beside: "Beside",
+    ) -> tuple[TargetOut, TargetOut] | None:
+        """An `extend`, and one of a piece of a prompt in another cache, in one pass; `None` if that cannot be.
+
+        It can where passes are lean. Both are as they would be by themselves, but for the order of sums in products.
+        """
+        piece, other, lean = beside.chunk, beside.cache, self._lean
+        if lean is None or not piece.skip_logits or self._static is not None:
+            return None
+        embeds = self._read(piece, self._sent(piece.tokens)[None])
+        if embeds is None or self._wants_last(beside.capture):
+            return None
+        sizes = [len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True)]
+        parts: list[Part] = []
+        empty = [DraftTree.empty()]
+        for own, window, pieces, drafts, width in (
+            (cache, rows, chunks, trees, max(sizes)),
+            (other, slice(0, 1), [piece], empty, len(piece.tokens)),
+        ):
+            keys = own.open_window(window, width)
+            ids, positions = self._inputs(own, window, pieces, drafts, width)
+            mask = self._masks(own, window, pieces, drafts, width, keys)
+            if isinstance(mask, dict):
+                return None
+            read = embeds if own is other else lean.text.embed_tokens(ids)
+            parts.append(Part(read, positions, mask, own, fill=own is other))
+        began = self.clock.mark()
+        states, front = lean.together(parts)
+        scores = lean.head(states[-1])
+        done = self.clock.mark()
+        other.advance(0, len(piece.tokens))
+        filled = tuple(front[layer][0] for layer in beside.capture)
+        nothing = torch.empty(0, self.vocab_size, device=self.device)
+        read_out = TargetOut([nothing], [filled], began, done)
+        return TargetOut(*_by_row(cache, rows, chunks, trees, scores, 0, states, capture), began, done), read_out
 
     def _inputs(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int

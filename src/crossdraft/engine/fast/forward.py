@@ -8,6 +8,8 @@ arithmetic. Decoders of another anatomy keep their own forward.
 And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,6 +21,25 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.fast.elastic import poll
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a pass that others share; see `FastDecoder.together`.
+
+    Args:
+        embeds: [B, n, h] what is read.
+        positions: [B, n].
+        mask: [B, 1, n, keys] as in a pass of its own.
+        cache: its window is open.
+        fill: nobody asks for an answer, nor for features of the last layer.
+    """
+
+    embeds: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    cache: KVCache
+    fill: bool = False
 
 
 class FastDecoder:
@@ -95,6 +116,60 @@ class FastDecoder:
             return [*states, rms_norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
         self._remember(last.self_attn, store, rms_norm(last.input_layernorm, states[-1]), turn)
         return states
+
+    def together(self, parts: Sequence[Part]) -> list[list[Tensor]]:
+        """Several passes in one, each over rows of its own cache: they share the layers' matrix products.
+
+        Returns:
+            of each part its hidden states [B, n, h], as `fill` returns them where nobody asks for more, without logits.
+        """
+        turns = [self._turn(part.embeds, part.positions) for part in parts]
+        biases = [mask_bias(part.embeds, part.mask) for part in parts]
+        states = [[part.embeds] for part in parts]
+        layers = list(self.text.layers)
+        for number, layer in enumerate(layers):
+            stores = [cast("list[Any]", part.cache.layers)[number] for part in parts]
+            active = list(range(len(parts)))
+            if layer is layers[-1]:
+                for one in [one for one in active if parts[one].fill]:
+                    normed = rms_norm(layer.input_layernorm, states[one][-1])
+                    self._remember(layer.self_attn, stores[one], normed, turns[one])
+                    active.remove(one)
+            streams = [states[one][-1] for one in active]
+            joint = [(stores[one], turns[one], biases[one]) for one in active]
+            for one, stream in zip(active, self._layer_together(layer, streams, joint), strict=True):
+                states[one].append(stream)
+        for part, own in zip(parts, states, strict=True):
+            if not part.fill:
+                own[-1] = rms_norm(self.text.norm, own[-1])
+        return states
+
+    def _layer_together(
+        self, layer: Any, streams: Sequence[Tensor], parts: Sequence[tuple[Any, tuple[Tensor, Tensor], Tensor | None]]
+    ) -> list[Tensor]:
+        """One layer of several parts; of each its store, what its queries are rotated by, and its mask."""
+        attention, mlp = layer.self_attn, layer.mlp
+        sizes = [stream.shape[0] * stream.shape[1] for stream in streams]
+        poll()
+        flat = torch.cat([stream.reshape(1, -1, stream.shape[-1]) for stream in streams], 1)
+        normed = rms_norm(layer.input_layernorm, flat)
+        made = [project(normed).split(sizes, 1) for project in (attention.q_proj, attention.k_proj, attention.v_proj)]
+        mixed: list[Tensor] = []
+        for stream, (store, turn, bias), *projected in zip(streams, parts, *made, strict=True):
+            query, key, value = (
+                split_heads(one.reshape(*stream.shape[:2], -1), attention.head_dim) for one in projected
+            )
+            keys, values = store.update(rotate(key, *turn), value)
+            first = bias is None and stream.shape[1] > 1
+            found = attend(rotate(query, *turn), keys, values, bias, causal=first, scale=attention.scaling)
+            mixed.append(found.transpose(1, 2).reshape(1, stream.shape[0] * stream.shape[1], -1))
+        poll()
+        flat = flat + attention.o_proj(torch.cat(mixed, 1))
+        normed = rms_norm(layer.post_attention_layernorm, flat)
+        inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
+        poll()
+        flat = flat + mlp.down_proj(inner)
+        return [one.reshape(stream.shape) for one, stream in zip(flat.split(sizes, 1), streams, strict=True)]
 
     def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What queries and keys are rotated by."""
