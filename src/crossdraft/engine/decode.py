@@ -100,7 +100,7 @@ class Decoder(RequestQueue):
 
         An error ends the requests that it belongs to, whose `answer` raises it; the others go on.
         """
-        with borrowing(self.drafter.spare_cores):
+        with borrowing(self._spare_cores):
             self._leave()
             self._take_up()
             self._leave()
@@ -112,6 +112,10 @@ class Decoder(RequestQueue):
                     for state in self._live:
                         state.fail(error)
                 self._leave()
+
+    def _spare_cores(self) -> tuple[int, ...]:
+        """Cores that the loop may use besides its own."""
+        return () if self._reading is not None and self._reading.borrows else self.drafter.spare_cores()
 
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
@@ -167,7 +171,7 @@ class Decoder(RequestQueue):
                 pass
             elif not (self._live and self._chunked):
                 reading.finish()
-            elif not reading.advance(self._side):
+            elif not reading.advance(self._side, self.drafter.spare_cores()):
                 return True
             self._reading = None
             if state.over:

@@ -6,7 +6,7 @@ the pass of a round, where passes are lean (Sarathi-Serve, Agrawal et al. 2024).
 to be cut: while others are answered a second thread does them.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ import torch
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.estimates import Ema, LinearFit
-from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.cores import available_cores, bind_cores
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
@@ -31,6 +31,7 @@ LEAST = 16
 HELD_ROUNDS = 1.5  # a chunk beside others takes so many of their rounds: with the work around it, less than two
 
 Work = Callable[[], Any]
+Cores = Sequence[int]
 
 
 @dataclass
@@ -90,7 +91,8 @@ class Reading:
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()
         self._next: Work | Beside | None = next(self._steps)
-        self._made: Future[Any] | None = None
+        self._made: Future[Any] | None = None  # what is done elsewhere
+        self._borrows = False  # on spare cores
 
     def finish(self) -> None:
         """Read all of the front at once, unless the request is cancelled meanwhile."""
@@ -101,20 +103,28 @@ class Reading:
                 self._go_on(self._made.result() if self._made is not None else self._next())
             self.state.check_cancelled()
 
-    def advance(self, elsewhere: ThreadPoolExecutor) -> bool:
+    def advance(self, elsewhere: ThreadPoolExecutor, spare: Cores) -> bool:
         """Have done `elsewhere` what is to be done there next; true if nothing is left to read but the last piece.
 
-        Waits for about `HELD_ROUNDS` rounds: the thread shares our cores.
+        On `spare` cores, where there are any; else the thread shares ours, and is given about `HELD_ROUNDS` rounds.
         """
         self.beside = True
         if self._next is None or isinstance(self._next, Beside):
             return self._next is None
         if self._made is None:
-            self._made = elsewhere.submit(_with_threads, self._next, torch.get_num_threads())
-        wait([self._made], HELD_ROUNDS * (self._times.round_s.value or 0.0))
+            self._borrows = bool(spare)
+            cores = spare or available_cores()
+            self._made = elsewhere.submit(_on_cores, self._next, cores, min(len(cores), torch.get_num_threads()))
+        if not self._borrows:
+            wait([self._made], HELD_ROUNDS * (self._times.round_s.value or 0.0))
         if self._made.done():
             self._go_on(self._made.result())
         return self._next is None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether spare cores are in use."""
+        return self._borrows and self._made is not None and not self._made.done()
 
     @property
     def piece(self) -> Beside | None:
@@ -207,7 +217,8 @@ class Reading:
 
 
 @torch.inference_mode()
-def _with_threads(work: Work, threads: int) -> Any:
-    """Do something elsewhere as the loop's own thread would: with at most so many threads of PyTorch's."""
-    torch.set_num_threads(min(threads, len(available_cores())))
+def _on_cores(work: Work, cores: Sequence[int], threads: int) -> Any:
+    """Do something elsewhere, on these cores."""
+    bind_cores(cores)
+    torch.set_num_threads(threads)
     return work()
