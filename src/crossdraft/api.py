@@ -378,6 +378,7 @@ def new_decoder(
         prefixes=prefixes,
         fronts=fronts,
         prefill_chunk=options.prefill_chunk,
+        kv_bytes=options.kv_bytes,
     )
 
 

@@ -23,8 +23,9 @@ COUNTS = {
     "cache_bytes": 0,
     "max_queue": 1,
     "prefill_chunk": 0,
+    "kv_bytes": 1,
 }  # and the least of each
-OPEN = ("num_frames", "cache_bytes", "max_queue", "prefill_chunk")  # these may be left open
+OPEN = ("num_frames", "cache_bytes", "max_queue", "prefill_chunk", "kv_bytes")  # these may be left open
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # or a mapping
 PLACEMENTS = ("auto", "inline", "process")
 
@@ -83,6 +84,8 @@ class Options:
             Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
             all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
+        kv_bytes: memory for the keys and values of the requests that share passes; one that would take more waits until
+            others are answered, unless it is alone. Default as much as `max_batch` requests take.
 
     dtypes may also be given as `torch.dtype`, devices as `torch.device`.
 
@@ -116,6 +119,7 @@ class Options:
     cache_bytes: int | None = None
     max_queue: int | None = None
     prefill_chunk: int | None = None
+    kv_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self._check_names()

@@ -252,3 +252,56 @@ def test_each_layer_keeps_its_rows_where_its_keys_are():
     assert cache.lengths[row] == 5
     assert [layer.keys.device.type for layer in cache._stores] == list(where)
     assert torch.equal(cache._stores[0].keys[row, :, :5], span.layers[0][0])
+
+
+def test_memory_follows_the_rows_in_use_and_is_given_back():
+    """Twice as many rows once all are in use, half as many once three quarters are not; what is kept stays."""
+    cache, states = KVCache(1, max_rows=6, capacity=64), {}
+
+    def write(row, value):
+        cache.open_window(slice(row, row + 1), 3)
+        full = torch.full((1, 2, 3, 4), float(value))
+        cache.layers[0].update(full, -full)
+        cache.advance(row, 3)
+        states[row] = value
+
+    def check():
+        for row in range(cache.rows):
+            keys, values = cache.span(row, 0, 3).layers[0]
+            assert (keys == states[row]).all()
+            assert (values == -states[row]).all()
+        assert cache.token_bytes == 2 * 2 * 4 * 4
+
+    rows = []
+    for number in range(6):
+        cache.add_row(64)
+        write(number, number + 1)
+        rows.append(cache.allocated_rows)
+        check()
+    assert rows == [1, 2, 4, 4, 6, 6]
+    while cache.rows > 1:
+        states[0] = states[cache.rows - 1]  # the last row moves into the gap
+        cache.drop_row(0)
+        check()
+    assert cache.allocated_rows == 3
+    cache.reserve(1024)
+    assert cache.nbytes == 3 * 1024 * cache.token_bytes
+    cache.drop_row(0)
+    assert (cache.nbytes, cache.allocated_rows, cache.capacity) == (0, 1, 64)
+    cache.add_row(64)
+    write(0, 9)
+    check()
+
+
+def test_what_one_more_row_takes_is_known_before():
+    cache = KVCache(1, max_rows=4, capacity=64)
+    assert cache.nbytes_with(64) == 0  # sizes of keys are not known yet
+    for rows in (1, 2):
+        cache.add_row(64)
+        cache.open_window(slice(rows - 1, rows), 1)
+        cache.layers[0].update(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 4))
+    assert cache.nbytes_with(64) == 4 * 64 * cache.token_bytes
+    assert cache.nbytes_with(65) == 4 * 128 * cache.token_bytes
+    wanted = cache.nbytes_with(65)
+    cache.add_row(65)
+    assert cache.nbytes == wanted == cache.nbytes_with(100)

@@ -283,3 +283,22 @@ def test_a_chunk_takes_as_long_as_its_rounds():
         times.round_s.add(9.0)
     assert times.tokens == ALONE
     assert ChunkTimes(7).tokens == 7
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_a_request_waits_where_keys_and_values_would_take_too_much(target, alone, size):
+    def widest(kv_bytes):
+        decoder = Decoder(target, max_batch=3, kv_bytes=kv_bytes, prefill_chunk=size)
+        request_ids, rows, nbytes = [decoder.submit(request) for request in (LONG, *REQUESTS)], 0, 0
+        while decoder.busy:
+            decoder.step()
+            rows = max(rows, decoder.cache.rows)
+            if decoder.cache.rows > 1:
+                nbytes = decoder.cache.nbytes * 2 // decoder.cache.allocated_rows
+        assert [decoder.answer(one).tokens for one in request_ids] == [alone[5], *alone[:5]]
+        return rows, nbytes
+
+    rows, of_two = widest(None)
+    assert rows == (3 if size == 0 else 2)
+    assert widest(of_two)[0] == 2
+    assert widest(of_two - 1)[0] == widest(1)[0] == 1

@@ -23,6 +23,8 @@ from crossdraft.errors import CrossdraftError
 
 GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
 
+SHRINK = 4  # times the rows, or the positions, that are in use: more are given back
+
 
 class _Layer(CacheLayerMixin):
     """One model layer's keys and values, [rows, heads, capacity, head_dim], seen through the current window."""
@@ -36,11 +38,12 @@ class _Layer(CacheLayerMixin):
         super().__init__()
         self.owner = owner
 
-    def resized(self, positions: int, count: int) -> tuple[Tensor, Tensor]:
-        """New keys and values of so many positions, with the first `count` of its own."""
-        keys, values = self._zeros(self.keys, positions), self._zeros(self.values, positions)
-        keys[:, :, :count] = self.keys[:, :, :count]
-        values[:, :, :count] = self.values[:, :, :count]
+    def resized(self, rows: int, positions: int, count: int) -> tuple[Tensor, Tensor]:
+        """New keys and values of so many rows and positions, with the first `count` positions of its own."""
+        keys, values = self._zeros(self.keys, rows, positions), self._zeros(self.values, rows, positions)
+        kept = min(rows, self.keys.shape[0])
+        keys[:kept, :, :count] = self.keys[:kept, :, :count]
+        values[:kept, :, :count] = self.values[:kept, :, :count]
         return keys, values
 
     def put(self, keys: Tensor, values: Tensor) -> None:
@@ -48,16 +51,16 @@ class _Layer(CacheLayerMixin):
         self.keys, self.values, self.is_initialized = keys, values, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        positions = self.owner.allocated
-        self.put(self._zeros(key_states, positions), self._zeros(value_states, positions))
+        size = self.owner.allocated_rows, self.owner.allocated
+        self.put(self._zeros(key_states, *size), self._zeros(value_states, *size))
 
     def forget(self) -> None:
         """Give its memory back."""
         self.is_initialized = False
         self.keys = self.values = torch.empty(0)
 
-    def _zeros(self, like: Tensor, positions: int) -> Tensor:
-        return like.new_zeros(self.owner.max_rows, like.shape[1], positions, like.shape[-1])
+    def _zeros(self, like: Tensor, rows: int, positions: int) -> Tensor:
+        return like.new_zeros(rows, like.shape[1], positions, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """Write [B, H, n, D] after the window's rows; return everything the pass may attend to."""
@@ -136,6 +139,9 @@ class KVPrefix:
 class KVCache(Cache):
     """Rows of keys and values for up to `max_rows` requests.
 
+    Memory follows use: twice as many rows once all are in use, half as many once three quarters are not; and what long
+    prompts took is given back when the last of them leaves.
+
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
     `rope_deltas[r]` is added to positions: M-RoPE models number text after a video from another start than its index.
@@ -145,6 +151,7 @@ class KVCache(Cache):
         self.max_rows = max_rows
         self.capacity = -(-capacity // GROW) * GROW
         self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
+        self.allocated_rows = 1  # so many have memory
         self._least = self.capacity
         self.lengths: list[int] = []
         self.rope_deltas: list[int] = []
@@ -167,27 +174,48 @@ class KVCache(Cache):
                 layer.forget()
             self.capacity = self.allocated = self._least
         self.reserve(capacity)
+        if (rows := self._rows_with_another()) != self.allocated_rows:
+            self._allocate(rows, self.allocated)
         self.lengths.append(0)
         self.rope_deltas.append(0)
         return self.rows - 1
+
+    def _rows_with_another(self) -> int:
+        """Rows that have memory once another one is in use."""
+        doubled = min(self.max_rows, 2 * self.allocated_rows)
+        return doubled if self.rows == self.allocated_rows else self.allocated_rows
+
+    def nbytes_with(self, capacity: int) -> int:
+        """Bytes of all keys and values once another row is in use, of such a capacity; 0 before the first pass."""
+        positions = max(self.allocated, -(-capacity // GROW) * GROW)
+        return self.token_bytes * self._rows_with_another() * positions
 
     def reserve(self, capacity: int) -> None:
         """Grow every row to `capacity`, keeping what is committed; where memory runs out, all stays as it was."""
         if capacity <= self.capacity:
             return
         wanted = -(-capacity // GROW) * GROW
-        self._allocate(wanted)
+        self._allocate(self.allocated_rows, wanted)
         self.capacity = wanted
 
-    def _allocate(self, positions: int) -> None:
-        """Give every row memory for so many positions."""
+    def _allocate(self, rows: int, positions: int) -> None:
+        """Give so many rows memory for so many positions."""
         filled = max(self.lengths, default=0)
         layers = [layer for layer in self._stores if layer.is_initialized]
         # All of it before anything is changed: layers of different sizes could not be used again.
-        made = [layer.resized(positions, filled) for layer in layers]
+        made = [layer.resized(rows, positions, filled) for layer in layers]
         for layer, (keys, values) in zip(layers, made, strict=True):
             layer.put(keys, values)
-        self.allocated = positions
+        self.allocated_rows, self.allocated = rows, positions
+
+    def _shrink(self) -> None:
+        """Give back memory that is not in use."""
+        if not self.rows and (self.allocated_rows > 1 or self.capacity > SHRINK * self._least):
+            for layer in self._stores:
+                layer.forget()
+            self.allocated_rows, self.capacity, self.allocated = 1, self._least, self._least
+        elif self.rows and SHRINK * self.rows <= self.allocated_rows:
+            self._allocate(self.allocated_rows // 2, self.allocated)
 
     def copy(self) -> "KVCache":
         """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
@@ -196,10 +224,10 @@ class KVCache(Cache):
         """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
         copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
-        copy.allocated = self._copied
+        copy.allocated_rows, copy.allocated = self.allocated_rows, self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
-                new.put(*own.resized(copy.allocated, self._filled))
+                new.put(*own.resized(copy.allocated_rows, copy.allocated, self._filled))
         return copy
 
     @property
@@ -210,7 +238,7 @@ class KVCache(Cache):
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's keys and values, once the first pass has told their sizes."""
-        return self.nbytes // (self.max_rows * self.allocated)
+        return self.nbytes // (self.allocated_rows * self.allocated)
 
     @property
     def copy_bytes(self) -> int:
@@ -233,6 +261,7 @@ class KVCache(Cache):
             self._copy_row(last, row, self.lengths[last])
             self.lengths[row], self.rope_deltas[row] = self.lengths[last], self.rope_deltas[last]
         del self.lengths[last], self.rope_deltas[last]
+        self._shrink()
         return last
 
     def span(self, row: int, start: int, stop: int) -> KVSpan:
@@ -266,7 +295,7 @@ class KVCache(Cache):
                 "open them with room for the prompt, the answer and the largest draft tree."
             )
         if end > self.allocated:
-            self._allocate(min(self.capacity, -(-(end + end // 8) // GROW) * GROW))
+            self._allocate(self.allocated_rows, min(self.capacity, -(-(end + end // 8) // GROW) * GROW))
         index: slice | Tensor = slice(lengths[0], lengths[0] + new_tokens)
         if any(length != lengths[0] for length in lengths):
             starts = self._sent(lengths).view(-1, 1, 1, 1)

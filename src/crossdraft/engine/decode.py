@@ -53,6 +53,7 @@ class Decoder(RequestQueue):
         fronts: reads prompts in another process; `None` = the target reads them here.
         prefill_chunk: tokens of a prompt that are read between two rounds of others; 0 = all of them, `None` = as many
             as take about as long as a round or two.
+        kv_bytes: of the keys and values of all requests that share a pass: another one waits where it would take more.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Decoder(RequestQueue):
         prefixes: PrefixCache | None = None,
         fronts: RemoteFronts | None = None,
         prefill_chunk: int | None = 0,
+        kv_bytes: int | None = None,
     ) -> None:
         super().__init__(on_piece)
         self.target = target
@@ -80,7 +82,7 @@ class Decoder(RequestQueue):
         self.cache = target.new_cache(max_batch)
         self.prefixes = prefixes or PrefixCache(0)
         self.fronts = fronts
-        self.chunks = ChunkTimes(prefill_chunk)
+        self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._reading: Reading | None = None
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
@@ -125,7 +127,7 @@ class Decoder(RequestQueue):
                 if job is None:
                     return
                 self._open(job)
-            elif self._read_on() and self._live and self._chunked:
+            elif self._read_on() or (self._live and self._chunked):
                 return
 
     @property
@@ -161,7 +163,7 @@ class Decoder(RequestQueue):
                 raise
 
     def _read_on(self) -> bool:
-        """Read on in a prompt, whose request then may join; true if it is the others' turn."""
+        """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
         reading = self._reading
         if reading is None:
             return False
@@ -173,20 +175,33 @@ class Decoder(RequestQueue):
                 reading.finish()
             elif not reading.advance(self._side, self.drafter.spare_cores()):
                 return True
+            if not state.over and not self._fits(reading):
+                return True
             self._reading = None
             if state.over:
                 reading.close()
                 self._read.remove(state)
                 self._end(state, state.error)
-                return False
-            self._join(reading)
+            else:
+                self._join(reading)
         except BaseException as error:
             self._reading = None
             reading.close()
             self._give_up(state.job, state, error)
             if not isinstance(error, Exception):
                 raise
-        return True
+        return False
+
+    def _fits(self, reading: Reading) -> bool:
+        """Whether a request may have a row now; one that is alone always may."""
+        if self.kv_bytes is None or not self._live:
+            return True
+        return self.cache.nbytes_with(self._room(reading)) <= self.kv_bytes
+
+    def _room(self, reading: Reading) -> int:
+        """Tokens that a request's row must hold."""
+        drafted = max(self.policy.nodes, self.policy.hidden_nodes) + self.probes + 1
+        return len(reading.prompt) + reading.state.request.token_limit + drafted
 
     def _give_up(self, job: Job, state: RequestState | None, error: BaseException) -> None:
         """A request could not be begun."""
@@ -222,7 +237,7 @@ class Decoder(RequestQueue):
             ledger.rides_along()
             return draft.input_tree, draft.probe_embeds
 
-        room = len(prompt) + state.request.token_limit + max(policy.nodes, policy.hidden_nodes) + self.probes + 1
+        room = self._room(reading)
         layers = needs.hidden_layers, needs.visual_layers
         read = target.prefill(self.cache, prompt, encoded, room, ride_along, *layers, known.prefix)
         self._read.remove(state)

@@ -20,6 +20,7 @@ class StaticKVCache(KVCache):
 
     def __init__(self, num_layers: int, max_rows: int, capacity: int, padding: int) -> None:
         super().__init__(num_layers, max_rows, capacity + padding)
+        self.allocated_rows = max_rows
         self.padding = padding
         self.made: dict[object, object] = {}  # whatever somebody made for this very memory
         self._views: dict[tuple[int, int], Views] = {}
@@ -28,6 +29,9 @@ class StaticKVCache(KVCache):
     def add_row(self, capacity: int) -> int:
         """As in any cache, with room for the padding."""
         return super().add_row(capacity + self.padding)
+
+    def _shrink(self) -> None:
+        """Nothing is given back: memory must not move."""
 
     @property
     def size(self) -> tuple[int, int]:
