@@ -13,7 +13,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Beside, Chunk, Target
+from crossdraft.engine.target import Chunk, PrefillChunk, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import RequestError
 from tests.engine.scripted import Scripted
@@ -56,22 +56,22 @@ def test_a_pass_of_rounds_and_a_chunk_is_both_of_them(target, trees):
     pieces, _ = target.chunks(prompt, target.encode(prompt))
     first, rest = target.cut(pieces[0], 5)
     roots = [Chunk(torch.tensor([11])), Chunk(torch.tensor([12]))]
-    apart, joint = (KVCache(target.text_config.num_hidden_layers, 1, 200) for _ in range(2))
+    separate, joint = (KVCache(target.text_config.num_hidden_layers, 1, 200) for _ in range(2))
     own, shared = rows(), rows()
-    for cache in (apart, joint):
+    for cache in (separate, joint):
         cache.add_row(100)
     for piece in (first, rest):
-        read = target.extend(apart, slice(0, 1), [piece], [DraftTree.empty()], layers)
+        read = target.extend(separate, slice(0, 1), [piece], [DraftTree.empty()], layers)
         out = target.extend(own, slice(0, 2), roots, trees, (1, -1))
-        both = target.extend_beside(shared, slice(0, 2), roots, trees, (1, -1), Beside(joint, piece, layers))
+        both = target.extend_shared(shared, slice(0, 2), roots, trees, (1, -1), PrefillChunk(joint, piece, layers))
         assert both is not None
         for one, other in zip((out, read), both, strict=True):
             for found, expected in zip(other.logits, one.logits, strict=True):
                 assert torch.allclose(found, expected, atol=1e-10)
             for found, expected in zip(other.hidden, one.hidden, strict=True):
                 assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, expected, strict=True))
-        assert joint.lengths == apart.lengths
-        for found, expected in zip(joint.view(0).layers, apart.view(0).layers, strict=True):
+        assert joint.lengths == separate.lengths
+        for found, expected in zip(joint.view(0).layers, separate.view(0).layers, strict=True):
             assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, expected, strict=True))
         own.keep(0, [])
         shared.keep(0, [])
@@ -86,25 +86,25 @@ class Watched(Decoder):
         self.shared = 0  # passes in which rounds and prompts were one
 
     def step(self) -> None:
-        extend, extend_beside, self.count = self.target.extend, self.target.extend_beside, 0
+        extend, extend_shared, self.count = self.target.extend, self.target.extend_shared, 0
 
         def counted(cache, rows, chunks, *rest):
             self.count += sum(len(chunk.tokens) for chunk in chunks if len(chunk.tokens) > 1 or chunk.skip_logits)
             return extend(cache, rows, chunks, *rest)
 
-        def counted_beside(*arguments):
-            both = extend_beside(*arguments)
+        def counted_shared(*arguments):
+            both = extend_shared(*arguments)
             if both is not None:
                 self.count += len(arguments[-1].chunk.tokens)
                 self.shared += 1
             return both
 
-        self.target.extend, self.target.extend_beside = counted, counted_beside
+        self.target.extend, self.target.extend_shared = counted, counted_shared
         try:
             answered = bool(self._live)
             super().step()
         finally:
-            del self.target.extend, self.target.extend_beside
+            del self.target.extend, self.target.extend_shared
         if answered:
             self.read.append(self.count)
 
@@ -236,7 +236,7 @@ def test_alone_a_long_prompt_is_given_up_between_two_chunks(target, monkeypatch)
     assert len(seen) == 2
 
 
-def test_what_goes_wrong_beside_others_is_that_requests_own(target, alone):
+def test_what_goes_wrong_in_the_other_thread_is_that_requests_own(target, alone):
     def prepare(request):
         if request.question == "x":
             assert threading.current_thread() is not threading.main_thread()

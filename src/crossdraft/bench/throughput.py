@@ -59,6 +59,7 @@ class Throughput:
         cores: of the target's process and of a drafter's own.
         vllm_python: of an environment with vLLM; `None` leaves it out.
         baselines: out of `BASELINES`.
+        prefill_chunk: of our engine; see `Options`.
 
     Raises:
         CrossdraftError: a drafter or a baseline that is unknown, or a number that is too small.
@@ -73,6 +74,7 @@ class Throughput:
     cores: Cores | None = None
     vllm_python: Path | None = None
     baselines: tuple[str, ...] = BASELINES
+    prefill_chunk: int | None = 0
 
     def __post_init__(self) -> None:
         check_methods(("target",), (self.drafter,))
@@ -276,6 +278,7 @@ def _options(plan: Throughput, cores: Cores | None) -> Options:
         target_cores=None if cores is None else cores.target,
         draft_cores=None if cores is None else cores.draft or None,
         cache_bytes=0,
+        prefill_chunk=plan.prefill_chunk,
     )
 
 
@@ -379,6 +382,7 @@ def to_json(plan: Throughput, report: ThroughputReport) -> dict[str, object]:
         "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
         "cores": None if plan.cores is None else str(plan.cores),
         "drafter": plan.drafter,
+        "prefill_chunk": plan.prefill_chunk,
         "about": {name: dict(about) for name, about in report.about.items()},
         "rows": [row.to_json() for row in report.rows],
         "against": [

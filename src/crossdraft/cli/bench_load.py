@@ -45,6 +45,9 @@ def throughput(
     repeats: Annotated[int, typer.Option(help="Batches of every size, each of other questions.")] = 5,
     least: Annotated[int, typer.Option(help="Questions that every size asks at least.")] = 20,
     max_new_tokens: MaxTokens = 96,
+    chunked: Annotated[
+        bool, typer.Option("--chunked", help="Our engine reads prompts chunk by chunk between rounds, as by default.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="1 and 4 requests, 2 batches, short answers: does it run?")] = (
         False
     ),
@@ -72,6 +75,7 @@ def throughput(
             cores.cores(models.device),
             vllm_python,
             named or BASELINES,
+            None if chunked else 0,
         )
         hush()
         with progress("measuring", plan.runs) as tick:

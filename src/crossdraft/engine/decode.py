@@ -152,8 +152,8 @@ class Decoder(RequestQueue):
             self._read.append(state)
             target = self.target
             asked = for_drafter(state.request, target.defaults.most(target.context))
-            beside = bool(self._live) and self._chunked
-            self.drafter.start(state, asked, self.policy, state.provisional(target), beside=beside)
+            others = bool(self._live) and self._chunked
+            self.drafter.start(state, asked, self.policy, state.provisional(target), others=others)
             show = partial(self.drafter.show, state, target)
             needs, chunks = self.drafter.needs, self.chunks
             self._reading = Reading(state, target, self.prefixes, self.fronts, needs, chunks, show)
@@ -245,7 +245,7 @@ class Decoder(RequestQueue):
         known.store(self.cache, read, needs.visual_layers)
         tokens = read.last + len(draft.input_tree)
         ledger.prefilled(tokens, read.out.seconds)
-        policy.saw_prefill(tokens, read.out.seconds, None if reading.beside else drafter.hidden_work(state))
+        policy.saw_prefill(tokens, read.out.seconds, None if reading.chunked else drafter.hidden_work(state))
         if not needs.nothing:
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)
@@ -276,7 +276,7 @@ class Decoder(RequestQueue):
         if piece is None:
             return None
         try:
-            return self.target.extend_beside(self.cache, rows, roots, trees, layers, piece)
+            return self.target.extend_shared(self.cache, rows, roots, trees, layers, piece)
         except Exception:
             log.exception("A prompt could not be read in a pass of others; it is read by itself.")
             return None

@@ -64,11 +64,11 @@ class GuardedDrafter:
         policy: SpeculationPolicy,
         on_token: OnToken | None,
         *,
-        beside: bool = False,
+        others: bool = False,
     ) -> None:
         """See `DraftRunner.start`; the policy says whether the drafter reads the request, and how it drafts hidden.
 
-        In this process it reads nothing yet where it would hold others who are answered (`beside`).
+        In this process it reads nothing yet where it would hold others who are answered (`others`).
         """
         if self.supervisor.absence is not None:
             state.drafter_error = self.supervisor.absence
@@ -79,7 +79,7 @@ class GuardedDrafter:
             return
         # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
         rounds = request.known and (runner.remote or runner.hidden == "auto")
-        rounds = rounds or (beside and not runner.remote)
+        rounds = rounds or (others and not runner.remote)
         plan = policy.plan_request(request, "off" if rounds else runner.hidden, learns=runner.needs.learns)
         policy.began_request(plan)
         if not plan.reads:

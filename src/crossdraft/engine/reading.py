@@ -22,7 +22,7 @@ from crossdraft.engine.fast.cores import available_cores, bind_cores
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
-from crossdraft.engine.target import Beside, Chunk, Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.target import Chunk, Encoded, PrefillChunk, Prompt, Target, TargetOut
 from crossdraft.engine.tree import DraftTree
 
 ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
@@ -87,17 +87,17 @@ class Reading:
         self.prompt = Prompt(torch.empty(0, dtype=torch.long))
         self.known: CachedPrompt | None = None  # with the front, in the end
         self.encoded: Encoded = {}
-        self.beside = False  # whether any of it was read while others were answered
+        self.chunked = False  # whether any of it was read while others were answered
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()
-        self._next: Work | Beside | None = next(self._steps)
+        self._next: Work | PrefillChunk | None = next(self._steps)
         self._made: Future[Any] | None = None  # what is done elsewhere
         self._borrows = False  # on spare cores
 
     def finish(self) -> None:
         """Read all of the front at once, unless the request is cancelled meanwhile."""
         while not self.state.over and self._next is not None:
-            if isinstance(self._next, Beside):
+            if isinstance(self._next, PrefillChunk):
                 self.read()
             else:
                 self._go_on(self._made.result() if self._made is not None else self._next())
@@ -108,8 +108,8 @@ class Reading:
 
         On `spare` cores, where there are any; else the thread shares ours, and is given about `HELD_ROUNDS` rounds.
         """
-        self.beside = True
-        if self._next is None or isinstance(self._next, Beside):
+        self.chunked = True
+        if self._next is None or isinstance(self._next, PrefillChunk):
             return self._next is None
         if self._made is None:
             self._borrows = bool(spare)
@@ -127,9 +127,9 @@ class Reading:
         return self._borrows and self._made is not None and not self._made.done()
 
     @property
-    def piece(self) -> Beside | None:
+    def piece(self) -> PrefillChunk | None:
         """The chunk to be read next; `None` while something else is to be done."""
-        return self._next if isinstance(self._next, Beside) else None
+        return self._next if isinstance(self._next, PrefillChunk) else None
 
     def read(self, shared: TargetOut | None = None, others_s: float = 0.0) -> None:
         """Read that chunk, unless it was in a pass that was `shared`, which without it had taken `others_s` seconds."""
@@ -156,7 +156,7 @@ class Reading:
         with suppress(StopIteration):
             self._next = self._steps.send(made)
 
-    def _read(self) -> Generator[Work | Beside, Any, None]:
+    def _read(self) -> Generator[Work | PrefillChunk, Any, None]:
         """Yields what is to be done next, a chunk to be read or anything else, and is sent its result."""
         state, needs = self.state, self.needs
         self.prompt = yield self._prepare
@@ -184,12 +184,12 @@ class Reading:
         state.notes += target.spread.take_notes() if target.spread is not None else ()
         return made
 
-    def _read_front(self, known: CachedPrompt) -> Generator[Beside, TargetOut, None]:
+    def _read_front(self, known: CachedPrompt) -> Generator[PrefillChunk, TargetOut, None]:
         """Read what comes before the last piece, unless that is little and nobody waits meanwhile."""
         target, layers = self._target, self.needs.visual_layers
         pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix))
         whole = sum(len(piece.tokens) for piece in pieces)
-        if not self.beside and whole <= ALONE:
+        if not self.chunked and whole <= ALONE:
             return
         cache = KVCache(target.text_config.num_hidden_layers, 1, len(self.prompt))
         cache.add_row(len(self.prompt))
@@ -205,7 +205,7 @@ class Reading:
                 first, rest = target.cut(rest, self._size)
                 if rest is None and piece is pieces[-1]:
                     break  # not to be cut
-                outs.append((yield Beside(cache, first, layers)))
+                outs.append((yield PrefillChunk(cache, first, layers)))
         if outs:
             found = [*known.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in outs)]
             hidden = {layer: torch.cat([part[layer] for part in found]) for layer in layers}
@@ -213,7 +213,7 @@ class Reading:
 
     @property
     def _size(self) -> int:
-        return self._times.tokens if self.beside else ALONE
+        return self._times.tokens if self.chunked else ALONE
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.encoded import features_between, joined, last_features
 from crossdraft.engine.fast.elastic import poll_between
-from crossdraft.engine.fast.forward import Part, find_lean
+from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.generation import GenerationDefaults
@@ -201,7 +201,7 @@ def visual_rows(features: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Beside:
+class PrefillChunk:
     """A piece of a prompt that may share a pass with other rows.
 
     Args:
@@ -557,27 +557,27 @@ class Target:
         return embeds
 
     @torch.inference_mode()
-    def extend_beside(
+    def extend_shared(
         self,
         cache: KVCache,
         rows: slice,
         chunks: Sequence[Chunk],
         trees: Sequence[DraftTree],
         capture: Sequence[int],
-        beside: "Beside",
+        extra: "PrefillChunk",
     ) -> tuple[TargetOut, TargetOut] | None:
         """An `extend`, and one of a piece of a prompt in another cache, in one pass; `None` if that cannot be.
 
         It can where passes are lean. Both are as they would be by themselves, but for the order of sums in products.
         """
-        piece, other, lean = beside.chunk, beside.cache, self._lean
+        piece, other, lean = extra.chunk, extra.cache, self._lean
         if lean is None or not piece.skip_logits or self._static is not None:
             return None
         embeds = self._read(piece, self._sent(piece.tokens)[None])
-        if embeds is None or self._wants_last(beside.capture):
+        if embeds is None or self._wants_last(extra.capture):
             return None
         sizes = [len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True)]
-        parts: list[Part] = []
+        parts: list[PassPart] = []
         empty = [DraftTree.empty()]
         for own, window, pieces, drafts, width in (
             (cache, rows, chunks, trees, max(sizes)),
@@ -589,13 +589,13 @@ class Target:
             if isinstance(mask, dict):
                 return None
             read = embeds if own is other else lean.text.embed_tokens(ids)
-            parts.append(Part(read, positions, mask, own, fill=own is other))
+            parts.append(PassPart(read, positions, mask, own, fill=own is other))
         began = self.clock.mark()
         states, front = lean.together(parts)
         scores = lean.head(states[-1])
         done = self.clock.mark()
         other.advance(0, len(piece.tokens))
-        filled = tuple(front[layer][0] for layer in beside.capture)
+        filled = tuple(front[layer][0] for layer in extra.capture)
         nothing = torch.empty(0, self.vocab_size, device=self.device)
         read_out = TargetOut([nothing], [filled], began, done)
         return TargetOut(*_by_row(cache, rows, chunks, trees, scores, 0, states, capture), began, done), read_out

@@ -24,7 +24,7 @@ ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and 
 
 
 @dataclass(frozen=True)
-class Part:
+class PassPart:
     """Some rows of a pass that others share; see `FastDecoder.together`.
 
     Args:
@@ -117,7 +117,7 @@ class FastDecoder:
         self._remember(last.self_attn, store, rms_norm(last.input_layernorm, states[-1]), turn)
         return states
 
-    def together(self, parts: Sequence[Part]) -> list[list[Tensor]]:
+    def together(self, parts: Sequence[PassPart]) -> list[list[Tensor]]:
         """Several passes in one, each over rows of its own cache: they share the layers' matrix products.
 
         Returns:
