@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import crossdraft as cd
@@ -308,6 +309,33 @@ def test_a_full_queue_refuses_and_takes_requests_again_when_it_is_not(pair, requ
         assert [answer.tokens for answer in found] == alone[:3]
         assert found[1].stats.queued_s > 0
         assert engine.generate(requests[3]).tokens == alone[3]
+
+
+@pytest.mark.parametrize("limit", ["max_queue_tokens", "max_queue_bytes"])
+def test_a_queue_is_bounded_by_tokens_and_by_bytes(pair, requests, alone, limit):
+    """Two requests fit, a third does not; one that is alone is taken, however large it is."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold(piece):
+        held.set()
+        free.wait(60)
+
+    asked = [replace(one, max_new_tokens=8, inputs=None, image=None) for one in requests[:3]]
+    frames = np.zeros((4, 16, 16, 3), dtype=np.uint8)
+    asked = [replace(one, video=frames + number) for number, one in enumerate(asked)]
+    assert asked[0].nbytes >= frames.nbytes
+    most = {"max_queue_tokens": 16, "max_queue_bytes": sum(one.nbytes for one in asked[:2])}[limit]
+    with cd.Engine.load(str(pair.target), None, cd.Options(**{limit: most})) as engine:
+        first = engine.submit(asked[0], on_piece=hold)
+        assert held.wait(60)
+        second = engine.submit(asked[1])
+        with pytest.raises(cd.QueueFullError, match=rf"wait or run, and no more than {most:,} may.*{limit}=…"):
+            engine.submit(asked[2])
+        free.set()
+        found = [one.result(60).tokens for one in (first, second)]
+        assert found == [engine.generate(one).tokens for one in asked[:2]]
+    with cd.Engine.load(str(pair.target), None, cd.Options(**{limit: 1})) as engine:
+        assert engine.generate(asked[0]).tokens == found[0]
 
 
 def test_a_refused_batch_leaves_nothing_running(pair, requests, alone):

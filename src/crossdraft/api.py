@@ -33,7 +33,7 @@ from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
-from crossdraft.engine.scheduler import Call, PendingAnswer, Scheduler
+from crossdraft.engine.scheduler import Call, PendingAnswer, QueueLimits, Scheduler
 from crossdraft.engine.target import Target
 from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
@@ -87,7 +87,8 @@ class Engine:
         fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
         self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
-        self._scheduler = Scheduler(self._make, options.target_cores, most)
+        limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
+        self._scheduler = Scheduler(self._make, options.target_cores, limits, target.defaults.most(target.context))
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
 
     @property
@@ -220,7 +221,7 @@ class Engine:
             provisional: whether it is told provisional pieces.
 
         Raises:
-            QueueFullError: as many requests wait as `Options.max_queue` allows.
+            QueueFullError: as much waits as `Options.max_queue`, `max_queue_tokens` and `max_queue_bytes` allow.
             CrossdraftError: the engine is closed.
         """
         return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional, owner=self)

@@ -22,10 +22,20 @@ COUNTS = {
     "num_frames": 1,
     "cache_bytes": 0,
     "max_queue": 1,
+    "max_queue_tokens": 1,
+    "max_queue_bytes": 1,
     "prefill_chunk": 0,
     "kv_bytes": 1,
 }  # and the least of each
-OPEN = ("num_frames", "cache_bytes", "max_queue", "prefill_chunk", "kv_bytes")  # these may be left open
+OPEN = (
+    "num_frames",
+    "cache_bytes",
+    "max_queue",
+    "max_queue_tokens",
+    "max_queue_bytes",
+    "prefill_chunk",
+    "kv_bytes",
+)  # these may be left open
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # or a mapping
 PLACEMENTS = ("auto", "inline", "process")
 
@@ -82,6 +92,9 @@ class Options:
             of the device's memory.
         max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`).
             Default any number.
+        max_queue_tokens, max_queue_bytes: tokens of the answers to all that wait or run, and bytes of the
+            frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
+            unless it is alone. Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
             all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
         kv_bytes: memory for the keys and values of the requests that share passes; one that would take more waits until
@@ -118,6 +131,8 @@ class Options:
     fps: float | None = None
     cache_bytes: int | None = None
     max_queue: int | None = None
+    max_queue_tokens: int | None = None
+    max_queue_bytes: int | None = None
     prefill_chunk: int | None = None
     kv_bytes: int | None = None
 

@@ -165,6 +165,11 @@ class Request:
             )
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the frames, events and inputs that it brings along; a file counts nothing."""
+        return sum(_nbytes(value) for value in (self.events, self.inputs, *(part.value for part in self.visuals)))
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The strings that end the answer."""
         return () if self.stop is None else tuple(self.stop)
@@ -173,6 +178,14 @@ class Request:
     def token_limit(self) -> int:
         """The longest answer, in tokens; `MAX_NEW_TOKENS` as long as nobody has said it."""
         return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_nbytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_nbytes, value))
+    return int(getattr(value, "nbytes", 0))
 
 
 def _one(values: list[Any]) -> object:

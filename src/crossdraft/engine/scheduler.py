@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from crossdraft.engine.decode import Decoder
@@ -94,6 +94,33 @@ class Call:
     refuse: Callable[[CrossdraftError], None]
 
 
+@dataclass(frozen=True)
+class QueueLimits:
+    """What may wait or run at a time; `None` = any number.
+
+    Args:
+        requests: their number.
+        tokens: that their answers may have in all.
+        nbytes: of the frames, events and inputs that they bring along; files count nothing.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What waits or runs, in the terms of `QueueLimits`."""
+
+    requests: int = 0
+    tokens: int = 0
+    nbytes: int = 0
+
+    def plus(self, other: "_Load", sign: int = 1) -> "_Load":
+        return _Load(*(getattr(self, one.name) + sign * getattr(other, one.name) for one in fields(self)))
+
+
 class Scheduler:
     """Runs a decoder's loop in a thread of its own while there are requests.
 
@@ -102,11 +129,16 @@ class Scheduler:
     Args:
         make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
         cores: CPU cores of the thread; `None` = as the thread that asks first.
-        most: requests that may wait or run at a time; `None` = any number.
+        limits: of what may wait or run at a time.
+        longest: tokens of an answer to a request that does not say it.
     """
 
     def __init__(
-        self, make: Callable[[], Decoder], cores: Sequence[int] | None = None, most: int | None = None
+        self,
+        make: Callable[[], Decoder],
+        cores: Sequence[int] | None = None,
+        limits: QueueLimits | None = None,
+        longest: int = 0,
     ) -> None:
         self._make = make
         self._cores = cores
@@ -114,7 +146,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._most, self._unfinished = most, 0
+        self._limits, self._longest, self._load = limits or QueueLimits(), longest, _Load()
         self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
@@ -127,7 +159,7 @@ class Scheduler:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
         Raises:
-            QueueFullError: as many as there may be wait or run.
+            QueueFullError: as much as there may be waits or runs.
             CrossdraftError: the engine is closed, or another process's.
         """
         asked = time.perf_counter()
@@ -136,25 +168,34 @@ class Scheduler:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
         pending = PendingAnswer(self, job, owner)
-        self._count()
-        pending.future.add_done_callback(self._finished)
+        load = _Load(1, request.max_new_tokens or self._longest, request.nbytes)
+        self._add(load)
+        pending.future.add_done_callback(lambda _: self._finished(load))
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             raise CrossdraftError(CLOSED)
         return pending
 
-    def _count(self) -> None:
-        """One request more, if there may be."""
+    def _add(self, load: _Load) -> None:
+        """One request more, if there may be. One that is alone may always, however large."""
         with self._changed:
-            if self._most is not None and self._unfinished >= self._most:
-                raise QueueFullError(
-                    f"{self._unfinished} requests wait or run, and no more may; ask again later, or give the engine a "
-                    "longer queue: Options(max_queue=…)."
-                )
-            self._unfinished += 1
+            now, limits = self._load, self._limits
+            wanted = now.plus(load)
+            for name, what, option in (
+                ("requests", "requests", "max_queue"),
+                ("tokens", "tokens of answers", "max_queue_tokens"),
+                ("nbytes", "bytes of frames and events", "max_queue_bytes"),
+            ):
+                most = getattr(limits, name)
+                if now.requests and most is not None and getattr(wanted, name) > most:
+                    raise QueueFullError(
+                        f"{getattr(now, name):,} {what} wait or run, and no more than {most:,} may; ask again later, "
+                        f"or give the engine a longer queue: Options({option}=…)."
+                    )
+            self._load = wanted
 
-    def _finished(self, _: object) -> None:
+    def _finished(self, load: _Load) -> None:
         with self._changed:
-            self._unfinished -= 1
+            self._load = self._load.plus(load, -1)
 
     def call(self, work: Callable[[], Result]) -> Result:
         """Do something in the loop's thread, between two rounds, and wait for its result.
