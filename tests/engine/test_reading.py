@@ -1,6 +1,7 @@
 """A prompt is read chunk by chunk between the rounds of others, and nothing is said otherwise for it."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -302,3 +303,42 @@ def test_a_request_waits_where_keys_and_values_would_take_too_much(target, alone
     assert rows == (3 if size == 0 else 2)
     assert widest(of_two)[0] == 2
     assert widest(of_two - 1)[0] == widest(1)[0] == 1
+
+
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl", "gemma3"])
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("cached", [0, 1 << 30])
+@pytest.mark.parametrize("bound", ["rows", "bytes"])
+def test_who_has_to_leave_goes_on_as_if_nothing_had_been(name, size, cached, bound):
+    """Two of low priority run, a third one comes, and a fourth while the third is answered."""
+    model, prompt = ZOO[name]()
+    target, kin = as_target(model, prompt), IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
+    low, high = [LONG, REQUESTS[4]], [replace(REQUESTS[3], priority=1), replace(REQUESTS[2], priority=2)]
+    expected = [answer.tokens for answer in Decoder(target).generate([*low, *high])]
+    limits = {"max_batch": 2} if bound == "rows" else {"max_batch": 4, "kv_bytes": 1}
+    for drafter in (None, DraftRunner(kin, "before"), DraftRunner(Scripted([], needs=Needs((1,), (0,))))):
+        decoder = Watched(target, drafter, adaptive=False, prefill_chunk=size, prefixes=PrefixCache(cached), **limits)
+        request_ids, left, steps = [decoder.submit(request) for request in low], 0, 0
+        while decoder.busy or steps <= 8:
+            if steps in (4, 8):
+                request_ids.append(decoder.submit(high[steps // 4 - 1]))
+            decoder.step()
+            steps, left = steps + 1, max(left, len(decoder._paused))
+        assert left > 0 or steps < 20  # a drafter may have them done before
+        assert [decoder.answer(one).tokens for one in request_ids] == expected
+
+
+def test_a_request_without_a_row_can_be_cancelled(target, alone):
+    decoder = Decoder(target)
+    first = decoder.submit(LONG)
+    for _ in range(3):
+        decoder.step()
+    second = decoder.submit(replace(REQUESTS[0], priority=1))
+    decoder.step()
+    assert decoder.cancel(first)
+    run_out(decoder)
+    answer = decoder.answer(first)
+    assert answer.finish is Finish.CANCELLED
+    assert 0 < len(answer.tokens) < len(alone[5])
+    assert answer.tokens == alone[5][: len(answer.tokens)]
+    assert decoder.answer(second).tokens == alone[0]

@@ -24,7 +24,7 @@ from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.reading import ChunkTimes, Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Origin
-from crossdraft.engine.request_queue import RequestQueue
+from crossdraft.engine.request_queue import RequestQueue, turn
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
@@ -90,7 +90,7 @@ class Decoder(RequestQueue):
     def drop(self) -> None:
         """Cancel every request at once; the drafter stays."""
         self._waiting.clear()
-        for state in (*self._live, *self._read):
+        for state in (*self._live, *self._read, *self._paused):
             state.finish = Finish.CANCELLED
         self._leave()
         self._read_on()
@@ -121,14 +121,34 @@ class Decoder(RequestQueue):
 
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
-        while self.cache.rows < self.cache.max_rows:
-            if self._reading is None:
-                job = self._ready_job()
-                if job is None:
-                    return
-                self._open(job)
-            elif self._read_on() or (self._live and self._chunked):
+        while self._reading is not None or self._open_next():
+            if self._read_on() or (self._live and self._chunked):
                 return
+
+    def _open_next(self) -> bool:
+        """Begin to read the next request, or one again that had to leave; false if there is none, or no row for it."""
+        job, paused = self._ready_job(), min(self._paused, key=turn, default=None)
+        if self.cache.rows == self.cache.max_rows and (job is None or not self._preempt(job.request.priority)):
+            return False
+        if paused is not None and (job is None or turn(paused) < turn(job)):
+            self._paused.remove(paused)
+            self._read.append(paused)
+            self._reading = self._reading_of(paused)
+        elif job is not None:
+            self._open(self._waiting.pop(job.request_id))
+        return self._reading is not None or job is not None
+
+    def _preempt(self, priority: int) -> bool:
+        """Have the live request that came last of those of the lowest priority leave, if that is a lower one than this.
+
+        It waits for another row, for which its keys and values are made again, unless the prefix cache keeps them.
+        """
+        state = max(self._live, key=turn, default=None)
+        if state is None or state.request.priority >= priority:
+            return False
+        self._drop_row(state)
+        self._paused.append(state)
+        return True
 
     @property
     def _chunked(self) -> bool:
@@ -154,13 +174,15 @@ class Decoder(RequestQueue):
             asked = for_drafter(state.request, target.defaults.most(target.context))
             others = bool(self._live) and self._chunked
             self.drafter.start(state, asked, self.policy, state.provisional(target), others=others)
-            show = partial(self.drafter.show, state, target)
-            needs, chunks = self.drafter.needs, self.chunks
-            self._reading = Reading(state, target, self.prefixes, self.fronts, needs, chunks, show)
+            self._reading = self._reading_of(state)
         except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
             self._give_up(job, state, error)
             if not isinstance(error, Exception):
                 raise
+
+    def _reading_of(self, state: RequestState) -> Reading:
+        show, needs = partial(self.drafter.show, state, self.target), self.drafter.needs
+        return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show)
 
     def _read_on(self) -> bool:
         """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
@@ -169,19 +191,15 @@ class Decoder(RequestQueue):
             return False
         state = reading.state
         try:
-            if state.over:
-                pass
-            elif not (self._live and self._chunked):
-                reading.finish()
-            elif not reading.advance(self._side, self.drafter.spare_cores()):
-                return True
-            if not state.over and not self._fits(reading):
+            if not state.over and not self._may_join(reading):
                 return True
             self._reading = None
             if state.over:
                 reading.close()
                 self._read.remove(state)
                 self._end(state, state.error)
+            elif reading.again:
+                self._rejoin(reading)
             else:
                 self._join(reading)
         except BaseException as error:
@@ -203,6 +221,17 @@ class Decoder(RequestQueue):
         drafted = max(self.policy.nodes, self.policy.hidden_nodes) + self.probes + 1
         return len(reading.prompt) + reading.state.request.token_limit + drafted
 
+    def _may_join(self, reading: Reading) -> bool:
+        """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
+        if not (self._live and self._chunked):
+            reading.finish()
+        elif not reading.advance(self._side, self.drafter.spare_cores()):
+            return False
+        while not self._fits(reading):
+            if not self._preempt(reading.state.request.priority):
+                return False
+        return True
+
     def _give_up(self, job: Job, state: RequestState | None, error: BaseException) -> None:
         """A request could not be begun."""
         ended = error if isinstance(error, Exception) else CancelledError()
@@ -218,6 +247,16 @@ class Decoder(RequestQueue):
             state.fail(ended)
         else:  # it has an answer: what was emitted
             state.finish = Finish.CANCELLED
+
+    def _rejoin(self, reading: Reading) -> None:
+        """A request that had to leave has a row again, as if it had never left."""
+        if reading.known is None:
+            raise ValueError("A request cannot join again before its prompt and its answer are read.")
+        row = self.cache.add_row(self._room(reading))
+        self.cache.rope_deltas[row] = reading.rope_delta
+        self.cache.append(row, reading.known.prefix)
+        self._read.remove(reading.state)
+        self._live.append(reading.state)
 
     def _join(self, reading: Reading) -> None:
         """A request whose front has been read joins; the hidden draft rides along with the prompt's last piece."""
@@ -362,13 +401,20 @@ class Decoder(RequestQueue):
     def _leave(self) -> None:
         """Finished requests give their row back; the last row moves into the gap."""
         for state in [state for state in self._live if state.over]:
-            row = self._live.index(state)
-            state.keep_answer(self.cache, row)
-            self.cache.drop_row(row)
-            last = self._live.pop()
-            if last is not state:
-                self._live[row] = last
+            self._drop_row(state)
             self._end(state, state.error)
+        for state in [state for state in self._paused if state.over]:
+            self._paused.remove(state)
+            self._end(state, state.error)
+
+    def _drop_row(self, state: RequestState) -> None:
+        """A request has no row any more; what it holds may be kept for later ones."""
+        row = self._live.index(state)
+        state.keep_answer(self.cache, row)
+        self.cache.drop_row(row)
+        last = self._live.pop()
+        if last is not state:
+            self._live[row] = last
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""

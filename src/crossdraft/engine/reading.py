@@ -65,7 +65,8 @@ class Reading:
     """See the module's text. To be used by one thread.
 
     Args:
-        state: the request, whose drafter has begun to read it.
+        state: the request, whose drafter has begun to read it. If it has an answer already, it had a row before; then
+            its prompt is read again, and its answer up to the root.
         target, prefixes, fronts: see `Decoder`.
         needs: of the drafter.
         times: how large the chunks are.
@@ -87,6 +88,8 @@ class Reading:
         self.prompt = Prompt(torch.empty(0, dtype=torch.long))
         self.known: CachedPrompt | None = None  # with the front, in the end
         self.encoded: Encoded = {}
+        self.again = bool(state.tokens)
+        self.rope_delta = 0
         self.chunked = False  # whether any of it was read while others were answered
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()
@@ -159,15 +162,20 @@ class Reading:
     def _read(self) -> Generator[Work | PrefillChunk, Any, None]:
         """Yields what is to be done next, a chunk to be read or anything else, and is sent its result."""
         state, needs = self.state, self.needs
-        self.prompt = yield self._prepare
-        known = self._prefixes.lookup(self._target, self.prompt, state.request, needs)
-        state.begin(known, self._target)
-        if self._fronts is not None:
-            known = yield partial(self._fronts.read, known, state, needs)
-        encoding = known.encoding(always=state.visual_features is not None)
+        if self.again and state.known is not None:
+            self.prompt = state.known.prompt
+            known = self._prefixes.lookup(self._target, self.prompt, state.request)
+        else:
+            self.prompt = yield self._prepare
+            known = self._prefixes.lookup(self._target, self.prompt, state.request, needs)
+            state.begin(known, self._target)
+            if self._fronts is not None:
+                known = yield partial(self._fronts.read, known, state, needs)
+        encoding = known.encoding(always=state.visual_features is not None and not self.again)
         made = self._encode(encoding) if encoding.done else (yield partial(self._encode, encoding))
         self.encoded, self.known = encoding.keep(made), known
-        self._show(self.encoded)
+        if not self.again:
+            self._show(self.encoded)
         yield from self._read_front(known)
 
     def _prepare(self) -> Prompt:
@@ -186,13 +194,20 @@ class Reading:
 
     def _read_front(self, known: CachedPrompt) -> Generator[PrefillChunk, TargetOut, None]:
         """Read what comes before the last piece, unless that is little and nobody waits meanwhile."""
-        target, layers = self._target, self.needs.visual_layers
+        target, layers = self._target, () if self.again else self.needs.visual_layers
         pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix))
         whole = sum(len(piece.tokens) for piece in pieces)
-        if not self.chunked and whole <= ALONE:
+        if not self.chunked and whole <= ALONE and not self.again:
             return
-        cache = KVCache(target.text_config.num_hidden_layers, 1, len(self.prompt))
-        cache.add_row(len(self.prompt))
+        written = self.state.tokens[:-1]
+        if written:
+            pieces.append(Chunk(torch.tensor(written)))
+        if self.again:
+            pieces = [replace(piece, skip_logits=True) for piece in pieces]
+        self.rope_delta = delta
+        room = len(self.prompt) + len(written)
+        cache = KVCache(target.text_config.num_hidden_layers, 1, room)
+        cache.add_row(room)
         cache.rope_deltas[0] = delta
         cache.append(0, known.prefix)
         outs: list[TargetOut] = []
@@ -200,10 +215,10 @@ class Reading:
             rest: Chunk | None = piece
             # Of the last piece a drafter that looks into the target wants all features at once.
             while rest is not None and (
-                piece is not pieces[-1] or (self.needs.nothing and len(rest.tokens) > self._size)
+                self.again or piece is not pieces[-1] or (self.needs.nothing and len(rest.tokens) > self._size)
             ):
                 first, rest = target.cut(rest, self._size)
-                if rest is None and piece is pieces[-1]:
+                if rest is None and piece is pieces[-1] and not self.again:
                     break  # not to be cut
                 outs.append((yield PrefillChunk(cache, first, layers)))
         if outs:

@@ -24,6 +24,7 @@ class RequestQueue:
         self._waiting: dict[int, Job] = {}
         self._live: list[RequestState] = []  # in the order of their cache rows
         self._read: list[RequestState] = []  # those whose prompts are being read
+        self._paused: list[RequestState] = []  # those that had a row, and wait for another one
         self._done: dict[int, RequestState | Exception] = {}
 
     def step(self) -> None:
@@ -57,7 +58,7 @@ class RequestQueue:
 
         False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
         """
-        for state in (*self._live, *self._read):
+        for state in (*self._live, *self._read, *self._paused):
             if state.request_id == request_id and state.finish is None:
                 state.finish = Finish.CANCELLED
                 return True
@@ -69,7 +70,7 @@ class RequestQueue:
     @property
     def busy(self) -> bool:
         """True while a request waits or runs."""
-        return bool(self._waiting or self._live or self._read)
+        return bool(self._waiting or self._live or self._read or self._paused)
 
     def generate(self, requests: Iterable[Request]) -> list[Answer]:
         """Answer all requests, in their order.
@@ -102,18 +103,17 @@ class RequestQueue:
         return list(self._done)
 
     def _next_job(self, ready: Callable[[Job], bool] | None = None) -> Job | None:
-        """Of those that wait, and are `ready`, the one of the highest priority; of several, the one that came first.
-
-        It waits no more. `None` = there is none.
-        """
-        for job in sorted(self._waiting.values(), key=lambda job: (-job.request.priority, job.request_id)):
-            if ready is None or ready(job):
-                return self._waiting.pop(job.request_id)
-        return None
+        """Of those that wait, and are `ready`, the one of the highest priority; of several, the one that came first."""
+        return next((job for job in sorted(self._waiting.values(), key=turn) if ready is None or ready(job)), None)
 
     def _finish(self, job: Job, result: RequestState | Exception) -> None:
         """A request is over: its answer, or what ended it, can be fetched."""
         self._done[job.request_id] = _failed(result, job) if isinstance(result, Exception) else result
+
+
+def turn(asked: Job | RequestState) -> tuple[int, int]:
+    """What requests are sorted by: who comes first, comes first."""
+    return -asked.request.priority, asked.request_id
 
 
 def _failed(error: Exception, job: Job) -> Exception:
