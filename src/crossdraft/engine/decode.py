@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from crossdraft.engine.checks import checked
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
@@ -94,6 +94,10 @@ class Decoder(RequestQueue):
             state.finish = Finish.CANCELLED
         self._leave()
         self._read_on()
+
+    def close(self) -> None:
+        """Cancel every request, for good."""
+        self.drop()
         self._side.shutdown(wait=False)
 
     @torch.inference_mode()
@@ -264,7 +268,8 @@ class Decoder(RequestQueue):
         state, prompt, known, encoded = reading.state, reading.prompt, reading.known, reading.encoded
         if known is None:
             raise ValueError("A request cannot join before its prompt is prepared.")
-        ledger, needs, draft = state.ledger, reading.needs, NOTHING
+        # Of a drafter that was lost meanwhile, or of a part of it that was, nothing is needed any more.
+        ledger, needs, draft = state.ledger, drafter.needs if drafter.drafts_for(state) else NO_NEEDS, NOTHING
         ledger.resumes()
 
         def ride_along() -> RideAlong:

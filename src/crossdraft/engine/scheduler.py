@@ -283,7 +283,7 @@ class Scheduler:
                     pass
                 if self._decoder is not None:
                     with suppress(Exception):  # it is over
-                        self._decoder.drop()
+                        self._decoder.close()
         except BaseException as failure:
             log.exception("An engine's thread ended.")
             error = CrossdraftError(
