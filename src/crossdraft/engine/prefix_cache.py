@@ -403,7 +403,7 @@ class Encoding:
         for item, found, encoded in zip(self.items, self.found, made, strict=False):
             if found is None and content is not None and target.traits.takes_encoded:
                 self.known.prefixes.add_features(content, item.digest, encoded)
-        return joined(made)
+        return joined(made) if self.items or not made else made[0]
 
 
 def _placeholder(digest: bytes, token: int) -> int:
