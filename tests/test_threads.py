@@ -338,6 +338,19 @@ def test_a_queue_is_bounded_by_tokens_and_by_bytes(pair, requests, alone, limit)
         assert engine.generate(asked[0]).tokens == found[0]
 
 
+def test_a_drafter_that_wants_the_targets_features_drafts_for_all_of_a_batch(tmp_path):
+    """Prompts are read while others are answered: the drafter's process waits for no features, and loses no request."""
+    asked = [item.request for item in items(Workload(12, max_new_tokens=48, files=tmp_path))]
+    with cd.Engine.load("reference", None, cd.Options(device="cpu")) as engine:
+        expected = [engine.generate(request).tokens for request in asked]
+    options = cd.Options(device="cpu", max_batch=4, cache_bytes=0, placement="process")
+    with cd.Engine.load("reference", "glance", options) as engine:
+        found = engine.generate(asked)
+    assert [answer.tokens for answer in found] == expected
+    assert {note for answer in found for note in answer.notes} <= {STILL_READING}
+    assert all(answer.drafter_error is None for answer in found)
+
+
 def test_a_refused_batch_leaves_nothing_running(pair, requests, alone):
     """What of it was queued before the queue was full is cancelled: nobody would fetch it."""
     with cd.Engine.load(str(pair.target), None, cd.Options(max_queue=1)) as engine:

@@ -6,7 +6,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
-from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt_features
+from crossdraft.engine.target import Chunk, Encoded, RideAlong, Target, TargetOut, prompt_features
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -174,10 +174,10 @@ class Decoder(RequestQueue):
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
             self._read.append(state)
-            target = self.target
-            asked = for_drafter(state.request, target.defaults.most(target.context))
-            others = bool(self._live) and self._chunked
-            self.drafter.start(state, asked, self.policy, state.provisional(target), others=others)
+            if self._live and self._chunked and self.drafter.needs.visual:
+                state.visual_features = Future()  # it would hold the drafts of others until they are there
+            else:
+                self._start_drafter(state)
             self._reading = self._reading_of(state)
         except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
             self._give_up(job, state, error)
@@ -185,8 +185,19 @@ class Decoder(RequestQueue):
                 raise
 
     def _reading_of(self, state: RequestState) -> Reading:
-        show, needs = partial(self.drafter.show, state, self.target), self.drafter.needs
+        needs, show = self.drafter.needs, partial(self._show, state)
         return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show)
+
+    def _start_drafter(self, state: RequestState) -> None:
+        target, others = self.target, bool(self._live) and self._chunked
+        asked = for_drafter(state.request, target.defaults.most(target.context))
+        self.drafter.start(state, asked, self.policy, state.provisional(target), others=others)
+
+    def _show(self, state: RequestState, encoded: Encoded) -> None:
+        """What the target sees, for the drafter, which begins now if it has not yet."""
+        if not self.drafter.knows(state):
+            self._start_drafter(state)
+        self.drafter.show(state, self.target, encoded)
 
     def _read_on(self) -> bool:
         """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""

@@ -57,6 +57,10 @@ class GuardedDrafter:
             self._end_drafting(state, self.supervisor.absence or "it was restarted meanwhile", "gave up")
         return state.drafter is not None
 
+    def knows(self, state: RequestState) -> bool:
+        """Whether the request was started."""
+        return any(live is state for live in self._live)
+
     def start(
         self,
         state: RequestState,
