@@ -25,18 +25,6 @@ REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 
 
 @pytest.fixture(scope="module")
-def target():
-    return as_target(*ZOO["video_llava"]())
-
-
-@pytest.fixture(scope="module")
-def kin():
-    """A drafter that agrees with the target often, not always."""
-    model, prompt = ZOO["video_llava"]()
-    return IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
-
-
-@pytest.fixture(scope="module")
 def stranger():
     """A drafter of the same vocabulary that thinks otherwise."""
     model, prompt = ZOO["video_llava"]()

@@ -26,17 +26,6 @@ WHOLE = ("gemma3", "gemma3_image")  # an image's tokens see each other
 
 
 @pytest.fixture(scope="module")
-def target():
-    return as_target(*ZOO["video_llava"]())
-
-
-@pytest.fixture(scope="module")
-def kin():
-    model, prompt = ZOO["video_llava"]()
-    return IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
-
-
-@pytest.fixture(scope="module")
 def alone(target):
     return [answer.tokens for answer in Decoder(target).generate([*REQUESTS, LONG])]
 

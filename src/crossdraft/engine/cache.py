@@ -170,9 +170,7 @@ class KVCache(Cache):
             raise CrossdraftError(f"All {self.max_rows} cache rows are in use; finish a request before adding one.")
         if not self.rows and not all(layer.is_initialized for layer in self._stores):
             # The first pass ran out of memory among the layers, or is still to come.
-            for layer in self._stores:
-                layer.forget()
-            self.capacity = self.allocated = self._least
+            self._forget()
         self.reserve(capacity)
         if (rows := self._rows_with_another()) != self.allocated_rows:
             self._allocate(rows, self.allocated)
@@ -208,12 +206,17 @@ class KVCache(Cache):
             layer.put(keys, values)
         self.allocated_rows, self.allocated = rows, positions
 
+    def _forget(self) -> None:
+        """Give all memory back, and begin anew with rows of the first capacity."""
+        for layer in self._stores:
+            layer.forget()
+        self.capacity = self.allocated = self._least
+
     def _shrink(self) -> None:
         """Give back memory that is not in use."""
         if not self.rows and (self.allocated_rows > 1 or self.capacity > SHRINK * self._least):
-            for layer in self._stores:
-                layer.forget()
-            self.allocated_rows, self.capacity, self.allocated = 1, self._least, self._least
+            self._forget()
+            self.allocated_rows = 1
         elif self.rows and SHRINK * self.rows <= self.allocated_rows:
             self._allocate(self.allocated_rows // 2, self.allocated)
 

@@ -24,7 +24,7 @@ from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.reading import ChunkTimes, Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Origin
-from crossdraft.engine.request_queue import RequestQueue, turn
+from crossdraft.engine.request_queue import RequestQueue, precedence
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
@@ -90,7 +90,7 @@ class Decoder(RequestQueue):
     def drop(self) -> None:
         """Cancel every request at once; the drafter stays."""
         self._waiting.clear()
-        for state in (*self._live, *self._read, *self._paused):
+        for state in self._states():
             state.finish = Finish.CANCELLED
         self._leave()
         self._read_on()
@@ -126,28 +126,35 @@ class Decoder(RequestQueue):
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
         while self._reading is not None or self._open_next():
-            if self._read_on() or (self._live and self._chunked):
+            if self._read_on() or self._between_rounds:
                 return
 
     def _open_next(self) -> bool:
         """Begin to read the next request, or one again that had to leave; false if there is none, or no row for it."""
-        job, paused = self._ready_job(), min(self._paused, key=turn, default=None)
-        if self.cache.rows == self.cache.max_rows and (job is None or not self._preempt(job.request.priority)):
+        full = self.cache.rows == self.cache.max_rows
+        if full and not self._outranked():
             return False
-        if paused is not None and (job is None or turn(paused) < turn(job)):
+        job, paused = self._ready_job(), min(self._paused, key=precedence, default=None)
+        if full and (job is None or not self._preempt(job.request.priority)):
+            return False
+        if paused is not None and (job is None or precedence(paused) < precedence(job)):
             self._paused.remove(paused)
-            self._read.append(paused)
             self._reading = self._reading_of(paused)
         elif job is not None:
             self._open(self._waiting.pop(job.request_id))
         return self._reading is not None or job is not None
+
+    def _outranked(self) -> bool:
+        """Whether a waiting request is of a higher priority than one that is answered."""
+        least = min((state.request.priority for state in self._live), default=0)
+        return any(job.request.priority > least for job in self._waiting.values())
 
     def _preempt(self, priority: int) -> bool:
         """Have the live request that came last of those of the lowest priority leave, if that is a lower one than this.
 
         It waits for another row, for which its keys and values are made again, unless the prefix cache keeps them.
         """
-        state = max(self._live, key=turn, default=None)
+        state = max(self._live, key=precedence, default=None)
         if state is None or state.request.priority >= priority:
             return False
         self._drop_row(state)
@@ -158,6 +165,14 @@ class Decoder(RequestQueue):
     def _chunked(self) -> bool:
         """Whether prompts are read between the rounds of others."""
         return self.chunks.size != 0 and self.fronts is None
+
+    @property
+    def _between_rounds(self) -> bool:
+        """Whether somebody is answered, between whose rounds a prompt is to be read."""
+        return bool(self._live) and self._chunked
+
+    def _states(self) -> list[RequestState]:
+        return [*super()._states(), *(() if self._reading is None else (self._reading.state,))]
 
     def _ready_job(self) -> Job | None:
         """The next request that can be taken up without holding those that are answered."""
@@ -173,8 +188,7 @@ class Decoder(RequestQueue):
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
-            self._read.append(state)
-            if self._live and self._chunked and self.drafter.needs.visual:
+            if self._between_rounds and self.drafter.needs.visual:
                 state.visual_features = Future()  # it would hold the drafts of others until they are there
             else:
                 self._start_drafter(state)
@@ -189,9 +203,9 @@ class Decoder(RequestQueue):
         return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show)
 
     def _start_drafter(self, state: RequestState) -> None:
-        target, others = self.target, bool(self._live) and self._chunked
+        target = self.target
         asked = for_drafter(state.request, target.defaults.most(target.context))
-        self.drafter.start(state, asked, self.policy, state.provisional(target), others=others)
+        self.drafter.start(state, asked, self.policy, state.provisional(target), others=self._between_rounds)
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
         """What the target sees, for the drafter, which begins now if it has not yet."""
@@ -211,7 +225,6 @@ class Decoder(RequestQueue):
             self._reading = None
             if state.over:
                 reading.close()
-                self._read.remove(state)
                 self._end(state, state.error)
             elif reading.again:
                 self._rejoin(reading)
@@ -238,7 +251,7 @@ class Decoder(RequestQueue):
 
     def _may_join(self, reading: Reading) -> bool:
         """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
-        if not (self._live and self._chunked):
+        if not self._between_rounds:
             reading.finish()
         elif not reading.advance(self._side, self.drafter.spare_cores()):
             return False
@@ -252,8 +265,6 @@ class Decoder(RequestQueue):
         ended = error if isinstance(error, Exception) else CancelledError()
         if not isinstance(ended, CrossdraftError | CancelledError):
             log.error("A request could not be begun.", exc_info=error)
-        if state in self._read:
-            self._read.remove(state)
         if state is None:
             self._finish(job, ended)
         elif state not in self._live:
@@ -265,20 +276,15 @@ class Decoder(RequestQueue):
 
     def _rejoin(self, reading: Reading) -> None:
         """A request that had to leave has a row again, as if it had never left."""
-        if reading.known is None:
-            raise ValueError("A request cannot join again before its prompt and its answer are read.")
         row = self.cache.add_row(self._room(reading))
         self.cache.rope_deltas[row] = reading.rope_delta
-        self.cache.append(row, reading.known.prefix)
-        self._read.remove(reading.state)
+        self.cache.append(row, reading.front.prefix)
         self._live.append(reading.state)
 
     def _join(self, reading: Reading) -> None:
         """A request whose front has been read joins; the hidden draft rides along with the prompt's last piece."""
         target, drafter, policy = self.target, self.drafter, self.policy
-        state, prompt, known, encoded = reading.state, reading.prompt, reading.known, reading.encoded
-        if known is None:
-            raise ValueError("A request cannot join before its prompt is prepared.")
+        state, prompt, known, encoded = reading.state, reading.prompt, reading.front, reading.encoded
         # Of a drafter that was lost meanwhile, or of a part of it that was, nothing is needed any more.
         ledger, needs, draft = state.ledger, drafter.needs if drafter.drafts_for(state) else NO_NEEDS, NOTHING
         ledger.resumes()
@@ -295,7 +301,6 @@ class Decoder(RequestQueue):
         room = self._room(reading)
         layers = needs.hidden_layers, needs.visual_layers
         read = target.prefill(self.cache, prompt, encoded, room, ride_along, *layers, known.prefix)
-        self._read.remove(state)
         self._live.append(state)
         known.store(self.cache, read, needs.visual_layers)
         tokens = read.last + len(draft.input_tree)

@@ -60,9 +60,9 @@ def last_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict
     return {kind: _rows(encoded[kind], -count, None) for kind, count in counts.items() if count and kind in encoded}
 
 
-def features_between(encoded: Mapping[str, Any], spans: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    """The features of the rows `start` … `stop` - 1 of each kind; nothing of a kind that has none there."""
-    return {kind: _rows(encoded[kind], *span) for kind, span in spans.items() if span[0] < span[1] and kind in encoded}
+def first_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
+    """The features of the first rows alone, `counts` of each kind; nothing of a kind that has none."""
+    return {kind: _rows(encoded[kind], 0, count) for kind, count in counts.items() if count and kind in encoded}
 
 
 def _rows(output: Any, start: int, stop: int | None) -> Any:

@@ -13,7 +13,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.encoded import joined, without_unread
-from crossdraft.engine.request import Request
+from crossdraft.engine.request import Request, nbytes_of
 from crossdraft.engine.target import Encoded, Prefill, Prompt, Target
 from crossdraft.engine.tree import common_prefix
 
@@ -199,7 +198,7 @@ class PrefixCache:
     def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
         """Keep what the vision encoder made of an item of a content, or of all of them together."""
         encoded = {kind: without_unread(features) for kind, features in encoded.items()}
-        nbytes = _nbytes(encoded)
+        nbytes = nbytes_of(encoded)
         if not nbytes or digest in self._features or not content.unchanged or not self._fits(nbytes):
             return
         self._features[digest] = _Features(encoded, nbytes)
@@ -456,16 +455,3 @@ def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[in
 
 def _without_text(inputs: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in inputs.items() if name not in TEXT}
-
-
-def _nbytes(value: Any) -> int:
-    """Bytes of all tensors in nested mappings and sequences."""
-    match value:
-        case Tensor():
-            return value.nbytes
-        case Mapping():
-            return sum(map(_nbytes, value.values()))
-        case list() | tuple():
-            return sum(map(_nbytes, value))
-        case _:
-            return 0

@@ -18,7 +18,8 @@ import torch
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.estimates import Ema, LinearFit
-from crossdraft.engine.fast.cores import available_cores, bind_cores
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
@@ -31,7 +32,6 @@ LEAST = 16
 HELD_ROUNDS = 1.5  # a chunk beside others takes so many of their rounds: with the work around it, less than two
 
 Work = Callable[[], Any]
-Cores = Sequence[int]
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Reading:
         self.state = state
         self.needs = needs
         self.prompt = Prompt(torch.empty(0, dtype=torch.long))
-        self.known: CachedPrompt | None = None  # with the front, in the end
+        self._known: CachedPrompt | None = None  # with the front, in the end
         self.encoded: Encoded = {}
         self.again = bool(state.tokens)
         self.rope_delta = 0
@@ -97,6 +97,17 @@ class Reading:
         self._made: Future[Any] | None = None  # what is done elsewhere
         self._borrows = False  # on spare cores
 
+    @property
+    def front(self) -> CachedPrompt:
+        """The prompt with all of it that has been read.
+
+        Raises:
+            ValueError: it is not prepared yet.
+        """
+        if self._known is None:
+            raise ValueError("The prompt is not prepared yet.")
+        return self._known
+
     def finish(self) -> None:
         """Read all of the front at once, unless the request is cancelled meanwhile."""
         while not self.state.over and self._next is not None:
@@ -106,7 +117,7 @@ class Reading:
                 self._go_on(self._made.result() if self._made is not None else self._next())
             self.state.check_cancelled()
 
-    def advance(self, elsewhere: ThreadPoolExecutor, spare: Cores) -> bool:
+    def advance(self, elsewhere: ThreadPoolExecutor, spare: Sequence[int]) -> bool:
         """Have done `elsewhere` what is to be done there next; true if nothing is left to read but the last piece.
 
         On `spare` cores, where there are any; else the thread shares ours, and is given about `HELD_ROUNDS` rounds.
@@ -173,7 +184,7 @@ class Reading:
                 known = yield partial(self._fronts.read, known, state, needs)
         encoding = known.encoding(always=state.visual_features is not None and not self.again)
         made = self._encode(encoding) if encoding.done else (yield partial(self._encode, encoding))
-        self.encoded, self.known = encoding.keep(made), known
+        self.encoded, self._known = encoding.keep(made), known
         if not self.again:
             self._show(self.encoded)
         yield from self._read_front(known)
@@ -224,7 +235,7 @@ class Reading:
         if outs:
             found = [*known.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in outs)]
             hidden = {layer: torch.cat([part[layer] for part in found]) for layer in layers}
-            self.known = replace(known, prefix=KVPrefix(((cache.view(0), cache.lengths[0]),), (hidden,)))
+            self._known = replace(known, prefix=KVPrefix(((cache.view(0), cache.lengths[0]),), (hidden,)))
 
     @property
     def _size(self) -> int:
@@ -234,6 +245,6 @@ class Reading:
 @torch.inference_mode()
 def _on_cores(work: Work, cores: Sequence[int], threads: int) -> Any:
     """Do something elsewhere, on these cores."""
-    bind_cores(cores)
-    torch.set_num_threads(threads)
-    return work()
+    with pinned(cores):
+        torch.set_num_threads(threads)
+        return work()

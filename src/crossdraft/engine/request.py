@@ -167,7 +167,7 @@ class Request:
     @property
     def nbytes(self) -> int:
         """Bytes of the frames, events and inputs that it brings along; a file counts nothing."""
-        return sum(_nbytes(value) for value in (self.events, self.inputs, *(part.value for part in self.visuals)))
+        return sum(nbytes_of(value) for value in (self.events, self.inputs, *(part.value for part in self.visuals)))
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -180,11 +180,12 @@ class Request:
         return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
 
 
-def _nbytes(value: Any) -> int:
+def nbytes_of(value: Any) -> int:
+    """Bytes of all tensors and arrays in nested mappings and sequences."""
     if isinstance(value, Mapping):
-        return sum(map(_nbytes, value.values()))
+        return sum(map(nbytes_of, value.values()))
     if isinstance(value, list | tuple):
-        return sum(map(_nbytes, value))
+        return sum(map(nbytes_of, value))
     return int(getattr(value, "nbytes", 0))
 
 

@@ -23,7 +23,6 @@ class RequestQueue:
         self.on_piece = on_piece
         self._waiting: dict[int, Job] = {}
         self._live: list[RequestState] = []  # in the order of their cache rows
-        self._read: list[RequestState] = []  # those whose prompts are being read
         self._paused: list[RequestState] = []  # those that had a row, and wait for another one
         self._done: dict[int, RequestState | Exception] = {}
 
@@ -58,7 +57,7 @@ class RequestQueue:
 
         False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
         """
-        for state in (*self._live, *self._read, *self._paused):
+        for state in self._states():
             if state.request_id == request_id and state.finish is None:
                 state.finish = Finish.CANCELLED
                 return True
@@ -70,7 +69,7 @@ class RequestQueue:
     @property
     def busy(self) -> bool:
         """True while a request waits or runs."""
-        return bool(self._waiting or self._live or self._read or self._paused)
+        return bool(self._waiting or self._states())
 
     def generate(self, requests: Iterable[Request]) -> list[Answer]:
         """Answer all requests, in their order.
@@ -102,16 +101,22 @@ class RequestQueue:
         """Ids of the requests whose answers can be fetched."""
         return list(self._done)
 
+    def _states(self) -> list[RequestState]:
+        """Those that were taken up and have not ended."""
+        return [*self._live, *self._paused]
+
     def _next_job(self, ready: Callable[[Job], bool] | None = None) -> Job | None:
         """Of those that wait, and are `ready`, the one of the highest priority; of several, the one that came first."""
-        return next((job for job in sorted(self._waiting.values(), key=turn) if ready is None or ready(job)), None)
+        return next(
+            (job for job in sorted(self._waiting.values(), key=precedence) if ready is None or ready(job)), None
+        )
 
     def _finish(self, job: Job, result: RequestState | Exception) -> None:
         """A request is over: its answer, or what ended it, can be fetched."""
         self._done[job.request_id] = _failed(result, job) if isinstance(result, Exception) else result
 
 
-def turn(asked: Job | RequestState) -> tuple[int, int]:
+def precedence(asked: Job | RequestState) -> tuple[int, int]:
     """What requests are sorted by: who comes first, comes first."""
     return -asked.request.priority, asked.request_id
 

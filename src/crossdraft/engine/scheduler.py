@@ -4,10 +4,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TypeVar
 
 from crossdraft.engine.decode import Decoder
@@ -109,18 +110,6 @@ class QueueLimits:
     nbytes: int | None = None
 
 
-@dataclass(frozen=True)
-class _Load:
-    """What waits or runs, in the terms of `QueueLimits`."""
-
-    requests: int = 0
-    tokens: int = 0
-    nbytes: int = 0
-
-    def plus(self, other: "_Load", sign: int = 1) -> "_Load":
-        return _Load(*(getattr(self, one.name) + sign * getattr(other, one.name) for one in fields(self)))
-
-
 class Scheduler:
     """Runs a decoder's loop in a thread of its own while there are requests.
 
@@ -146,7 +135,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._limits, self._longest, self._load = limits or QueueLimits(), longest, _Load()
+        self._limits, self._longest, self._load = limits or QueueLimits(), longest, Counter[str]()
         self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
@@ -168,34 +157,33 @@ class Scheduler:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
         pending = PendingAnswer(self, job, owner)
-        load = _Load(1, request.max_new_tokens or self._longest, request.nbytes)
+        load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
         self._add(load)
         pending.future.add_done_callback(lambda _: self._finished(load))
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             raise CrossdraftError(CLOSED)
         return pending
 
-    def _add(self, load: _Load) -> None:
-        """One request more, if there may be. One that is alone may always, however large."""
+    def _add(self, load: Mapping[str, int]) -> None:
+        """One request more, in the terms of `QueueLimits`, if there may be: one that is alone, however large."""
         with self._changed:
-            now, limits = self._load, self._limits
-            wanted = now.plus(load)
+            now = self._load
             for name, what, option in (
                 ("requests", "requests", "max_queue"),
                 ("tokens", "tokens of answers", "max_queue_tokens"),
                 ("nbytes", "bytes of frames and events", "max_queue_bytes"),
             ):
-                most = getattr(limits, name)
-                if now.requests and most is not None and getattr(wanted, name) > most:
+                most = getattr(self._limits, name)
+                if now["requests"] and most is not None and now[name] + load[name] > most:
                     raise QueueFullError(
-                        f"{getattr(now, name):,} {what} wait or run, and no more than {most:,} may; ask again later, "
+                        f"{now[name]:,} {what} wait or run, and no more than {most:,} may; ask again later, "
                         f"or give the engine a longer queue: Options({option}=…)."
                     )
-            self._load = wanted
+            now.update(load)
 
-    def _finished(self, load: _Load) -> None:
+    def _finished(self, load: Mapping[str, int]) -> None:
         with self._changed:
-            self._load = self._load.plus(load, -1)
+            self._load.subtract(load)
 
     def call(self, work: Callable[[], Result]) -> Result:
         """Do something in the loop's thread, between two rounds, and wait for its result.

@@ -22,7 +22,7 @@ from crossdraft.engine.clock import Mark, clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.drafter import PromptFeatures
-from crossdraft.engine.encoded import features_between, joined, last_features
+from crossdraft.engine.encoded import first_features, joined, last_features
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
@@ -427,8 +427,8 @@ class Target:
             return piece, None
         ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
         before, after = (self._visual_counts(part, encoded) for part in (ids[:size], ids[size:]))
-        shown = features_between(encoded, {kind: (0, count) for kind, count in before.items()})
-        first = Chunk(ids[:size], None if positions is None else positions[..., :size], shown or None, skip_logits=True)
+        shown = first_features(encoded, before) or None
+        first = Chunk(ids[:size], None if positions is None else positions[..., :size], shown, skip_logits=True)
         rest = None if positions is None else positions[..., size:]
         return first, replace(piece, tokens=ids[size:], positions=rest, encoded=last_features(encoded, after) or None)
 
@@ -564,7 +564,7 @@ class Target:
         chunks: Sequence[Chunk],
         trees: Sequence[DraftTree],
         capture: Sequence[int],
-        extra: "PrefillChunk",
+        extra: PrefillChunk,
     ) -> tuple[TargetOut, TargetOut] | None:
         """An `extend`, and one of a piece of a prompt in another cache, in one pass; `None` if that cannot be.
 
