@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.api import Engine, Options, Request
-from crossdraft.cli.compare import compare, find_difference, summarise
+from crossdraft.cli.compare import AnswerComparison, compare, find_difference, summarise
 from crossdraft.engine.sampling import Sampling
 
 
@@ -96,3 +96,12 @@ def test_a_lossy_rule_is_named_and_the_target_alone_is_verified_exactly(pair, cl
     assert found.lossy is not None
     assert "verified by the lossy rule 'relaxed" in found.sentence()
     assert "The target alone did not repeat" not in found.sentence()
+
+
+def test_a_time_is_rounded_once():
+    """Else it differs by a millisecond from the same time in the figures beside it."""
+    found = AnswerComparison(
+        identical=True, difference=None, speedup=1.0, alone_ms=37.4961, drafted_ms=37.4949, repeats=1
+    )
+    assert "(37 ms alone, 37 ms with the drafter)" in found.sentence()
+    assert (found.to_json()["alone_ms"], found.to_json()["drafted_ms"]) == (37.5, 37.49)

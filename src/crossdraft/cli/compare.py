@@ -67,7 +67,7 @@ class AnswerComparison:
         """Plain values."""
         found = asdict(replace(self, drafted=None, alone=None))
         del found["drafted"], found["alone"]
-        return found
+        return found | {name: round(found[name], 2) for name in ("alone_ms", "drafted_ms")}
 
     def sentence(self) -> str:
         """For people."""
@@ -158,8 +158,8 @@ def summarise(
         identical=pair is None if greedy else None,
         difference=None if pair is None else find_difference(engine.target, request, *pair),
         speedup=round(_per_token(own) / _per_token(other), 3),
-        alone_ms=round(1e3 * own.stats.total_s, 2),
-        drafted_ms=round(1e3 * other.stats.total_s, 2),
+        alone_ms=1e3 * own.stats.total_s,
+        drafted_ms=1e3 * other.stats.total_s,
         repeats=len(drafted),
         cores=cores,
         notes=tuple(dict.fromkeys(notes)),
