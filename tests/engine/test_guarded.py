@@ -37,7 +37,9 @@ def target():
 def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, monkeypatch):
     decoding = Decoder(target, DraftRunner(Slow(), "off"), adaptive=False, max_batch=2)
     observed = []
-    monkeypatch.setattr(decoding.policy, "saw_draft", lambda draft, nodes, waited_s: observed.append((draft, waited_s)))
+    monkeypatch.setattr(
+        decoding.policy, "saw_draft", lambda draft, nodes, waited_s, rows: observed.append((draft, waited_s))
+    )
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
     assert [len(answer.notes) for answer in found] == [1, 0]

@@ -1,7 +1,10 @@
 """What the cost model says of hidden drafts, and of reading a request at all."""
 
-from crossdraft.engine.estimates import RequestDifficulty
-from crossdraft.engine.policy import CostModel
+import pytest
+
+from crossdraft.engine.estimates import LENDING_FIRST, READING_EVERY, RequestDifficulty
+from crossdraft.engine.policy import CostModel, RequestPlan, SpeculationPolicy
+from crossdraft.engine.request import Request
 from tests.engine.cost_models import reader, trained
 
 
@@ -105,3 +108,59 @@ def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
     model.read_waits.append(0.001)
     assert all(reads(model) for _ in range(5))
     assert CostModel().reading_pays(64)
+
+
+def lender(alone: float, overlapped: float, t: float) -> CostModel:
+    """Prompts that were read in so many seconds; sixteen rows share passes in which a token takes `t` by request."""
+    model = reader(0.0)
+    model.read_alone.extend([9.0, alone, 9.0])
+    model.read_overlapped.extend([overlapped, overlapped + 5, 9.0])
+    for n in (1, 2, 8):
+        model.saw_pass(16, n, t * n)  # another token costs as much as the first: no draft pays in a round
+    return model
+
+
+def test_a_drafters_cores_are_lent_where_its_drafts_save_less_than_its_work_costs():
+    """Of 20 tokens each at `t` about 5 come of the hidden draft: α = 0.9, 16 levels, and nothing is saved in rounds."""
+    hidden = sum(lender(1.0, 1.0, 0.1).hidden.path_probs(16))
+    saved = 0.1 * hidden
+    assert not lender(1.0, 1.0 + 0.9 * saved, 0.1).lending_pays(64, 16)
+    assert lender(1.0, 1.0 + 1.1 * saved, 0.1).lending_pays(64, 16)
+    assert not lender(1.0, 1.0 + 1.1 * saved, 0.1).lending_pays(64, 1)  # a request that is alone saves far more
+
+
+def test_lending_is_tried_and_drafting_again():
+    policy = SpeculationPolicy(reader(0.0), 8, 8, 0, adaptive=True)
+    asked = Request("x", max_new_tokens=64)
+
+    def plans(count: int, rows: int = 16) -> list[RequestPlan]:
+        made = []
+        for _ in range(count):
+            made.append(plan := policy.plan_request(asked, "beside", learns=False, rows=rows))
+            policy.began_request(plan)
+        return made
+
+    assert all(plan.reads and plan.mode == "beside" for plan in plans(200, rows=1))
+    policy.cost.exploration.overlapped = 0
+    tried = plans(3 * (LENDING_FIRST + 1))
+    assert all(plan.reads for plan in tried)
+    assert [plan.mode for plan in tried].count("off") == 3
+    policy.cost = lender(1.0, 9.0, 0.1)
+    used = plans(2 * READING_EVERY)
+    assert [plan.reads for plan in used].count(True) == 2
+
+
+def test_times_of_other_numbers_of_rows_are_taken_until_there_are_own_ones():
+    model = trained(0.8, 0.05)
+    assert model.costs(4).wait == model.wait
+    for n in (1, 2, 8):
+        model.saw_pass(4, n, 0.2 * n)
+    for _ in range(30):
+        model.saw_draft(8, 8, 8, 0.4, rows=4)
+    assert model.costs(5).verify(1) == pytest.approx(0.2)
+    assert model.costs(5).wait(8) == model.costs(4).wait(8) == pytest.approx(0.4, rel=0.1)
+    for _ in range(4):
+        model.saw_pass(5, 1, 0.1)
+    assert model.costs(5).verify(1) < 0.14
+    assert model.costs(4).verify(1) == pytest.approx(0.2)
+    assert model.costs(1).wait is model.wait

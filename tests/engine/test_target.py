@@ -146,8 +146,10 @@ def test_layers_that_keep_a_state_are_refused():
         Target(model, lambda request: Prompt(torch.tensor([1])), str, [2])
 
 
-def test_ragged_rows_equal_rows_alone():
-    model, prompt = ZOO["qwen2_5_vl"]()
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "video_llava", "llava_onevision"])
+def test_ragged_rows_equal_rows_alone(name):
+    """Passes through the model's own forward are padded; lean ones leave the padding out."""
+    model, prompt = ZOO[name]()
     target = as_target(model, prompt)
     trees = [DraftTree((20, 21, 22), (-1, 0, 0)), DraftTree.empty(), DraftTree.chain([30])]
     chunks = [Chunk(torch.tensor([11])), Chunk(torch.tensor([12, 13])), Chunk(torch.tensor([14]))]
@@ -161,11 +163,22 @@ def test_ragged_rows_equal_rows_alone():
                 target.extend(cache, slice(row, row + 1), [piece], [DraftTree.empty()])
         return cache
 
-    together = target.extend(prefilled(3), slice(0, 3), chunks, trees).logits
+    layers, cache = (0, 1, -1), prefilled(3)
+    together = target.extend(cache, slice(0, 3), chunks, trees, layers)
+    assert together.width == (4 if name == "qwen2_5_vl" else pytest.approx((4 + 2 + 2) / 3))
     for row in range(3):
-        alone = target.extend(prefilled(1), slice(0, 1), [chunks[row]], [trees[row]]).logits[0]
-        assert together[row].shape == alone.shape
-        assert (together[row] - alone).abs().max() < 1e-12
+        own = prefilled(1)
+        alone = target.extend(own, slice(0, 1), [chunks[row]], [trees[row]], layers)
+        assert together.logits[row].shape == alone.logits[0].shape
+        assert (together.logits[row] - alone.logits[0]).abs().max() < 1e-12
+        for found, expected in zip(together.hidden[row], alone.hidden[0], strict=True):
+            assert found.shape == expected.shape
+            assert (found - expected).abs().max() < 1e-12
+        assert cache.lengths[row] == own.lengths[0]
+        end = own.lengths[0] + len(trees[row])
+        for layer, one in zip(cache.layers, own.layers, strict=True):
+            assert (layer.keys[row, :, :end] - one.keys[0, :, :end]).abs().max() < 1e-12
+            assert (layer.values[row, :, :end] - one.values[0, :, :end]).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("pasts", [(3, 3), (5, 2), (0, 4)])

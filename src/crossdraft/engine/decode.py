@@ -5,6 +5,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 
 from crossdraft.engine.checks import checked
-from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
+from crossdraft.engine.pending import PendingDrafts
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
@@ -83,6 +85,7 @@ class Decoder(RequestQueue):
         self.prefixes = prefixes or PrefixCache(0)
         self.fronts = fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
+        self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
         self._reading: Reading | None = None
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
@@ -112,7 +115,7 @@ class Decoder(RequestQueue):
             self._leave()
             if self._live:
                 try:
-                    self._round(self._live)
+                    self._round()
                 except Exception as error:
                     log.exception("A round failed; its requests end.")
                     for state in self._live:
@@ -205,7 +208,9 @@ class Decoder(RequestQueue):
     def _start_drafter(self, state: RequestState) -> None:
         target = self.target
         asked = for_drafter(state.request, target.defaults.most(target.context))
-        self.drafter.start(state, asked, self.policy, state.provisional(target), others=self._between_rounds)
+        rows = min(self.cache.max_rows, len(self._live) + len(self._waiting) + 1)
+        on_token, others = state.provisional(target), self._between_rounds
+        state.read_overlapped = self.drafter.start(state, asked, self.policy, on_token, others=others, rows=rows)
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
         """What the target sees, for the drafter, which begins now if it has not yet."""
@@ -292,9 +297,11 @@ class Decoder(RequestQueue):
         def ride_along() -> RideAlong:
             nonlocal draft
             ledger.at_last_piece(len(prompt))
+            if not reading.chunked and not len(known.prefix):
+                policy.saw_reading(time.perf_counter() - reading.began, overlapped=state.read_overlapped)
             draft = drafter.collect(state)
             policy.saw_hidden_draft(draft, drafter.waited_s)
-            draft = self._checked(draft, state, policy.hidden_nodes, hidden=True)
+            draft = self._checked(draft, policy.hidden_nodes, state, hidden=True)
             ledger.rides_along()
             return draft.input_tree, draft.probe_embeds
 
@@ -310,23 +317,34 @@ class Decoder(RequestQueue):
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)
 
-    def _round(self, states: list[RequestState]) -> None:
-        """Propose → verify → commit → emit, for all live requests in one target pass."""
+    def _round(self) -> None:
+        """Propose → verify → commit → emit, in one target pass for all live requests, or for every other half."""
+        rows, count = self._next_rows(), len(self._live)
+        states, meanwhile = self._live[rows], [*self._live[: rows.start], *self._live[rows.stop :]]
+        tokens = sum(len(state.tokens) for state in states)
         with round_of(states) as times:
-            drafts = self._propose(states)
+            drafts = self._propose(states, meanwhile)
             trees, embeds = [draft.input_tree for draft in drafts], [draft.probe_embeds for draft in drafts]
             times.drafted()
-            roots, rows = [Chunk(torch.tensor([state.root])) for state in states], slice(0, len(states))
+            roots = [Chunk(torch.tensor([state.root])) for state in states]
             layers = self.drafter.needs.hidden_layers
             both = None if any(one is not None for one in embeds) else self._shared(rows, roots, trees, layers)
             out = both[0] if both is not None else self.target.extend(self.cache, rows, roots, trees, layers, embeds)
             times.verified(out, trees)
             self._commit(states, drafts, out, [1] * len(states), Origin.DRAFTED)
-        width = 1 + max(map(len, trees))
         if both is None:
-            self.policy.saw_verify(len(states), width, out.seconds)
+            self.policy.saw_verify(len(states), out.width, out.seconds)
             self.chunks.round_s.add(times.seconds)
-        self._read_chunk(None if both is None else both[1], self.policy.pass_s(len(states), width))
+            self.policy.saw_round(count, times.seconds, sum(len(state.tokens) for state in states) - tokens)
+        self._read_chunk(None if both is None else both[1], self.policy.pass_s(len(states), out.width))
+
+    def _next_rows(self) -> slice:
+        """Rows of the next round: all, or one half and then the other, each drafted for while the other is verified."""
+        count = len(self._live)
+        if not self.drafter.elsewhere or not self.policy.alternates(count):
+            return slice(0, count)
+        self._second_half, middle = not self._second_half, (count + 1) // 2
+        return slice(middle, count) if self._second_half else slice(0, middle)
 
     def _shared(
         self, rows: slice, roots: Sequence[Chunk], trees: Sequence[DraftTree], layers: Sequence[int]
@@ -353,22 +371,17 @@ class Decoder(RequestQueue):
             reading.close()
             self._give_up(reading.state.job, reading.state, error)
 
-    def _propose(self, states: Sequence[RequestState]) -> list[Draft]:
-        """A draft for every request, as far as it pays."""
-        asked: list[tuple[RequestState, Budget]] = []
-        for state in filter(self.drafter.drafts_for, states):
-            plan = self.policy.plan_round(state, len(states))
-            self.policy.began_round(state, plan)
-            if plan.budget.nodes > 0:
-                asked.append((state, plan.budget))
-        drafts = self.drafter.propose([state for state, _ in asked], [budget for _, budget in asked])
-        found: dict[int, Draft] = {}
-        for (state, budget), draft in zip(asked, drafts, strict=True):
-            self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s)
-            found[state.request_id] = self._checked(draft, state, budget.nodes, len(states))
-        return [found.get(state.request_id, NOTHING) for state in states]
+    def _propose(self, states: Sequence[RequestState], meanwhile: Sequence[RequestState]) -> list[Draft]:
+        """A draft for every request, as far as it pays; others are drafted for while these are verified."""
+        self._drafts.ask(states)
+        taken = [self._drafts.take(state) for state in states]
+        self._drafts.ask(meanwhile)
+        return [
+            NOTHING if one is None else self._checked(*one, state, len(states))
+            for one, state in zip(taken, states, strict=True)
+        ]
 
-    def _checked(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
+    def _checked(self, draft: Draft, nodes: int, state: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
         """What of a draft the target verifies: what it can read, what is worth its rows, at most so many nodes."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
@@ -440,6 +453,7 @@ class Decoder(RequestQueue):
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""
         state.end()
+        self._drafts.drop(state)
         read_wait_s = self.drafter.end(state)
         if state.tokens:
             self.policy.saw_answer(len(state.tokens), read_wait_s)

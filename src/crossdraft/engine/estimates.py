@@ -6,11 +6,12 @@ All estimates forget, since a running system changes; nothing but `add`, `saw_â€
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
 ARRIVAL_PRIOR = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
+PRIOR_POINTS = 2.0  # weight of what was measured under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
 # Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
 PROBE_FIRST, PROBE_LAST = 4, 256
@@ -18,6 +19,9 @@ PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
+LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
+# Rounds of a trial of another way, and from one trial to the next: at first, and at most, while they fail.
+TRIAL, TRIAL_FIRST, TRIAL_LAST = 8, 32, 512
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
@@ -75,6 +79,12 @@ class LinearFit:
         for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
             setattr(self, name, getattr(self, name) * self.decay + value)
 
+    def as_prior(self) -> "LinearFit":
+        """A copy for something similar: it weighs little against what is measured there."""
+        share = min(1.0, PRIOR_POINTS / self.w) if self.w else 0.0
+        sums = {name: share * getattr(self, name) for name in ("w", "x", "y", "xx", "xy")}
+        return replace(self, **sums)
+
     @property
     def slope(self) -> float:
         """b, never negative: more is not faster."""
@@ -104,6 +114,11 @@ class Ema:
         self.weight = self.weight * self.decay + 1
         self.total = self.total * self.decay + value
 
+    def as_prior(self) -> "Ema":
+        """A copy for something similar: it weighs little against what is measured there."""
+        share = min(1.0, PRIOR_POINTS / self.weight) if self.weight else 0.0
+        return replace(self, weight=share * self.weight, total=share * self.total)
+
     @property
     def value(self) -> float | None:
         """The mean; None before the first value."""
@@ -121,12 +136,16 @@ class PassTimes:
     one: Ema = field(default_factory=Ema)
     wide: LinearFit = field(default_factory=LinearFit)
 
-    def add(self, n: int, seconds: float) -> None:
+    def add(self, n: float, seconds: float) -> None:
         """A pass over n new tokens took so long."""
         if n == 1:
             self.one.add(seconds)
         else:
             self.wide.add(n, seconds)
+
+    def as_prior(self) -> "PassTimes":
+        """A copy for something similar: it weighs little against what is measured there."""
+        return PassTimes(self.one.as_prior(), self.wide.as_prior())
 
     @property
     def slope(self) -> float:
@@ -244,6 +263,7 @@ class Exploration:
     drafted: int = 0  # rounds with a draft since the last without
     unhidden: int = 0  # requests without a hidden draft
     unread: int = 0  # requests that the drafter did not read
+    overlapped: int = 0  # requests that it read while the target did
 
     def levels_asked(self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False) -> int:
         """How many levels to ask for in this round, where so many are planned.
@@ -270,6 +290,10 @@ class Exploration:
         """Whether the drafter reads the next request even if that does not seem to pay."""
         return self.unread + 1 >= READING_EVERY
 
+    def tries_lending(self, *, known: bool) -> bool:
+        """Whether the drafter lets the target read the next request alone, to see what that takes (`known`)."""
+        return self.overlapped >= (LENDING_EVERY if known else LENDING_FIRST)
+
     def began_round(self, planned: int, asked: int) -> None:
         """A round is under way in which so many levels were planned, and so many are asked for."""
         if planned:
@@ -283,7 +307,48 @@ class Exploration:
     def began_request(self, mode: str, *, reads: bool) -> None:
         """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
         self.unread = 0 if reads else self.unread + 1
+        self.overlapped = self.overlapped + 1 if reads and mode != "off" else 0
         self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
+
+
+@dataclass
+class FasterWay:
+    """Which of two ways takes less time for a token: both are used for a while, then the slower one now and then.
+
+    Args:
+        usual: the way in use, but for trials of the other one.
+        left: rounds until that changes.
+        gap: from one trial to the next; it doubles as long as they fail.
+    """
+
+    usual: bool = False
+    left: int = TRIAL
+    gap: int = TRIAL_FIRST
+    tries: bool = False
+    seconds: dict[bool, Ema] = field(default_factory=lambda: {False: Ema(decay=0.95), True: Ema(decay=0.95)})
+    tokens: dict[bool, Ema] = field(default_factory=lambda: {False: Ema(decay=0.95), True: Ema(decay=0.95)})
+
+    @property
+    def now(self) -> bool:
+        """The way of the next round."""
+        return self.usual is not self.tries
+
+    def add(self, seconds: float, tokens: int) -> None:
+        """A round of the way that is in use took so long for so many tokens."""
+        self.seconds[self.now].add(seconds)
+        self.tokens[self.now].add(tokens)
+        self.left -= 1
+        if self.left > 0:
+            return
+        if self.tries and self._token_s(self.now) < self._token_s(self.usual):
+            self.usual, self.gap = self.now, TRIAL_FIRST
+        elif self.tries:
+            self.gap = min(TRIAL_LAST, 2 * self.gap)
+        self.tries = not self.tries
+        self.left = TRIAL if self.tries else self.gap
+
+    def _token_s(self, way: bool) -> float:
+        return (self.seconds[way].value or 0.0) / max(1e-9, self.tokens[way].value or 0.0)
 
 
 def sane(value: float) -> float:

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Request
@@ -47,6 +47,11 @@ class GuardedDrafter:
         """What the drafter consumes; nothing while there is none."""
         return NO_NEEDS if self.runner is None else self.runner.needs
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it drafts in another process, or in part."""
+        return self.runner is not None and self.runner.remote
+
     def spare_cores(self) -> tuple[int, ...]:
         """CPU cores of the drafter's own, while it has nothing to do."""
         return () if self.runner is None else self.runner.spare_cores()
@@ -69,10 +74,15 @@ class GuardedDrafter:
         on_token: OnToken | None,
         *,
         others: bool = False,
-    ) -> None:
+        rows: int = 1,
+    ) -> bool:
         """See `DraftRunner.start`; the policy says whether the drafter reads the request, and how it drafts hidden.
 
-        In this process it reads nothing yet where it would hold others who are answered (`others`).
+        In this process it reads nothing yet where it would hold others who are answered (`others`). `rows` requests
+        are to share its rounds.
+
+        Returns:
+            whether a drafter elsewhere works while the target reads.
         """
         if self.supervisor.absence is not None:
             state.drafter_error = self.supervisor.absence
@@ -80,19 +90,21 @@ class GuardedDrafter:
         self._live.append(state)
         runner = self.runner
         if runner is None:
-            return
+            return False
         # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
         rounds = request.known and (runner.remote or runner.hidden == "auto")
         rounds = rounds or (others and not runner.remote)
-        plan = policy.plan_request(request, "off" if rounds else runner.hidden, learns=runner.needs.learns)
+        hidden, shared = "off" if rounds else runner.hidden, rows if runner.remote else 1
+        plan = policy.plan_request(request, hidden, learns=runner.needs.learns, rows=shared)
         policy.began_request(plan)
         if not plan.reads:
-            return
+            return False
         state.drafter = runner
         if runner.needs.visual:
             state.visual_features = Future()
         request = replace(request, visual_features=state.visual_features)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
+        return runner.remote and plan.mode != "off"
 
     def show(self, state: RequestState, target: Target, encoded: Encoded) -> None:
         """What the target sees, for a drafter that asked for it."""
@@ -110,14 +122,19 @@ class GuardedDrafter:
             return None
         return self._call([state], "hidden_work", state.request_id)[0]
 
-    def propose(self, states: Sequence[RequestState], budgets: Sequence[Budget]) -> list[Draft]:
-        """See `DraftRunner.propose`; [len(states)] drafts, whatever came."""
-        if not states:
-            return []
-        made, waited_s = self._call(states, "propose", [state.request_id for state in states], budgets)
-        self.waited_s = waited_s / len(states)
-        drafts = made or [NOTHING] * len(states)
-        return [self._unless_refused(draft, state) for draft, state in zip(drafts, states, strict=True)]
+    def ask(self, states: Sequence[RequestState], budgets: Sequence[Budget]) -> Proposal:
+        """See `DraftRunner.ask`; what is returned waits for [len(states)] drafts, whatever comes."""
+        ids = [state.request_id for state in states]
+        begun, began_s = self._call(states, "ask", ids, budgets)
+
+        def wait() -> list[Draft]:
+            known = [state for state in states if self.knows(state)]
+            made, waited_s = self._wait(known, begun) if begun is not None else (None, 0.0)
+            self.waited_s = (began_s + waited_s) / max(1, len(states))
+            drafts = zip(made or [NOTHING] * len(states), states, strict=True)
+            return [self._unless_refused(draft, state) if state in known else NOTHING for draft, state in drafts]
+
+        return wait
 
     def commit(self, states: Sequence[RequestState], outputs: Sequence[VerifyOutput]) -> None:
         """See `DraftRunner.commit`."""
@@ -148,12 +165,16 @@ class GuardedDrafter:
 
     def _call(self, states: Sequence[RequestState], name: str, *arguments: object) -> tuple[Any, float]:
         """What the runner's method returns, `None` if there is no drafter; seconds waited, reading left out."""
+        return self._wait(states, lambda: getattr(self.runner, name)(*arguments))
+
+    def _wait(self, states: Sequence[RequestState], work: Callable[[], Any]) -> tuple[Any, float]:
+        """`_call` of some work of the runner."""
         runner = self.runner
         if runner is None or not any(self.drafts_for(state) for state in states):
             return None, 0.0
         start = time.perf_counter()
         try:
-            result = getattr(runner, name)(*arguments)
+            result = work()
             spans, read_s = runner.drain()
         except Exception as error:
             why = str(error).rstrip(".")

@@ -18,6 +18,7 @@ from crossdraft.engine.estimates import (
     AcceptanceByDepth,
     Ema,
     Exploration,
+    FasterWay,
     LinearFit,
     PassTimes,
     RequestDifficulty,
@@ -59,6 +60,23 @@ def _ridge_fit() -> LinearFit:
     return LinearFit(ridge=64.0)
 
 
+def _wait_fit() -> LinearFit:
+    return LinearFit(anchor=2.0)
+
+
+@dataclass
+class RoundCosts:
+    """What rounds take that some requests share, by request: each pays its part.
+
+    Args:
+        verify: V, tokens of a row -> seconds.
+        wait: W, levels drafted -> seconds that the target waits for them.
+    """
+
+    verify: PassTimes = field(default_factory=PassTimes)
+    wait: LinearFit = field(default_factory=_wait_fit)
+
+
 @dataclass
 class CostModel:
     """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
@@ -68,7 +86,7 @@ class CostModel:
     """
 
     verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
-    wait: LinearFit = field(default_factory=lambda: LinearFit(anchor=2.0))  # levels drafted -> seconds waited
+    wait: LinearFit = field(default_factory=_wait_fit)  # levels drafted -> seconds waited, likewise
     wait_hidden: LinearFit = field(default_factory=_ridge_fit)  # nodes of a hidden draft -> seconds
     ride: LinearFit = field(default_factory=_ridge_fit)  # tokens of the ride-along pass -> seconds
     width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
@@ -77,32 +95,54 @@ class CostModel:
     draft_read: Ema = field(default_factory=Ema)  # the drafter's
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    # The target's reading of the last prompts: alone, and while a drafter elsewhere worked, with cores and a bandwidth
+    # that the target could use.
+    read_alone: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    read_overlapped: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     length: Ema = field(default_factory=Ema)  # tokens of an answer
     contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
     # The power that makes drafters' own probabilities true.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
-    shared: dict[int, PassTimes] = field(default_factory=dict)  # rows -> a pass's time by row
+    shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)  # by rows of a pass and `alternates`
+    alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
+    ways: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether to alternate
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
-    def passes(self, rows: int) -> PassTimes:
-        """V(n) of a pass that `rows` requests share, by request: each pays its part of it."""
-        return self.verify if rows == 1 else self.shared.get(rows, PassTimes())
+    def costs(self, rows: int) -> RoundCosts:
+        """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do."""
+        if rows == 1 and not self.alternates:
+            return RoundCosts(self.verify, self.wait)
+        if (found := self.shared.get((rows, self.alternates))) is not None:
+            return found
+        known = [number for number, alternates in self.shared if alternates is self.alternates]
+        if not known:
+            return RoundCosts(wait=self.wait)
+        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates]
 
-    def saw_pass(self, rows: int, n: int, seconds: float) -> None:
-        """A pass that `rows` requests shared, of at most n tokens each, took so long by request."""
-        (self.verify if rows == 1 else self.shared.setdefault(rows, PassTimes())).add(n, seconds)
+    def _seen(self, rows: int) -> RoundCosts:
+        """`costs` to be added to; they begin as what was taken for them."""
+        if (rows, self.alternates) not in self.shared and (rows > 1 or self.alternates):
+            near = self.costs(rows)
+            self.shared[rows, self.alternates] = RoundCosts(near.verify.as_prior(), near.wait.as_prior())
+        return self.costs(rows)
 
-    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float) -> None:
-        """The target waited so long for a round's draft of at most `asked` levels."""
-        if not depth and waited < FREE * self.verify(1):
+    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
+        """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
+        self._seen(rows).verify.add(n, seconds)
+
+    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
+        """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels."""
+        one = self.costs(rows).verify(1)
+        if not depth and waited < FREE * one:
             return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
-        if usual := max(self.wait(depth), self.verify(1)):  # else it is the first, of a drafter that is not warm yet
-            self.wait.add(depth, min(waited, OUTLIER * usual))
+        wait = self._seen(rows).wait
+        if usual := max(wait(depth), one):  # else it is the first, of a drafter that is not warm yet
+            wait.add(depth, min(waited, OUTLIER * usual))
         self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
@@ -134,9 +174,10 @@ class CostModel:
         Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
         pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
         """
-        verify, width = self.passes(rows), self.width.value or 1.0
+        costs, width = self.costs(rows), self.width.value or 1.0
+        verify, wait = costs.verify, costs.wait
         t = verify(1)
-        if not t or not self.wait.w:
+        if not t or not wait.w:
             return Plan(limit, t)
         best, expected, path_prob, sent = Plan(0, t), 1.0, 1.0, 0.0
         levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
@@ -144,7 +185,7 @@ class CostModel:
             path_prob *= rate**request.value
             expected += path_prob * arrives
             sent += arrives
-            token_s = (self.wait(sent) + verify(1 + width * sent + probes)) / expected
+            token_s = (wait(sent) + verify(1 + width * sent + probes)) / expected
             if token_s < best.token_s:
                 best = Plan(gamma, token_s)
         return best
@@ -162,7 +203,7 @@ class CostModel:
 
         Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
         """
-        t = self.passes(rows)(1)
+        t = self.costs(rows).verify(1)
         rates = [rate**request.value for rate in self.rounds.rates(levels)]
         return t * max(1.0, expected_accepted(rates)) if t else None
 
@@ -172,9 +213,10 @@ class CostModel:
         An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
         the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
         """
-        if not token_s or not self.wait.w:
+        costs = self.costs(rows)
+        if not token_s or not costs.wait.w:
             return 0.0
-        cost = self.wait.slope / (self.width.value or 1.0) + self.passes(rows).slope
+        cost = costs.wait.slope / (self.width.value or 1.0) + costs.verify.slope
         return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * request.value)))
 
     def worthwhile(
@@ -210,7 +252,7 @@ class CostModel:
 
     def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
         """Of a node that repays its row of the pass: dV/dn over the time of a token; 0 while nothing is known."""
-        verify = self.passes(rows)
+        verify = self.costs(rows).verify
         token_s = self.token_s or verify(1)
         slope = self.ride.slope or verify.slope if hidden else verify.slope
         return slope / token_s if token_s else 0.0
@@ -223,18 +265,35 @@ class CostModel:
     def reading_pays(self, most: int) -> bool:
         """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
 
-        A drafter elsewhere reads while the target does, and is not waited for. On a shared core or device an answer of
-        N tokens gains N·(t − token_s) in its rounds and a·token_s from the hidden draft. Now and then one is read all
-        the same, to see whether this has changed.
+        Now and then one is read all the same, to see whether this has changed.
         """
-        t, length = self.verify(1), self.length.value
-        if not t or length is None or len(self.read_waits) < READINGS:
+        if not self.verify(1) or self.length.value is None or len(self.read_waits) < READINGS:
             return True
-        token_s = self.plan(16, RequestDifficulty()).token_s
-        gained = max(0.0, t - token_s) * min(length, most)
-        gained += sum(self.hidden.path_probs(16)) * token_s
-        pays = min(self.read_waits) <= gained + READING_LOSS * t
+        pays = min(self.read_waits) <= self._drafting_gain(most) + READING_LOSS * self.verify(1)
         return pays or self.exploration.tries_reading
+
+    def lending_pays(self, most: int, rows: int) -> bool:
+        """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.
+
+        So it is where many share a pass: a token that is drafted saves each of them little of it.
+        """
+        if rows == 1 or not self.lending_known or self.length.value is None or not self.costs(rows).verify(1):
+            return False
+        return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
+
+    @property
+    def lending_known(self) -> bool:
+        """Whether it was seen often enough what a drafter's work costs the target's reading."""
+        return min(len(self.read_alone), len(self.read_overlapped)) == READINGS
+
+    def _drafting_gain(self, most: int, rows: int = 1) -> float:
+        """Seconds that drafts save an answer of at most so many tokens, where so many rows share a pass.
+
+        Of N tokens N·(t − token_s) in its rounds, and a·token_s of the hidden draft.
+        """
+        t, token_s = self.costs(rows).verify(1), self.plan(16, RequestDifficulty(), rows).token_s
+        gained = max(0.0, t - token_s) * min(self.length.value or 0.0, most)
+        return gained + sum(self.hidden.path_probs(16)) * token_s
 
     def hiding(self, nodes: int) -> str:
         """On one shared device: draft `before` the prefill, during it (`beside`), or not for it at all (`off`).
@@ -323,19 +382,26 @@ class SpeculationPolicy:
         self.adaptive = adaptive
 
     @harmless(RequestPlan)
-    def plan_request(self, request: Request, hidden: str, *, learns: bool) -> RequestPlan:
+    def plan_request(self, request: Request, hidden: str, *, learns: bool, rows: int = 1) -> RequestPlan:
         """The drafter's part in an answer before the rounds.
 
         Args:
             request: what is asked.
             hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
             learns: it reads every request, to learn from it.
+            rows: requests that are to share its rounds, where a drafter elsewhere may leave its cores to the target.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
             nodes = cost.hidden_nodes(nodes)
-        reads = learns or not self.adaptive or cost.reading_pays(request.token_limit)
-        return RequestPlan(reads, cost.hiding(nodes) if hidden == "auto" else hidden, nodes)
+        mode = cost.hiding(nodes) if hidden == "auto" else hidden
+        if learns or not self.adaptive:
+            return RequestPlan(True, mode, nodes)
+        if cost.lending_pays(request.token_limit, rows) and not cost.exploration.tries_reading:
+            return RequestPlan(False)
+        if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
+            mode = "off"
+        return RequestPlan(cost.reading_pays(request.token_limit), mode, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
@@ -368,11 +434,24 @@ class SpeculationPolicy:
         return draft.first(nodes)
 
     @harmless(lambda: 0.0)
-    def pass_s(self, rows: int, tokens: int) -> float:
+    def pass_s(self, rows: int, tokens: float) -> float:
         """Seconds of a pass over so many tokens in each of so many rows; 0 while nothing is known."""
-        return rows * self.cost.passes(rows)(tokens)
+        return rows * self.cost.costs(rows).verify(tokens)
+
+    @harmless(lambda: False)
+    def alternates(self, requests: int) -> bool:
+        """Whether a drafter elsewhere drafts for one half of so many requests while the other half is verified."""
+        cost = self.cost
+        cost.alternates = requests > 1 and cost.ways.setdefault(requests.bit_length(), FasterWay()).now
+        return cost.alternates
 
     # -- what is observed ----------------------------------------------------------------------------------------
+
+    @harmless(lambda: None)
+    def saw_round(self, requests: int, seconds: float, tokens: int) -> None:
+        """A round of so many live requests, or of half of them, took so long for so many tokens."""
+        if (way := self.cost.ways.get(requests.bit_length())) is not None and way.now is self.cost.alternates:
+            way.add(seconds, tokens)
 
     @harmless(lambda: None)
     def began_request(self, plan: RequestPlan) -> None:
@@ -390,10 +469,10 @@ class SpeculationPolicy:
             state.difficulty.forget()
 
     @harmless(lambda: None)
-    def saw_draft(self, draft: Draft, nodes: int, waited_s: float) -> None:
-        """A round's draft of at most so many nodes came after so many seconds."""
+    def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
+        """A draft of at most so many nodes, for a round of so many rows, came after so many seconds by request."""
         if draft.refusal is None:
-            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s)
+            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s, rows)
 
     @harmless(lambda: None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
@@ -402,8 +481,8 @@ class SpeculationPolicy:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
 
     @harmless(lambda: None)
-    def saw_verify(self, rows: int, tokens: int, seconds: float) -> None:
-        """A pass over at most so many tokens a row took so long."""
+    def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
+        """A pass over so many tokens a row, on average, took so long."""
         self.cost.saw_pass(rows, tokens, seconds / rows)
 
     @harmless(lambda: None)
@@ -426,6 +505,11 @@ class SpeculationPolicy:
         self.cost.length.add(tokens)
         if read_wait_s is not None:
             self.cost.read_waits.append(read_wait_s)
+
+    @harmless(lambda: None)
+    def saw_reading(self, seconds: float, *, overlapped: bool) -> None:
+        """The target read a prompt in so many seconds, while a drafter elsewhere worked (`overlapped`) or not."""
+        (self.cost.read_overlapped if overlapped else self.cost.read_alone).append(seconds)
 
     @harmless(lambda: None)
     def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:

@@ -6,6 +6,7 @@ the pass of a round, where passes are lean (Sarathi-Serve, Agrawal et al. 2024).
 to be cut: while others are answered a second thread does them.
 """
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -90,6 +91,7 @@ class Reading:
         self.encoded: Encoded = {}
         self.again = bool(state.tokens)
         self.rope_delta = 0
+        self.began = time.perf_counter()
         self.chunked = False  # whether any of it was read while others were answered
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()

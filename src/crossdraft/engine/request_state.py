@@ -59,6 +59,7 @@ class RequestState:
         self.rule = rule
         self.drafter: DraftRunner[Any] | None = None  # what drafts for it, until that is lost or gives up
         self.drafter_error: str | None = None  # why it did
+        self.read_overlapped = False  # whether a drafter elsewhere works while the target reads it
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless))
         self.stats.queued_s = self.ledger.started - job.asked

@@ -131,6 +131,7 @@ RideAlong = tuple[DraftTree, Tensor | None]
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 NO_TREE: RideAlong = (DraftTree.empty(), None)
 NO_PREFIX = KVPrefix()
+MOST_REAL = 0.9  # of a pass; where more of it is padding it is left out
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class TargetOut:
         logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
         began, done: where the model's own forward begins and ends in the device's work.
+        width: tokens of a row that were computed, padding included; their mean where it is left out.
 
     The pass is launched, and may not be done yet: on a GPU whoever reads a time, or acts on its end, waits for `done`.
     """
@@ -149,6 +151,7 @@ class TargetOut:
     hidden: list[tuple[Tensor, ...]]
     began: Mark
     done: Mark
+    width: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -237,6 +240,33 @@ def _by_row(
         logits.append(scores[row, first : first + 1 + len(tree)])
         hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
     return logits, hidden
+
+
+def _real_tokens(sizes: Sequence[int], width: int) -> Tensor:
+    """[m] where the tokens of rows of these sizes stand among all that are padded to one width.
+
+    >>> _real_tokens([1, 2], 3)
+    tensor([0, 3, 4])
+    """
+    return torch.cat([torch.arange(row * width, row * width + size) for row, size in enumerate(sizes)])
+
+
+def _by_size(
+    cache: KVCache,
+    rows: slice,
+    chunks: Sequence[Chunk],
+    trees: Sequence[DraftTree],
+    scores: Tensor,
+    states: Sequence[Tensor],
+    capture: Sequence[int],
+) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
+    """As `_by_row`, of scores [1, tokens, V] and states [1, tokens, h] in which no row is padded."""
+    sizes = [len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True)]
+    logits = [one[len(chunk.tokens) - 1 :] for one, chunk in zip(scores[0].split(sizes), chunks, strict=True)]
+    layers = [states[layer][0].split(sizes) for layer in capture]
+    for row, chunk in enumerate(chunks, rows.start):
+        cache.advance(row, len(chunk.tokens))
+    return logits, [tuple(layer[row] for layer in layers) for row in range(len(sizes))]
 
 
 class Target:
@@ -512,6 +542,13 @@ class Target:
         if ours and self._static is not None and static is not None and isinstance(cache, StaticKVCache):
             scores, states = self._static(ids, positions, mask, cache, keys)
         elif ours and self._lean is not None and self._lean.usable and not chunks[0].encoded:
+            if self.device.type == "cpu" and sum(sizes) < MOST_REAL * len(sizes) * width:
+                # Not on a GPU: padding is cheap there, and another number of tokens a pass is not.
+                real = _real_tokens(sizes, width)
+                read = self._lean.text.embed_tokens(ids) if embeds is None else embeds
+                (packed,) = self._lean.together([PassPart(read, positions, mask, cache, real=real)])
+                found = _by_size(cache, rows, chunks, trees, self._lean.head(packed[-1]), packed, capture)
+                return TargetOut(*found, began, self.clock.mark(), sum(sizes) / len(sizes))
             scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
             arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
@@ -521,7 +558,7 @@ class Target:
             scores, states = out.logits, out.hidden_states
         done = self.clock.mark()
         logits, hidden = _by_row(cache, rows, chunks, trees, scores, width - kept, states, capture)
-        return TargetOut(logits, hidden, began, done)
+        return TargetOut(logits, hidden, began, done, width)
 
     def _static_width(self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], width: int) -> int | None:
         """The padded width of a pass that a compiled function does; `None` if it goes the ordinary way."""
@@ -589,7 +626,8 @@ class Target:
             if isinstance(mask, dict):
                 return None
             read = embeds if own is other else lean.text.embed_tokens(ids)
-            parts.append(PassPart(read, positions, mask, own, fill=own is other))
+            real = None if own is other else _real_tokens(sizes, width).to(self.device)
+            parts.append(PassPart(read, positions, mask, own, fill=own is other, real=real))
         began = self.clock.mark()
         states, front = lean.together(parts)
         scores = lean.head(states[-1])
@@ -598,7 +636,8 @@ class Target:
         filled = tuple(front[layer][0] for layer in extra.capture)
         nothing = torch.empty(0, self.vocab_size, device=self.device)
         read_out = TargetOut([nothing], [filled], began, done)
-        return TargetOut(*_by_row(cache, rows, chunks, trees, scores, 0, states, capture), began, done), read_out
+        mean = sum(sizes) / len(sizes)
+        return TargetOut(*_by_size(cache, rows, chunks, trees, scores, states, capture), began, done, mean), read_out
 
     def _inputs(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int

@@ -167,7 +167,7 @@ def test_nothing_is_prepared_for_while_the_target_reads(factory, requests):
         assert {span.name for span in runner.drain()[0]} == {"read", "hidden draft"}
         assert until(drafter.spare_cores)
         runner.commit([0], [VerifyOutput((), (9,))])
-        runner.propose([0], [Budget(4)])
+        runner.ask([0], [Budget(4)])()
         assert "ahead" in {span.name for span in runner.drain()[0]}
     finally:
         drafter.close()
@@ -182,15 +182,15 @@ def until(done) -> bool:
 
 def test_where_nothing_is_ready_nobody_is_asked(process, runner, requests):
     runner.start(0, requests[0], 4, "beside")
-    assert len(runner.propose([0], [Budget(4, wait_s=0.0)])[0].tree) == 0  # it still reads
+    assert len(runner.ask([0], [Budget(4, wait_s=0.0)])()[0].tree) == 0  # it still reads
     runner.collect(0)
     runner.commit([0], [VerifyOutput((), (9,))])
     state_of(runner).prepared = {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}
     serial = process._serial
-    assert len(runner.propose([0], [Budget(4, wait_s=0.0)])[0].tree) == 0
+    assert len(runner.ask([0], [Budget(4, wait_s=0.0)])()[0].tree) == 0
     assert process._serial == serial  # no question was sent
     state_of(runner).prepared = {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}
-    assert runner.propose([0], [Budget(1, wait_s=0.0)])[0].tree == DraftTree.chain([4])
+    assert runner.ask([0], [Budget(1, wait_s=0.0)])()[0].tree == DraftTree.chain([4])
 
 
 def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool:
@@ -203,7 +203,7 @@ def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool
     first = unpack_draft(reply if late else pack_draft(runner.collect(0))).tree.tokens
     assert len(first) > 2
     runner.commit([0], [VerifyOutput((0,) if not late else (), first[:1])])
-    after = runner.propose([0], [Budget(nodes)])[0].tree.tokens
+    after = runner.ask([0], [Budget(nodes)])()[0].tree.tokens
     runner.end([0])
     return after[: len(first) - 1] == first[1:]
 
@@ -307,7 +307,7 @@ def test_a_long_prefill_does_not_make_a_drafter_hang(process, runner, requests):
     assert len(runner.collect(0).tree) == 0
     os.kill(process.pid, signal.SIGCONT)
     process.drafter_timeout_s = 60
-    while not len(runner.propose([0], [Budget(3)])[0].tree):
+    while not len(runner.ask([0], [Budget(3)])()[0].tree):
         time.sleep(0.05)
 
 
@@ -367,7 +367,7 @@ def test_a_stale_reply_is_dropped(runner, requests):
     runner.start(0, requests[0], 4, "beside")
     runner.start(1, requests[1], 6, "beside")
     assert len(runner.collect(1).tree) <= 6
-    assert len(runner.propose([1], [Budget(3)])[0].tree) == 3
+    assert len(runner.ask([1], [Budget(3)])()[0].tree) == 3
 
 
 def heavy(request: Request) -> Request:
@@ -388,7 +388,7 @@ def test_a_large_request_is_not_waited_for(process, runner, requests):
     os.kill(process.pid, signal.SIGCONT)
     assert not held
     assert len(runner.collect(0).tree) <= 4
-    assert len(runner.propose([0], [Budget(4)])[0].tree) > 0
+    assert len(runner.ask([0], [Budget(4)])()[0].tree) > 0
 
 
 def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it(process, runner, requests):
@@ -410,7 +410,7 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
     runner.end([0])
     runner.start(1, requests[1], 4, "beside")
     runner.collect(1)
-    assert len(runner.propose([1], [Budget(3)])[0].tree) == 3
+    assert len(runner.ask([1], [Budget(3)])()[0].tree) == 3
 
 
 def test_a_child_that_takes_nothing_is_given_up(process, runner, requests, monkeypatch):
@@ -428,13 +428,13 @@ def test_a_draft_is_waited_for_as_long_as_it_can_save(process, runner, requests)
     runner.collect(0)
     runner.commit([0], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
-    assert runner.propose([0], [Budget(3, wait_s=0.05)])[0] == Draft(DraftTree.empty())
+    assert runner.ask([0], [Budget(3, wait_s=0.05)])()[0] == Draft(DraftTree.empty())
     serial = process._serial
-    assert runner.propose([0], [Budget(3, wait_s=30.0)])[0] == Draft(DraftTree.empty())
+    assert runner.ask([0], [Budget(3, wait_s=30.0)])()[0] == Draft(DraftTree.empty())
     assert process._serial == serial  # nobody was asked, nobody was waited for
     runner.commit([0], [VerifyOutput((), (8,))])
     os.kill(process.pid, signal.SIGCONT)
-    while not len(runner.propose([0], [Budget(3)])[0].tree):
+    while not len(runner.ask([0], [Budget(3)])()[0].tree):
         time.sleep(0.01)
     assert process._serial == serial + 1
 
@@ -448,11 +448,11 @@ def test_what_was_drawn_and_came_too_late_ends_drafting_for_that_request(process
         runner.collect(request_id)
         runner.commit([request_id], [VerifyOutput((), (9,))])
     os.kill(process.pid, signal.SIGSTOP)
-    drawn, greedy = runner.propose([0, 1], [Budget(3, wait_s=30.0)] * 2)
+    drawn, greedy = runner.ask([0, 1], [Budget(3, wait_s=30.0)] * 2)()
     os.kill(process.pid, signal.SIGCONT)
     assert "came too late" in drawn.refusal
     assert greedy == Draft(DraftTree.empty())
-    assert "came too late" in runner.propose([0], [Budget(3)])[0].refusal
+    assert "came too late" in runner.ask([0], [Budget(3)])()[0].refusal
 
 
 def test_who_is_silent_too_long_is_lost_though_nobody_waits(process, runner, requests):
@@ -476,7 +476,7 @@ def test_a_slow_reader_skips_what_is_over(process, runner, requests):
         runner.end([request_id])
     os.kill(process.pid, signal.SIGCONT)
     runner.start(9, requests[1], 4, "beside")
-    while not len(runner.propose([9], [Budget(3)])[0].tree):
+    while not len(runner.ask([9], [Budget(3)])()[0].tree):
         time.sleep(0.05)
     assert [span.name for span in runner.drain()[0]].count("read") == 1
 
@@ -611,3 +611,22 @@ def test_the_stop_of_one_hidden_draft_does_not_stop_the_next_requests(process, r
     assert until(process.spare_cores)
     process.drain_timeout_s = 60
     assert len(runner.collect(1).tree) == 6
+
+
+def test_drafts_for_some_are_kept_while_others_are_asked_for(process, target, requests):
+    """Replies that came and were not taken yet are dropped for those alone who want none any more."""
+    states = process.begin(requests)
+    budgets = [Budget(4)] * 3
+    alone = [draft.tree for draft in process.propose(states, budgets)]
+    questions = [process.propose_async([state], [budget]) for state, budget in zip(states, budgets, strict=True)]
+    deadline = time.monotonic() + 60
+    while len(process._replies) < 3 and time.monotonic() < deadline:
+        process._sort_all()
+        time.sleep(0.01)
+    last = process.propose_async(states[:1], budgets[:1])
+    began = time.monotonic()
+    assert [question()[0].tree for question in questions[1:]] == alone[1:]
+    assert last()[0].tree == alone[0]
+    assert time.monotonic() - began < 30
+    process.end(states)
+    assert not process._awaited()

@@ -123,7 +123,7 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
     runner.start(1, Request("x"), 0, "beside")  # too short an answer for a hidden draft
     runner.collect(1)
     notes.clear()
-    runner.propose([1], [Budget(4)])
+    runner.ask([1], [Budget(4)])()
     assert notes == [
         ("drafter", "waits for", "target"),
         ("begin", "works on", "drafter"),

@@ -52,10 +52,10 @@ class Fragile(DraftRunner):
         self.broken = self.stopped = self.closed = False
         type(self).made += 1
 
-    def propose(self, request_ids, budgets):
+    def ask(self, request_ids, budgets):
         if self.broken:
             raise DrafterLost("its process ended")
-        return super().propose(request_ids, budgets)
+        return super().ask(request_ids, budgets)
 
     def stop(self):
         self.stopped = True

@@ -33,6 +33,7 @@ class PassPart:
         mask: [B, 1, n, keys] as in a pass of its own.
         cache: its window is open.
         fill: nobody asks for an answer, nor for features of the last layer.
+        real: [m] indices of the tokens among all B·n that are no padding; `None` = all.
     """
 
     embeds: Tensor
@@ -40,6 +41,19 @@ class PassPart:
     mask: Tensor | None
     cache: KVCache
     fill: bool = False
+    real: Tensor | None = None
+
+    def packed(self, states: Tensor) -> Tensor:
+        """[B, n, k] -> [1, m, k], without padding."""
+        flat = states.reshape(1, -1, states.shape[-1])
+        return flat if self.real is None else flat.index_select(1, self.real)
+
+    def padded(self, states: Tensor) -> Tensor:
+        """[1, m, k] -> [B, n, k]."""
+        shape = *self.embeds.shape[:2], states.shape[-1]
+        if self.real is not None:
+            states = states.new_zeros(1, shape[0] * shape[1], shape[2]).index_copy_(1, self.real, states)
+        return states.reshape(shape)
 
 
 class FastDecoder:
@@ -120,23 +134,25 @@ class FastDecoder:
     def together(self, parts: Sequence[PassPart]) -> list[list[Tensor]]:
         """Several passes in one, each over rows of its own cache: they share the layers' matrix products.
 
+        Padding takes part in attention alone.
+
         Returns:
-            of each part its hidden states [B, n, h], as `fill` returns them where nobody asks for more, without logits.
+            of each part its hidden states [1, m, h], as `fill` returns them where nobody asks for more, without logits.
         """
         turns = [self._turn(part.embeds, part.positions) for part in parts]
         biases = [mask_bias(part.embeds, part.mask) for part in parts]
-        states = [[part.embeds] for part in parts]
+        states = [[part.packed(part.embeds)] for part in parts]
         layers = list(self.text.layers)
         for number, layer in enumerate(layers):
             stores = [cast("list[Any]", part.cache.layers)[number] for part in parts]
             active = list(range(len(parts)))
             if layer is layers[-1]:
                 for one in [one for one in active if parts[one].fill]:
-                    normed = rms_norm(layer.input_layernorm, states[one][-1])
+                    normed = rms_norm(layer.input_layernorm, parts[one].padded(states[one][-1]))
                     self._remember(layer.self_attn, stores[one], normed, turns[one])
                     active.remove(one)
             streams = [states[one][-1] for one in active]
-            joint = [(stores[one], turns[one], biases[one]) for one in active]
+            joint = [(parts[one], stores[one], turns[one], biases[one]) for one in active]
             for one, stream in zip(active, self._layer_together(layer, streams, joint), strict=True):
                 states[one].append(stream)
         for part, own in zip(parts, states, strict=True):
@@ -145,31 +161,32 @@ class FastDecoder:
         return states
 
     def _layer_together(
-        self, layer: Any, streams: Sequence[Tensor], parts: Sequence[tuple[Any, tuple[Tensor, Tensor], Tensor | None]]
+        self,
+        layer: Any,
+        streams: Sequence[Tensor],
+        parts: Sequence[tuple[PassPart, Any, tuple[Tensor, Tensor], Tensor | None]],
     ) -> list[Tensor]:
-        """One layer of several parts; of each its store, what its queries are rotated by, and its mask."""
+        """One layer of several parts, [1, m, h] each; with its store, what its queries are rotated by, and its mask."""
         attention, mlp = layer.self_attn, layer.mlp
-        sizes = [stream.shape[0] * stream.shape[1] for stream in streams]
+        sizes = [stream.shape[1] for stream in streams]
         poll()
-        flat = torch.cat([stream.reshape(1, -1, stream.shape[-1]) for stream in streams], 1)
+        flat = torch.cat(list(streams), 1)
         normed = rms_norm(layer.input_layernorm, flat)
         made = [project(normed).split(sizes, 1) for project in (attention.q_proj, attention.k_proj, attention.v_proj)]
         mixed: list[Tensor] = []
-        for stream, (store, turn, bias), *projected in zip(streams, parts, *made, strict=True):
-            query, key, value = (
-                split_heads(one.reshape(*stream.shape[:2], -1), attention.head_dim) for one in projected
-            )
+        for (part, store, turn, bias), *projected in zip(parts, *made, strict=True):
+            query, key, value = (split_heads(part.padded(one), attention.head_dim) for one in projected)
             keys, values = store.update(rotate(key, *turn), value)
-            first = bias is None and stream.shape[1] > 1
+            first = bias is None and query.shape[2] > 1
             found = attend(rotate(query, *turn), keys, values, bias, causal=first, scale=attention.scaling)
-            mixed.append(found.transpose(1, 2).reshape(1, stream.shape[0] * stream.shape[1], -1))
+            mixed.append(part.packed(found.transpose(1, 2).flatten(2)))
         poll()
         flat = flat + attention.o_proj(torch.cat(mixed, 1))
         normed = rms_norm(layer.post_attention_layernorm, flat)
         inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
         poll()
         flat = flat + mlp.down_proj(inner)
-        return [one.reshape(stream.shape) for one, stream in zip(flat.split(sizes, 1), streams, strict=True)]
+        return list(flat.split(sizes, 1))
 
     def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """What queries and keys are rotated by."""

@@ -48,6 +48,7 @@ class ProcessState:
         greedy: whether nothing is drawn.
         launch: of which child: another one does not know it.
         hidden: serial of the question for its hidden draft, until the reply was taken.
+        asked: serial of the question for its next draft, likewise.
         refusal: why there will be no draft for it any more.
         turn: the last verify pass.
         prepared: by the turn that they are for, drafts that came unasked.
@@ -58,6 +59,7 @@ class ProcessState:
     greedy: bool
     launch: int
     hidden: int | None = None
+    asked: int | None = None
     refusal: str | None = None
     turn: Turn | None = None
     prepared: dict[Turn, Any] = field(default_factory=dict)
@@ -193,7 +195,7 @@ class ProcessDrafter:
         self._send(("commit", (missed, [(s.key, o.path, o.tokens, o.probe_top, s.waits) for s, o in known])))
 
     def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
-        forks = [replace(state, key=next(self._keys), prepared={}, hidden=None) for state in states]
+        forks = [replace(state, key=next(self._keys), prepared={}, hidden=None, asked=None) for state in states]
         pairs = [(s.key, f.key) for s, f in zip(states, forks, strict=True) if self._mine(s)]
         self._send(("fork", pairs))
         for fork in forks:  # a copy is dropped without `end`
@@ -312,11 +314,15 @@ class ProcessDrafter:
         if all_worth and not all(state.greedy for state in states):
             wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # unverified draws end drafting; see below
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
-        serial, deadline = self._ask("propose", questions), time.monotonic() + wait
+        serial = self._ask("propose", questions)
+        for state in states:
+            state.asked = serial
 
         def fetch() -> list[Draft]:
+            for state in states:
+                state.asked = None
             try:
-                sent = self._fetch(serial, max(0.0, deadline - time.monotonic()))
+                sent = self._fetch(serial, wait)
             except TimeoutError:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
@@ -340,8 +346,12 @@ class ProcessDrafter:
     def _late(self) -> bool:
         """True while the child still drafts for a round that is over: another question would only wait behind it."""
         self._sort_all()
-        hidden = {state.hidden for state in self._states.values()}
-        return any(serial not in hidden for serial in self._unanswered())
+        awaited = self._awaited()
+        return any(serial not in awaited for serial in self._unanswered())
+
+    def _awaited(self) -> set[int | None]:
+        """Questions whose answers somebody will ask for."""
+        return {serial for state in self._states.values() for serial in (state.hidden, state.asked)}
 
     def _unanswered(self) -> list[int]:
         """Questions whose answers are due.
@@ -363,7 +373,7 @@ class ProcessDrafter:
     def _ask(self, kind: str, value: object) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
         self._serial += 1
-        awaited = {state.hidden for state in self._states.values()}
+        awaited = self._awaited()
         self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
         self._open[self._serial] = time.monotonic()
         self._send((kind, (self._serial, value)))

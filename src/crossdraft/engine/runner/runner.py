@@ -1,7 +1,7 @@
 """DraftRunner: runs a drafter for the decode loop, request by request.
 
 The loop says `start` (read the request, and draft for the prefill to hide it), `collect` when the target is at the last
-piece of its prefill, then `propose` and `commit` round by round. Where the drafter works is the drafter's own business:
+piece of its prefill, then `ask` and `commit` round by round. Where the drafter works is the drafter's own business:
 a `ProcessDrafter`, or a union of several, is run like any other.
 """
 
@@ -178,15 +178,21 @@ class DraftRunner(Generic[State]):
         """What the hidden draft took; times are known where it was made in this process."""
         return self._slots[request_id].work
 
-    def propose(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> list[Draft]:
-        """See `Drafter.propose`; a request that cannot be read is refused."""
-        states = [self._begun(self._slots[request_id]) for request_id in request_ids]
+    def ask(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> Proposal:
+        """Begin `Drafter.propose`; what is returned waits for the drafts. A request that cannot be read is refused."""
+        slots = [self._slots[request_id] for request_id in request_ids]
+        states = [self._begun(slot) for slot in slots]
         asked = [(state, budget) for state, budget in zip(states, budgets, strict=True) if state is not None]
-        made = iter(self._draft([state for state, _ in asked], [b for _, b in asked], "draft") if asked else ())
-        return [
-            replace(NOTHING, refusal=self._slots[request_id].refusal) if state is None else next(made)
-            for request_id, state in zip(request_ids, states, strict=True)
-        ]
+        begun = propose_async(self.drafter, *map(list, zip(*asked, strict=True))) if asked else None
+
+        def wait() -> list[Draft]:
+            made = iter(() if begun is None else self._timed_drafts(begun, len(asked), "draft"))
+            return [
+                replace(NOTHING, refusal=slot.refusal) if state is None else next(made)
+                for slot, state in zip(slots, states, strict=True)
+            ]
+
+        return wait
 
     def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         """See `Drafter.commit`."""
@@ -266,7 +272,7 @@ class DraftRunner(Generic[State]):
         if state is None:
             return replace(NOTHING, refusal=slot.refusal)
         read = time.perf_counter()
-        draft = self._draft([state], [budget], "hidden draft")[0]
+        draft = self._timed_drafts(lambda: self.drafter.propose([state], [budget]), 1, "hidden draft")[0]
         work = slot.work
         work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
         return draft
@@ -288,11 +294,11 @@ class DraftRunner(Generic[State]):
             self._read_s += time.perf_counter() - start
         return slot.state
 
-    def _draft(self, states: Sequence[State], budgets: Sequence[Budget], name: str) -> list[Draft]:
+    def _timed_drafts(self, made: Proposal, count: int, name: str) -> list[Draft]:
         start = time.perf_counter()
-        made = self._taken(self.drafter.propose(states, budgets), len(states))
-        self._record(name, start, sum(len(draft.tree) for draft in made))
-        return made
+        drafts = self._taken(made(), count)
+        self._record(name, start, sum(len(draft.tree) for draft in drafts))
+        return drafts
 
     def _taken(self, made: Any, count: int) -> list[Draft]:
         """What came, one draft a request; their trees are not checked yet."""
