@@ -91,13 +91,13 @@ def test_cores_that_nobody_named_are_those_that_the_target_leaves():
     assert draft_cores(Options(target_cores=cores[:1], draft_cores=cores[-1:])) == cores[-1:]
 
 
-def test_a_core_is_not_lent_by_a_drafter_that_writes_for_a_union():
+def test_a_drafter_with_cores_of_its_own_prepares_drafts():
     cpu = "cpu", None
-    assert parallel_policy("auto", cpu, (0,), (1,), whole=True) == "off"
-    assert parallel_policy("auto", cpu, (0,), (1,), whole=False) == "ssd"
-    assert parallel_policy("auto", cpu, (0, 1), (1,), whole=False) == "off"  # a core that both use
-    assert parallel_policy("auto", ("cuda:0", "cuda:1"), None, None, whole=True) == "ssd"
-    assert parallel_policy("pearl", cpu, None, None, whole=True) == "pearl"
+    assert parallel_policy("auto", cpu, (0,), (1,)) == "ssd"
+    assert parallel_policy("auto", cpu, (0, 1), (1,)) == "off"  # a core that both use
+    assert parallel_policy("auto", cpu, None, None) == "off"
+    assert parallel_policy("auto", ("cuda:0", "cuda:1"), None, None) == "ssd"
+    assert parallel_policy("pearl", cpu, None, None) == "pearl"
 
 
 @pytest.fixture(scope="module")

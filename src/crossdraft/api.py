@@ -25,6 +25,7 @@ from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
+from crossdraft.engine.pass_times import measure_passes
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
@@ -207,10 +208,14 @@ class Engine:
                 if options.compile:
                     loaded.compile(options.max_batch, 1 + options.nodes)
             runner = None if drafter is None else assemble(drafter, context, loaded, options)
-            return cls(loaded, runner, options, cost, drafter if isinstance(drafter, Spec) else None, end, reader)
+            spec = drafter if isinstance(drafter, Spec) else None
+            engine = cls(loaded, runner, options, cost, spec, end, reader)
         except BaseException:
             end()
             raise
+        if options.measure:  # where passes will run
+            engine._scheduler.call(partial(measure_passes, loaded, cost))
+        return engine
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
         """Queue a request and return at once; `result` of what is returned waits for the answer.

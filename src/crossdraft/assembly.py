@@ -11,7 +11,6 @@ import torch
 from crossdraft.engine.devices import memory_bytes, resolve
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.fast.elastic import lending_pays
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -63,7 +62,7 @@ def assemble(
 
     def remote(part: Spec) -> Drafter[Any]:
         devices, own = (options.device or target.device.type, options.draft_device), options.target_cores
-        parallel = parallel_policy(options.parallel, devices, own, cores, whole=spec.runs_in == "process")
+        parallel = parallel_policy(options.parallel, devices, own, cores)
         worker = ProcessDrafter(partial(build_spec, part, context), cores, options.drafter_timeout_s, parallel=parallel)
         workers.append(worker)
         return worker
@@ -190,12 +189,7 @@ def draft_cores(options: Options) -> tuple[int, ...] | None:
 
 
 def parallel_policy(
-    parallel: str,
-    devices: tuple[str | None, str | None],
-    own: Sequence[int] | None,
-    draft: Sequence[int] | None,
-    *,
-    whole: bool,
+    parallel: str, devices: tuple[str | None, str | None], own: Sequence[int] | None, draft: Sequence[int] | None
 ) -> str:
     """What a drafter does while the target verifies, where `auto` is to be decided.
 
@@ -203,13 +197,11 @@ def parallel_policy(
         parallel: as in `Options`.
         devices: of the target and of the drafter; `None` = the usual one, and the target's.
         own, draft: CPU cores of the target and of the drafter; `None` = all.
-        whole: it drafts alone; one that drafts together with others does not lend its cores.
     """
     if parallel != "auto":
         return parallel
     own_cores = _on_cpu(devices[0]) and bool(own and draft) and set(draft or ()).isdisjoint(own or ())
-    lends = own_cores and whole and lending_pays(own or (), draft or ())
-    return policy_for(*devices, own_cores=own_cores, lends_cores=lends)
+    return policy_for(*devices, own_cores=own_cores)
 
 
 def _on_cpu(device: str | None) -> bool:

@@ -52,7 +52,7 @@ class Options:
             `union:event@process,memory@inline`.
         parallel: of a drafter in a process of its own, what it does while the target verifies: `off` (nothing),
             `pipespec`, `pearl` or `ssd` (see `engine.runner.parallel`); `auto` is `off` where the two share a core or a
-            device, and on a CPU whose target gains more by computing on the drafter's idle cores, else `ssd`.
+            device, else `ssd`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
@@ -74,6 +74,8 @@ class Options:
             `engine.fast.static_pass`. Loading then takes minutes the first time on a machine, later seconds for each
             number of tokens; on a CPU a C++ compiler must be there. Each row of the cache takes the model's whole
             context.
+        measure: time the target's passes over 1 … 64 tokens at loading, for the cost model, which else learns them from
+            the first answers. Takes about a hundred passes.
         target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
             those that `target_cores` leaves.
         max_batch: requests that share a pass.
@@ -119,6 +121,7 @@ class Options:
     quantize: str | None = None
     draft_quantize: str | None = None
     compile: bool = False
+    measure: bool = False
     target_cores: tuple[int, ...] | None = None
     draft_cores: tuple[int, ...] | None = None
     max_batch: int = 1
@@ -169,6 +172,7 @@ class Options:
         choice("hidden", self.hidden, HIDDEN_MODES)
         choice("adaptive", self.adaptive, (True, False))
         choice("compile", self.compile, (True, False))
+        choice("measure", self.measure, (True, False))
         for name in ("quantize", "draft_quantize"):
             choice(name, getattr(self, name) or "none", ("none", *QUANTIZATIONS))
         if self.quantize == "none":

@@ -39,11 +39,6 @@ def test_cores_of_its_own_are_hardware_of_its_own():
     assert policy_for("cpu", "cpu", own_cores=True) == "ssd"
 
 
-def test_cores_that_the_target_borrows_are_worth_more_than_prepared_drafts():
-    assert policy_for("cpu", "cpu", own_cores=True, lends_cores=True) == "off"
-    assert policy_for("cuda", "cpu", own_cores=True, lends_cores=True) == "ssd"  # there, nothing is borrowed
-
-
 def test_a_name_without_a_number_is_the_current_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)

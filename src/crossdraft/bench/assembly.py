@@ -241,7 +241,7 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
 def parallel_of(name: str, models: Models, cores: Cores | None) -> str:
     """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
     own, draft = (None, None) if cores is None else (cores.target, cores.draft)
-    return parallel_policy(POLICIES.get(name, "auto"), (models.device, models.draft_device), own, draft, whole=True)
+    return parallel_policy(POLICIES.get(name, "auto"), (models.device, models.draft_device), own, draft)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:

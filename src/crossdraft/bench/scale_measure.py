@@ -20,6 +20,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.ledger import READING
+from crossdraft.engine.pass_times import WIDTHS, timed_pass
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
@@ -28,7 +29,6 @@ from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LEAST, MOST = 3, 50
 MIB = 2**20
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
@@ -180,18 +180,15 @@ def measure_passes(target: Target, budget_s: float) -> list[Pass]:
     prompt = target.prepare(Request("scale"))
     capacity = len(prompt) + max(WIDTHS) + 1
     cache = target.new_cache(capacity=capacity)
-    row = slice(target.prefill(cache, prompt, target.encode(prompt), capacity).row, 1)
-    root = Chunk(prompt.input_ids[-1:].to(target.device))
+    target.prefill(cache, prompt, target.encode(prompt), capacity)
     passes = []
     for n in WIDTHS:
-        tree = DraftTree.chain([3] * (n - 1))
         forwards: list[float] = []
 
-        def once(tree: DraftTree = tree, forwards: list[float] = forwards) -> float:
-            start = time.perf_counter()
-            forwards.append(target.extend(cache, row, [root], [tree]).seconds)
-            cache.truncate(0, len(prompt))
-            return time.perf_counter() - start
+        def once(n: int = n, forwards: list[float] = forwards) -> float:
+            forward, whole = timed_pass(target, cache, n)
+            forwards.append(forward)
+            return whole
 
         whole = sample(once, budget_s)
         passes.append(Pass(n, quartiles(forwards[1:]), whole))

@@ -30,7 +30,7 @@ PLACEMENTS = ("inline", "process")
 PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-UNCHECKED = ("target", "compile")
+UNCHECKED = ("target", "compile", "measure")
 
 HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
@@ -173,9 +173,16 @@ class PairOptions:
             "the quantised target alone."
         ),
     ] = None
+    draft_quantize: Annotated[
+        str | None, typer.Option(help="Likewise of the drafter alone, or none; by default the target's.")
+    ] = None
     compile: Annotated[
         bool,
         typer.Option("--compile", help="Compile the target's decode passes; minutes the first time, later seconds."),
+    ] = False
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Time passes of the target at loading, so that the first answer's drafts fit."),
     ] = False
     frames: Annotated[
         int | None,

@@ -17,6 +17,7 @@ import torch
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
+from crossdraft.engine.fast.heap import REQUESTS, HeapTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
 from crossdraft.engine.pending import PendingDrafts
@@ -86,6 +87,7 @@ class Decoder(RequestQueue):
         self.fronts = fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
+        self._heap = HeapTrimmer(REQUESTS)
         self._reading: Reading | None = None
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
@@ -458,4 +460,5 @@ class Decoder(RequestQueue):
         if state.tokens:
             self.policy.saw_answer(len(state.tokens), read_wait_s)
         state.ledger.close()
+        self._heap.replaced(1)
         self._finish(state.job, error or state)

@@ -108,18 +108,6 @@ def poll_between(model: nn.Module, without: Sequence[nn.Module] = ()) -> list[Re
     return [layer.register_forward_pre_hook(poll) for layer in layers]
 
 
-def lending_pays(own: Sequence[int], spare: Sequence[int]) -> bool:
-    """Whether a target on its `own` cores gains more from `spare` ones than from drafts that are prepared on them.
-
-    With one core each it answers 2 to 5 % sooner than with a drafter that prepares drafts. A share of the cores that
-    is smaller than a third was not measured: there, little is to be lent.
-
-    >>> lending_pays((0,), (1,)), lending_pays((0, 1, 2), (3,))
-    (True, False)
-    """
-    return hasattr(os, "sched_setaffinity") and 2 * len(spare) >= len(own)
-
-
 def _nothing() -> Cores:
     return ()
 

@@ -1,7 +1,8 @@
 """Memory that was freed, given back to the system.
 
 glibc keeps freed blocks below 32 MiB for later. Where a model's weights are replaced one by one by blocks of other
-sizes, a fifth of the model can stay behind that way.
+sizes, a fifth of the model can stay behind that way; and where requests of all lengths come and go, memory grows for
+hours.
 """
 
 import ctypes
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 
 TRIM_EVERY = 256 * 1024 * 1024  # bytes; a trim takes milliseconds
+REQUESTS = 32  # that ended, after which a trim is due
 
 
 @cache
@@ -21,15 +23,15 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 class HeapTrimmer:
-    """Trims the heap each time that so many bytes were replaced."""
+    """Trims the heap each time that so much was replaced: bytes, or requests, of which each holds some memory."""
 
-    def __init__(self) -> None:
-        self._replaced = 0
+    def __init__(self, every: int = TRIM_EVERY) -> None:
+        self._every, self._replaced = every, 0
 
     def replaced(self, count: int) -> None:
-        """Note that `count` bytes were freed and others allocated."""
+        """Note that so much was freed, and as much allocated."""
         self._replaced += count
-        if self._replaced >= TRIM_EVERY:
+        if self._replaced >= self._every:
             self.trim()
 
     def trim(self) -> None:

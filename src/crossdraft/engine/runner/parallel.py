@@ -65,19 +65,15 @@ POLICIES = {
 BEST = "ssd"  # where the drafter has a device or cores of its own
 
 
-def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool, lends_cores: bool = False) -> str:
+def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
     """The policy of a drafter on these devices: where it shares the target's device or cores, it would only slow it.
 
     Args:
         device: of the target; `None` = the GPU if there is one, else the CPU.
         draft_device: of the drafter; `None` = the target's.
         own_cores: on a CPU, whether they share no core.
-        lends_cores: whether the target computes on them while the drafter is idle, and gains more by that than by
-            drafts that are prepared meanwhile; see `elastic.lending_pays`.
     """
     shared = draft_device is None or resolve(draft_device) == resolve(device)
-    if shared and lends_cores:
-        return "off"
     return BEST if own_cores or not shared else "off"
 
 
