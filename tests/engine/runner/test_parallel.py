@@ -395,3 +395,22 @@ def test_what_a_state_holds_is_found_in_states_within_states():
     assert held_bytes([(Cached(), 1), {"no": 1}]) == cache.nbytes
     assert copy_bytes(Cached()) == cache.copy().nbytes < cache.nbytes / 10
     assert held_bytes(Count()) == held_bytes(None) == held_bytes([1, 2]) == 0
+
+
+@pytest.mark.parametrize(("policy", "temperature"), [("ssd", 0.0), ("off", 0.0), ("ssd", 1.0)])
+def test_without_a_hidden_draft_the_targets_first_token_is_prepared_for(policy, temperature):
+    """Greedily, where anything is prepared: what is drawn beforehand would be drawn for a part of the outcomes."""
+    pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
+    speculator = ParallelSpeculator(
+        Counting(), POLICIES[policy], lambda *push: pushed.append((*push[:3], push[3].tree.tokens))
+    )
+    (state,) = speculator.begin([Request("x", sampling=Sampling(temperature=temperature))])
+    speculator.expect_first(state)
+    speculator.work(lambda: len(pushed) > 2)
+    if policy == "off" or temperature:
+        assert not pushed
+        return
+    assert pushed[-1][:3] == (0, 0, (1,))  # that is what it would have written itself
+    assert pushed[-1][3][:2] == (2, 3)
+    speculator.commit([state], [VerifyOutput((), (1,))])
+    assert speculator.propose([state], [Budget(2)])[0].tree.tokens == (2, 3)

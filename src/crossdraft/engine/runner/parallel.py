@@ -163,6 +163,11 @@ class ParallelSpeculator(Generic[State]):
         state.verifying(draft, min(NODES, budget.nodes))
         return draft
 
+    def expect_first(self, state: ParallelState[State]) -> None:
+        """The target writes its first token without a draft: prepare for what that will be, greedily."""
+        if state.greedy:
+            state.verifying(NOTHING, NODES)
+
     def missed(self, states: Sequence[ParallelState[State]]) -> None:
         """Their first drafts came too late for the target to verify.
 

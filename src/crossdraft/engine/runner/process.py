@@ -221,7 +221,7 @@ class ProcessDrafter:
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
-        self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)
+        self._send(("begin", (state.key, packed, request.known, [array.nbytes for array in arrays])), arrays)
         if features is not None:
             features.add_done_callback(partial(self._send_visual, state))
         return state

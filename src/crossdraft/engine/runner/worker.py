@@ -134,19 +134,20 @@ class DraftServer:
 
         `works_while_read`: also while the target reads, which has a better use for shared or lent cores.
         """
-        kind = ""
+        works = True
         while True:
-            if works_while_read or kind not in ("begin", "hidden"):
+            if works or works_while_read:
                 with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
                     self.drafter.work(self.inbox.poll)
             kind, value, arrays = self.inbox.receive()
+            works = kind != "hidden"
             match kind:
                 case "close":
                     return
                 case "propose" | "hidden":
                     self._answer(kind, *value)
                 case "begin":
-                    self._begin(value, arrays)
+                    works = self._begin(value, arrays)
                 case "commit":
                     self._commit(*value)
                 case "took":
@@ -166,12 +167,16 @@ class DraftServer:
             reply = "refused", str(error)
         self._send((reply[0], (serial, self._drain(), reply[1])))
 
-    def _begin(self, value: Any, arrays: Sequence[bytearray]) -> None:
-        """Read a request; why that cannot be done is said when something is asked of it."""
-        key, packed, _ = value
+    def _begin(self, value: Any, arrays: Sequence[bytearray]) -> bool:
+        """Read a request; why that cannot be done is said when something is asked of it.
+
+        Returns:
+            whether the target reads so little of it that drafts may be prepared meanwhile.
+        """
+        key, packed, known, _ = value
         if self.inbox.ends(key):  # a slow reader must not fall behind by one answer after another
             self.refused[key] = "The answer was complete before it was read."
-            return
+            return False
         request = unpack_request(packed, arrays)
         if self.drafter.needs.visual:
             request = replace(request, visual_features=cache(partial(_visual_features, self.inbox, key)))
@@ -186,6 +191,9 @@ class DraftServer:
         else:
             state.key = key
             self.states[key] = state
+            if known:
+                self.drafter.expect_first(state)
+        return known
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
         """Draft until done, or until that is stopped."""
