@@ -5,9 +5,12 @@ import weakref
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from crossdraft.engine.fast.packed_linear import DTYPES, PrepackedLinear, prepack
+from crossdraft.engine.fast import packed_linear
+from crossdraft.engine.fast.packed_linear import DTYPES, PrepackedLinear, prepack, usual_rows
 from crossdraft.errors import CrossdraftError
 
 ROWS = (1, 2, 3, 8, 16, 17, 33)
@@ -83,3 +86,24 @@ def test_plain_weights_are_given_up_layer_by_layer():
 
     assert prepack(model, fill) == 12
     assert max(alive) <= 1, alive
+
+
+@pytest.mark.parametrize("shape", [(1, 32), (1, 33), (3, 47), (1, 129), (400,), (1, 0)])
+@torch.inference_mode()
+def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, monkeypatch):
+    """Kernels are made for usual numbers of rows alone; a row's bits are those that it has in any other company."""
+    prepack(block)
+    rows = torch.randn(*shape, 96)
+    found = block(rows)
+    monkeypatch.setattr(packed_linear, "usual_rows", lambda count: count)
+    assert torch.equal(found, block(rows))
+    assert found.shape == rows.shape
+
+
+@given(st.integers(0, 5000))
+def test_there_are_few_usual_numbers_of_rows(count):
+    usual = usual_rows(count)
+    assert usual >= count
+    assert usual_rows(usual) == usual
+    assert usual - count < (8 if count <= 128 else 16)
+    assert usual == count or count > 32

@@ -10,17 +10,20 @@ Layers that read the same input (query, key and value; gate and up) become one p
 A packed model is for inference where it stands. It can be saved, but not moved, cast or loaded into.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
+EXACT_ROWS = 32  # of passes that decode
 DTYPES = (torch.float32, torch.bfloat16)
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
@@ -30,6 +33,20 @@ _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
 
 _library = torch.library.Library("crossdraft", "FRAGMENT")
 _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int features) -> Tensor")
+
+
+def usual_rows(count: int) -> int:
+    """The next larger number of rows for which there are kernels, or will be.
+
+    oneDNN generates code for each number of rows that a product of some shape ever has, and keeps it: about half a
+    megabyte, and as long as the product of twenty rows. So that not every length of a prompt has its own, numbers
+    above 32 are rounded up to multiples of 8, above 128 of 16. What a row yields does not depend on the others.
+
+    >>> [usual_rows(count) for count in (1, 32, 33, 128, 129, 416)]
+    [1, 32, 40, 128, 144, 416]
+    """
+    step = 1 if count <= EXACT_ROWS else 8 if count <= 4 * EXACT_ROWS else 16
+    return -(-count // step) * step
 
 
 class _Product:
@@ -49,12 +66,20 @@ class _Product:
         """What layer `index` makes of `rows`. The product is kept until its last part has been fetched."""
         last = self._last  # read once: another thread may put its own there meanwhile
         if last is None or last[0] is not rows:
-            whole: Tensor = _linear(rows, self.packed, self.bias, "none", [], "")
+            whole = self._of(rows)
             if len(self.sizes) == 1:
                 return whole
             last = (rows, torch.split_with_sizes(whole, self.sizes, -1))
         self._last = None if index == len(self.sizes) - 1 else last
         return last[1][index]
+
+    def _of(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out] of all layers, in a product of a usual number of rows."""
+        count = math.prod(rows.shape[:-1])
+        if (usual := usual_rows(count)) == count:
+            return _linear(rows, self.packed, self.bias, "none", [], "")
+        more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
+        return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])
 
     def unpack(self) -> None:
         """Hold the weights in the plain layout, which the same kernels read with the same result, to the bit.
