@@ -343,7 +343,7 @@ class Decoder(RequestQueue):
     def _next_rows(self) -> slice:
         """Rows of the next round: all, or one half and then the other, each drafted for while the other is verified."""
         count = len(self._live)
-        if not self.drafter.elsewhere or not self.policy.alternates(count):
+        if not self.policy.alternates(count, elsewhere=self.drafter.elsewhere):
             return slice(0, count)
         self._second_half, middle = not self._second_half, (count + 1) // 2
         return slice(middle, count) if self._second_half else slice(0, middle)

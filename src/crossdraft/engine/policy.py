@@ -439,10 +439,10 @@ class SpeculationPolicy:
         return rows * self.cost.costs(rows).verify(tokens)
 
     @harmless(lambda: False)
-    def alternates(self, requests: int) -> bool:
-        """Whether a drafter elsewhere drafts for one half of so many requests while the other half is verified."""
-        cost = self.cost
-        cost.alternates = requests > 1 and cost.ways.setdefault(requests.bit_length(), FasterWay()).now
+    def alternates(self, requests: int, *, elsewhere: bool) -> bool:
+        """Whether a drafter `elsewhere` drafts for one half of so many requests while the other half is verified."""
+        cost, able = self.cost, elsewhere and requests > 1
+        cost.alternates = able and cost.ways.setdefault(requests.bit_length(), FasterWay()).now
         return cost.alternates
 
     # -- what is observed ----------------------------------------------------------------------------------------
