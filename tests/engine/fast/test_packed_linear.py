@@ -88,7 +88,7 @@ def test_plain_weights_are_given_up_layer_by_layer():
     assert max(alive) <= 1, alive
 
 
-@pytest.mark.parametrize("shape", [(1, 32), (1, 33), (3, 47), (1, 129), (400,), (1, 0)])
+@pytest.mark.parametrize("shape", [(1, 8), (1, 9), (3, 47), (1, 129), (400,), (1, 0)])
 @torch.inference_mode()
 def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, monkeypatch):
     """Kernels are made for usual numbers of rows alone; a row's bits are those that it has in any other company."""
@@ -105,5 +105,4 @@ def test_there_are_few_usual_numbers_of_rows(count):
     usual = usual_rows(count)
     assert usual >= count
     assert usual_rows(usual) == usual
-    assert usual - count < (8 if count <= 128 else 16)
-    assert usual == count or count > 32
+    assert usual - count < max(1, min(16, count / 4))

@@ -23,7 +23,6 @@ from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
-EXACT_ROWS = 32  # of passes that decode
 DTYPES = (torch.float32, torch.bfloat16)
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
@@ -39,13 +38,14 @@ def usual_rows(count: int) -> int:
     """The next larger number of rows for which there are kernels, or will be.
 
     oneDNN generates code for each number of rows that a product of some shape ever has, and keeps it: about half a
-    megabyte, and as long as the product of twenty rows. So that not every length of a prompt has its own, numbers
-    above 32 are rounded up to multiples of 8, above 128 of 16. What a row yields does not depend on the others.
+    megabyte, and as long as the product of twenty rows. So that not every length of a draft or a prompt has its own,
+    numbers above 8 are rounded up: to multiples of 2, above 16 of 4, above 32 of 8, above 64 of 16. What a row yields
+    does not depend on the others.
 
-    >>> [usual_rows(count) for count in (1, 32, 33, 128, 129, 416)]
-    [1, 32, 40, 128, 144, 416]
+    >>> [usual_rows(count) for count in (1, 8, 9, 17, 33, 65, 417)]
+    [1, 8, 10, 20, 40, 80, 432]
     """
-    step = 1 if count <= EXACT_ROWS else 8 if count <= 4 * EXACT_ROWS else 16
+    step = min(16, 1 << max(0, (count - 1).bit_length() - 3))
     return -(-count // step) * step
 
 
