@@ -25,7 +25,7 @@ from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
-from crossdraft.engine.pass_times import measure_passes
+from crossdraft.engine.pass_times import learn_pass_times
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
@@ -214,7 +214,7 @@ class Engine:
             end()
             raise
         if options.measure:  # where passes will run
-            engine._scheduler.call(partial(measure_passes, loaded, cost))
+            engine._scheduler.call(partial(learn_pass_times, loaded, cost))
         return engine
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:

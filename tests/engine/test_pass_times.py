@@ -5,7 +5,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from crossdraft.engine.pass_times import SAMPLES, WIDTHS, measure_passes, pass_times, timed_pass
+from crossdraft.engine.pass_times import SAMPLES, WIDTHS, learn_pass_times, pass_times, timed_pass
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from tests.engine.zoo import ZOO, as_target
@@ -34,7 +34,7 @@ def test_a_timed_pass_leaves_nothing_in_the_row(target):
 
 def test_the_cost_model_knows_a_pass_before_the_first_answer(target):
     cost = CostModel()
-    measure_passes(target, cost)
+    learn_pass_times(target, cost)
     assert cost.verify(1) > 0
     assert cost.verify(64) >= cost.verify(1)
     assert cost.verify.one.weight > 0

@@ -271,7 +271,7 @@ class Exploration:
         Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
         and less often while it does not, since a probe costs most where drafting does. And where drafting always
         pays, a round without it tells what that saves (`plain_known`: that is known); not where several requests
-        (`rows`) share a pass, which is as wide as the widest of their drafts.
+        (`rows`) share a pass.
         """
         if limit < 1:
             return 0

@@ -45,7 +45,7 @@ def pass_times(target: Target) -> Iterator[tuple[int, float]]:
             yield n, timed_pass(target, cache, n)[0]
 
 
-def measure_passes(target: Target, cost: CostModel) -> None:
+def learn_pass_times(target: Target, cost: CostModel) -> None:
     """Tell the cost model V(n), n = 1 … 64; takes about a hundred passes, fewer where they are slow."""
     for n, seconds in pass_times(target):
         cost.saw_pass(1, n, seconds)

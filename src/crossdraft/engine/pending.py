@@ -1,6 +1,7 @@
 """PendingDrafts: drafts that were asked for, of requests that are verified later.
 
-A drafter elsewhere drafts for one half of the requests while the target verifies the other half (MineDraft, 2026).
+A drafter elsewhere drafts for one half of the requests while the target verifies the other half (MineDraft 2026,
+arXiv 2603.18016).
 """
 
 from collections.abc import Sequence

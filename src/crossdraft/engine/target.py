@@ -242,12 +242,14 @@ def _by_row(
     return logits, hidden
 
 
-def _real_tokens(sizes: Sequence[int], width: int) -> Tensor:
-    """[m] where the tokens of rows of these sizes stand among all that are padded to one width.
+def _real_tokens(sizes: Sequence[int], width: int) -> Tensor | None:
+    """[m] where the tokens of rows of these sizes stand among all that are padded to one width; `None` if none is.
 
     >>> _real_tokens([1, 2], 3)
     tensor([0, 3, 4])
     """
+    if min(sizes) == width:
+        return None
     return torch.cat([torch.arange(row * width, row * width + size) for row, size in enumerate(sizes)])
 
 
@@ -255,13 +257,12 @@ def _by_size(
     cache: KVCache,
     rows: slice,
     chunks: Sequence[Chunk],
-    trees: Sequence[DraftTree],
+    sizes: list[int],
     scores: Tensor,
     states: Sequence[Tensor],
     capture: Sequence[int],
 ) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-    """As `_by_row`, of scores [1, tokens, V] and states [1, tokens, h] in which no row is padded."""
-    sizes = [len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True)]
+    """As `_by_row`, of scores [1, tokens, V] and states [1, tokens, h] in which no row is padded beyond its size."""
     logits = [one[len(chunk.tokens) - 1 :] for one, chunk in zip(scores[0].split(sizes), chunks, strict=True)]
     layers = [states[layer][0].split(sizes) for layer in capture]
     for row, chunk in enumerate(chunks, rows.start):
@@ -547,7 +548,7 @@ class Target:
                 real = _real_tokens(sizes, width)
                 read = self._lean.text.embed_tokens(ids) if embeds is None else embeds
                 (packed,) = self._lean.together([PassPart(read, positions, mask, cache, real=real)])
-                found = _by_size(cache, rows, chunks, trees, self._lean.head(packed[-1]), packed, capture)
+                found = _by_size(cache, rows, chunks, sizes, self._lean.head(packed[-1]), packed, capture)
                 return TargetOut(*found, began, self.clock.mark(), sum(sizes) / len(sizes))
             scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
@@ -626,7 +627,8 @@ class Target:
             if isinstance(mask, dict):
                 return None
             read = embeds if own is other else lean.text.embed_tokens(ids)
-            real = None if own is other else _real_tokens(sizes, width).to(self.device)
+            real = None if own is other else _real_tokens(sizes, width)
+            real = None if real is None else to_device(real, self.device)
             parts.append(PassPart(read, positions, mask, own, fill=own is other, real=real))
         began = self.clock.mark()
         states, front = lean.together(parts)
@@ -637,7 +639,7 @@ class Target:
         nothing = torch.empty(0, self.vocab_size, device=self.device)
         read_out = TargetOut([nothing], [filled], began, done)
         mean = sum(sizes) / len(sizes)
-        return TargetOut(*_by_size(cache, rows, chunks, trees, scores, states, capture), began, done, mean), read_out
+        return TargetOut(*_by_size(cache, rows, chunks, sizes, scores, states, capture), began, done, mean), read_out
 
     def _inputs(
         self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int
