@@ -173,7 +173,8 @@ class VideoPrompt:
         texts = [*(one.text for one in before), clip, *behind]
         inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts)
         ids = inputs["input_ids"][0]
-        visual = [at for at, token in enumerate(ids.tolist()) if token in placeholder_ids(config)]
+        shows = placeholder_ids(config)
+        visual = [at for at, token in enumerate(ids.tolist()) if token in shows]
         counts = [texts[one].tokens(self._placeholder(texts[one])) for one in order]
         first = sum(counts[: order.index(number)])
         # With what is written between frames.

@@ -293,6 +293,43 @@ def test_memory_follows_the_rows_in_use_and_is_given_back():
     check()
 
 
+def test_a_long_row_gives_its_positions_back_while_others_go_on():
+    cache = KVCache(1, max_rows=4, capacity=64)
+    for capacity in (100, 1024):
+        row = cache.add_row(capacity)
+        cache.open_window(slice(row, row + 1), 3)
+        cache.layers[0].update(*(torch.full((1, 2, 3, 4), float(row + 1)) for _ in range(2)))
+        cache.advance(row, 3)
+    assert (cache.capacity, cache.nbytes) == (1024, 2 * 1024 * cache.token_bytes)
+    cache.drop_row(1)
+    assert (cache.capacity, cache.nbytes) == (128, 2 * 128 * cache.token_bytes)
+    assert (cache.span(0, 0, 3).layers[0][0] == 1).all()
+
+
+def test_where_there_is_no_room_to_give_memory_back_it_stays(monkeypatch):
+    cache = KVCache(1, max_rows=4, capacity=64)
+    for capacity in (64, 1024):
+        cache.add_row(capacity)
+
+    def full(*_):
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(cache, "_allocate", full)
+    cache.drop_row(1)
+    assert cache.capacity == 1024
+
+
+def test_rows_that_are_expected_get_memory_at_once():
+    cache = KVCache(1, max_rows=6, capacity=64)
+    cache.add_row(64)
+    cache.expect(5)
+    found = []
+    for _ in range(4):
+        cache.add_row(64)
+        found.append(cache.allocated_rows)
+    assert found == [5, 5, 5, 5]
+
+
 def test_what_one_more_row_takes_is_known_before():
     cache = KVCache(1, max_rows=4, capacity=64)
     assert cache.nbytes_with(64) == 0  # sizes of keys are not known yet

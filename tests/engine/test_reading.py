@@ -1,22 +1,28 @@
 """A prompt is read chunk by chunk between the rounds of others, and nothing is said otherwise for it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine import decode
+from crossdraft.engine import reading as reading_module
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.prefix_cache import PrefixCache
-from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes
+from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes, Lanes, Reading, halves, read_pair
 from crossdraft.engine.request import Finish, Request
+from crossdraft.engine.request_state import Job, RequestState
+from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Chunk, PrefillChunk, Target
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import RequestError
+from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -299,7 +305,7 @@ def test_a_request_waits_where_keys_and_values_would_take_too_much(target, alone
 @pytest.mark.parametrize("cached", [0, 1 << 30])
 @pytest.mark.parametrize("bound", ["rows", "bytes"])
 def test_who_has_to_leave_goes_on_as_if_nothing_had_been(name, size, cached, bound):
-    """Two of low priority run, a third one comes, and a fourth while the third is answered."""
+    """Two of low priority run, or are read, a third one comes, and a fourth while the third is answered."""
     model, prompt = ZOO[name]()
     target, kin = as_target(model, prompt), IndependentDrafter(as_target(noisy(model, 1e-3), prompt))
     low, high = [LONG, REQUESTS[4]], [replace(REQUESTS[3], priority=1), replace(REQUESTS[2], priority=2)]
@@ -312,9 +318,240 @@ def test_who_has_to_leave_goes_on_as_if_nothing_had_been(name, size, cached, bou
             if steps in (4, 8):
                 request_ids.append(decoder.submit(high[steps // 4 - 1]))
             decoder.step()
-            steps, left = steps + 1, max(left, len(decoder._paused))
+            aside = len(decoder._readings) - 1  # of whom the first one is read
+            steps, left = steps + 1, max(left, len(decoder._paused), aside)
         assert left > 0 or steps < 20  # a drafter may have them done before
         assert [decoder.answer(one).tokens for one in request_ids] == expected
+
+
+def test_who_waits_for_room_does_not_hold_those_of_a_higher_priority(target, alone):
+    """The second request is read and finds no room; the third, which came last, is answered first."""
+    decoder = Decoder(target, max_batch=4, kv_bytes=1, prefill_chunk=0)
+    first, second = (decoder.submit(replace(LONG, priority=one)) for one in (1, 0))
+    decoder.step()
+    third, ended = decoder.submit(replace(REQUESTS[0], priority=9)), []
+    while decoder.busy:
+        decoder.step()
+        ended += [one for one in decoder.finished() if one not in ended]
+    assert ended == [third, first, second]
+    assert [decoder.answer(one).tokens for one in ended] == [alone[0], alone[5], alone[5]]
+
+
+def test_nobody_leaves_for_a_request_that_cannot_be_prepared(target, alone, monkeypatch):
+    """A row is given up when the prompt that wants it has been read, not before."""
+    prepare = target.prepare
+
+    def checked(request):
+        if request.prompt == "wrong":
+            raise CrossdraftError("There is no such clip.")
+        return prepare(request)
+
+    monkeypatch.setattr(target, "prepare", checked)
+    decoder = Decoder(target, prefill_chunk=3)
+    first = decoder.submit(LONG)
+    decoder.step()
+    wrong = decoder.submit(Request("wrong", max_new_tokens=5, priority=5))
+    right = decoder.submit(replace(REQUESTS[4], priority=5))
+    live = []
+    for _ in range(200):
+        decoder.step()
+        live.append([state.request_id for state in decoder._live])
+        if decoder._paused:
+            break
+    assert live[:-1] == [[first]] * (len(live) - 1)
+    assert live[-1] == [right]
+    run_out(decoder)
+    with pytest.raises(CrossdraftError, match="no such clip"):
+        decoder.answer(wrong)
+    assert [decoder.answer(one).tokens for one in (first, right)] == [alone[5], alone[4]]
+
+
+@pytest.mark.parametrize("way", ["paused", "read again"])
+def test_an_answer_without_a_row_ends_when_its_time_is_over(target, alone, way):
+    """Two are answered, a third one takes a row and gives it back, and the first is read again beside the second."""
+    decoder = Decoder(target, max_batch=2, prefill_chunk=8)
+    first, _ = decoder.submit(replace(LONG, max_time=50.0)), decoder.submit(replace(LONG, priority=1))
+    while len(decoder._live) < 2:
+        decoder.step()
+    second = decoder.submit(replace(REQUESTS[0], priority=2))
+    for _ in range(100):
+        decoder.step()
+        if decoder._paused if way == "paused" else decoder._readings and decoder._readings[0].again:
+            break
+    (state,) = decoder._paused or [reading.state for reading in decoder._readings]
+    tokens = tuple(state.tokens)
+    state.ledger.started -= 100
+    run_out(decoder)
+    answer = decoder.answer(first)
+    assert (answer.finish, answer.tokens) == (Finish.TIME, tokens)
+    assert decoder.answer(second).tokens == alone[0]
+
+
+def test_an_error_in_a_pass_ends_only_those_in_it(target, alone, monkeypatch):
+    """Where halves alternate, the other half goes on."""
+    decoder = Decoder(target, max_batch=2)
+    request_ids = [decoder.submit(request) for request in REQUESTS[:2]]
+    decoder.step()
+    monkeypatch.setattr(decoder, "_next_rows", lambda: slice(0, 1))
+    monkeypatch.setattr(decoder, "_round", lambda rows: 1 / 0)
+    decoder.step()
+    monkeypatch.undo()
+    run_out(decoder)
+    with pytest.raises(RequestError, match="ZeroDivisionError"):
+        decoder.answer(request_ids[0])
+    assert decoder.answer(request_ids[1]).tokens == alone[1]
+
+
+def test_what_cannot_be_kept_costs_no_answer(target, alone, monkeypatch):
+    """Memory runs out while a finished answer's keys and values are copied."""
+    prefixes = PrefixCache(1 << 30)
+    decoder = Decoder(target, max_batch=2, prefixes=prefixes)
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(KVCache, "span", full)
+    answers = decoder.generate([replace(request, namespace="") for request in REQUESTS[:3]])
+    assert [answer.tokens for answer in answers] == alone[:3]
+    assert prefixes.nbytes == 0
+
+
+def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypatch):
+    decoder = Decoder(target)
+    first = decoder.submit(LONG)
+    decoder.step()
+    second = decoder.submit(replace(REQUESTS[0], priority=1))
+    decoder.step()
+
+    def broken(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(decoder, "_reading_of", broken)
+    run_out(decoder)
+    assert decoder.answer(second).tokens == alone[0]
+    with pytest.raises(RequestError, match="MemoryError"):
+        decoder.answer(first)
+
+
+def test_chunks_are_small_only_while_others_are_answered(target, alone):
+    decoder = Decoder(target, prefill_chunk=1, max_batch=2)
+    first, second = decoder.submit(replace(LONG, max_new_tokens=4)), decoder.submit(REQUESTS[4])
+    while not decoder.finished():
+        decoder.step()
+    assert decoder._readings[0].unread  # a token or two of it have been read
+    decoder.step()
+    assert [state.request_id for state in decoder._live] == [second]
+    run_out(decoder)
+    assert [decoder.answer(one).tokens for one in (first, second)] == [alone[5][:4], alone[4]]
+
+
+class Paired(Decoder):
+    """Two prompts are read at once whatever that takes, on cores that are all the same one; counts them."""
+
+    pairs = 0
+
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.policy.reads_pairs = lambda: True
+
+    def _read_pair(self) -> int:
+        read = super()._read_pair()
+        self.pairs += read == 2
+        return read
+
+
+@pytest.fixture
+def two_lanes(monkeypatch):
+    cores = available_cores()
+    monkeypatch.setattr(decode, "halves", lambda spare: Lanes((cores, cores), 1))
+
+
+@pytest.mark.parametrize("size", [0, 2, None])
+@pytest.mark.parametrize("cached", [0, 1 << 30])
+def test_two_prompts_are_read_at_once(target, alone, two_lanes, size, cached):
+    """The tokens are those of one alone; chunk by chunk only while nobody is answered."""
+    for make in (list, lambda requests: [replace(request, max_new_tokens=1) for request in requests]):
+        decoder = Paired(target, max_batch=3, prefill_chunk=size, prefixes=PrefixCache(cached))
+        asked = make(REQUESTS)
+        answers = decoder.generate(asked)
+        assert decoder.pairs >= 1
+        for answer, request, tokens in zip(answers, asked, alone, strict=False):
+            assert answer.tokens == tokens[: request.max_new_tokens]
+            assert {span.name for span in answer.timeline.spans} >= {"prepare", "encode", "prefill", "ride-along"}
+
+
+@torch.inference_mode()
+def test_a_pair_reads_what_each_would_by_itself(target):
+    """Keys and values are the same to the bit."""
+
+    def reading(request):
+        state = RequestState(Job(0, request), rule_for(None, request.sampling))
+        return Reading(state, target, PrefixCache(0), None, Needs(), ChunkTimes(), lambda encoded: None)
+
+    cores = available_cores()
+    for _ in range(5):
+        pair = [reading(REQUESTS[0]), reading(REQUESTS[4])]
+        with ThreadPoolExecutor(1) as pool:
+            read_pair(pair, Lanes((cores, cores), 1), pool)
+        for one in pair:
+            cache = target.new_cache()
+            pieces, _ = target.chunks(one.prompt, one.encoded)
+            cache.add_row(100)
+            target.extend(cache, slice(0, 1), pieces[:1], [DraftTree.empty()])
+            ((found, count),) = one.front.prefix.parts
+            assert count == len(pieces[0].tokens)
+            for (keys, values), expected in zip(found.layers, cache.view(0).layers, strict=True):
+                assert torch.equal(keys, expected[0])
+                assert torch.equal(values, expected[1])
+
+
+def test_of_a_pair_only_the_one_with_an_error_ends(target, alone, two_lanes, monkeypatch):
+    prepare, encode = target.prepare, target.encode
+
+    def broken(request):
+        if request.prompt == "no clip":
+            raise CrossdraftError("There is no such clip.")
+        return prepare(request)
+
+    def failing(prompt):
+        if torch.equal(prompt.input_ids, last):
+            raise ValueError("not encoded")
+        return encode(prompt)
+
+    last = prepare(REQUESTS[4]).input_ids
+    monkeypatch.setattr(target, "prepare", broken)
+    monkeypatch.setattr(target, "encode", failing)
+    for wrong, error in ((Request("no clip", max_new_tokens=5), CrossdraftError), (REQUESTS[4], RequestError)):
+        for asked in ([wrong, REQUESTS[0]], [REQUESTS[0], wrong]):
+            decoder = Paired(target, max_batch=2)
+            request_ids = [decoder.submit(request) for request in asked]
+            run_out(decoder)
+            assert decoder.pairs == 1
+            assert decoder.answer(request_ids[asked.index(REQUESTS[0])]).tokens == alone[0]
+            with pytest.raises(error):
+                decoder.answer(request_ids[asked.index(wrong)])
+
+
+def test_questions_about_one_clip_are_no_pair(target, two_lanes):
+    """The second one finds the clip read."""
+    decoder = Paired(target, max_batch=2, prefixes=PrefixCache(1 << 30))
+    clip = torch.zeros(2, 4, 4, 3, dtype=torch.uint8).numpy()
+    for asked, pairs in (([clip, clip], 0), ([clip, clip + 1], 0), ([clip + 2, clip + 3], 1)):
+        decoder.generate([Request("x", video=one, max_new_tokens=3) for one in asked])
+        assert decoder.pairs == pairs
+
+
+def test_cores_in_halves(monkeypatch):
+    """The first half is this thread's; a core that it has anyway is no spare one."""
+    monkeypatch.setattr(reading_module, "available_cores", lambda: (0, 1))
+    for threads, spare, expected in (
+        (2, (), Lanes(([0], [1]), 1)),
+        (1, (), None),
+        (1, (2,), Lanes(([0, 1], [2]), 1)),
+        (2, (1, 2, 3), Lanes(([0, 1], [2, 3]), 2)),
+    ):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert halves(spare) == expected
 
 
 def test_a_request_without_a_row_can_be_cancelled(target, alone):

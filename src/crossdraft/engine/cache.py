@@ -11,6 +11,7 @@ rollback at all (transformers 5.x).
 
 # pyright: reportIncompatibleVariableOverride=false
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +22,14 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from crossdraft.engine.devices import to_device
 from crossdraft.errors import CrossdraftError
 
-GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
+log = logging.getLogger(__name__)
 
+GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
 SHRINK = 4  # times the rows, or the positions, that are in use: more are given back
+
+
+def _whole_steps(positions: int) -> int:
+    return -(-positions // GROW) * GROW
 
 
 class _Layer(CacheLayerMixin):
@@ -41,7 +47,7 @@ class _Layer(CacheLayerMixin):
     def resized(self, rows: int, positions: int, count: int) -> tuple[Tensor, Tensor]:
         """New keys and values of so many rows and positions, with the first `count` positions of its own."""
         keys, values = self._zeros(self.keys, rows, positions), self._zeros(self.values, rows, positions)
-        kept = min(rows, self.keys.shape[0])
+        kept = min(rows, self.owner.rows)
         keys[:kept, :, :count] = self.keys[:kept, :, :count]
         values[:kept, :, :count] = self.values[:kept, :, :count]
         return keys, values
@@ -139,8 +145,8 @@ class KVPrefix:
 class KVCache(Cache):
     """Rows of keys and values for up to `max_rows` requests.
 
-    Memory follows use: twice as many rows once all are in use, half as many once three quarters are not; and what long
-    prompts took is given back when the last of them leaves.
+    Memory follows use: twice as many rows once all are in use, or as many as are expected; half as many once three
+    quarters are not; and what long prompts took is given back once rows need a quarter of it.
 
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
@@ -149,10 +155,12 @@ class KVCache(Cache):
 
     def __init__(self, num_layers: int, max_rows: int = 1, capacity: int = 512) -> None:
         self.max_rows = max_rows
-        self.capacity = -(-capacity // GROW) * GROW
+        self.capacity = _whole_steps(capacity)
         self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
         self.allocated_rows = 1  # so many have memory
         self._least = self.capacity
+        self._expected = 0  # rows that are soon to be in use
+        self._opened: list[int] = []  # capacity that each row was opened for
         self.lengths: list[int] = []
         self.rope_deltas: list[int] = []
         self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
@@ -176,23 +184,28 @@ class KVCache(Cache):
             self._allocate(rows, self.allocated)
         self.lengths.append(0)
         self.rope_deltas.append(0)
+        self._opened.append(_whole_steps(capacity))
         return self.rows - 1
+
+    def expect(self, rows: int) -> None:
+        """So many rows are soon to be in use: when more need memory, all of them get it at once."""
+        self._expected = rows
 
     def _rows_with_another(self) -> int:
         """Rows that have memory once another one is in use."""
-        doubled = min(self.max_rows, 2 * self.allocated_rows)
-        return doubled if self.rows == self.allocated_rows else self.allocated_rows
+        more = min(self.max_rows, max(2 * self.allocated_rows, self._expected))
+        return more if self.rows == self.allocated_rows else self.allocated_rows
 
     def nbytes_with(self, capacity: int) -> int:
         """Bytes of all keys and values once another row is in use, of such a capacity; 0 before the first pass."""
-        positions = max(self.allocated, -(-capacity // GROW) * GROW)
+        positions = max(self.allocated, _whole_steps(capacity))
         return self.token_bytes * self._rows_with_another() * positions
 
     def reserve(self, capacity: int) -> None:
         """Grow every row to `capacity`, keeping what is committed; where memory runs out, all stays as it was."""
         if capacity <= self.capacity:
             return
-        wanted = -(-capacity // GROW) * GROW
+        wanted = _whole_steps(capacity)
         self._allocate(self.allocated_rows, wanted)
         self.capacity = wanted
 
@@ -213,12 +226,25 @@ class KVCache(Cache):
         self.capacity = self.allocated = self._least
 
     def _shrink(self) -> None:
-        """Give back memory that is not in use."""
-        if not self.rows and (self.allocated_rows > 1 or self.capacity > SHRINK * self._least):
-            self._forget()
-            self.allocated_rows = 1
-        elif self.rows and SHRINK * self.rows <= self.allocated_rows:
-            self._allocate(self.allocated_rows // 2, self.allocated)
+        """Give back memory that is not in use; without room for the copy all stays as it is."""
+        if not self.rows:
+            if self.allocated_rows > 1 or self.capacity > SHRINK * self._least:
+                self._forget()
+                self.allocated_rows = 1
+            return
+        rows, capacity = self.allocated_rows, self.capacity
+        if SHRINK * self.rows <= rows:
+            rows //= 2
+        if SHRINK * (wanted := max(self._least, *self._opened)) <= capacity:
+            capacity = wanted
+        if (rows, capacity) == (self.allocated_rows, self.capacity):
+            return
+        try:
+            self._allocate(rows, min(self.allocated, capacity))
+        except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter
+            log.warning("Memory of the key-value cache could not be given back: %s", error)
+        else:
+            self.capacity = capacity
 
     def copy(self) -> "KVCache":
         """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
@@ -227,6 +253,7 @@ class KVCache(Cache):
         """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
         copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
+        copy._opened = [*self._opened]
         copy.allocated_rows, copy.allocated = self.allocated_rows, self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
@@ -255,7 +282,7 @@ class KVCache(Cache):
     @property
     def _copied(self) -> int:
         """Positions of a copy: those in use, and some to go on."""
-        return min(self.capacity, -(-(self._filled + GROW) // GROW) * GROW)
+        return min(self.capacity, _whole_steps(self._filled + GROW))
 
     def drop_row(self, row: int) -> int:
         """Close a row; the last row takes its index. Returns the index that the moved row had."""
@@ -263,7 +290,8 @@ class KVCache(Cache):
         if row != last:
             self._copy_row(last, row, self.lengths[last])
             self.lengths[row], self.rope_deltas[row] = self.lengths[last], self.rope_deltas[last]
-        del self.lengths[last], self.rope_deltas[last]
+            self._opened[row] = self._opened[last]
+        del self.lengths[last], self.rope_deltas[last], self._opened[last]
         self._shrink()
         return last
 
@@ -298,7 +326,7 @@ class KVCache(Cache):
                 "open them with room for the prompt, the answer and the largest draft tree."
             )
         if end > self.allocated:
-            self._allocate(self.allocated_rows, min(self.capacity, -(-(end + end // 8) // GROW) * GROW))
+            self._allocate(self.allocated_rows, min(self.capacity, _whole_steps(end + end // 8)))
         index: slice | Tensor = slice(lengths[0], lengths[0] + new_tokens)
         if any(length != lengths[0] for length in lengths):
             starts = self._sent(lengths).view(-1, 1, 1, 1)

@@ -5,6 +5,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ import torch
 
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
-from crossdraft.engine.fast.elastic import borrowing
+from crossdraft.engine.fast.elastic import borrowing, poll
 from crossdraft.engine.fast.heap import REQUESTS, HeapTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
@@ -24,7 +25,7 @@ from crossdraft.engine.pending import PendingDrafts
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
-from crossdraft.engine.reading import ChunkTimes, Reading
+from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, halves, read_pair
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_queue import RequestQueue, precedence
@@ -88,7 +89,9 @@ class Decoder(RequestQueue):
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
         self._heap = HeapTrimmer(REQUESTS)
-        self._reading: Reading | None = None
+        self._readings: list[Reading] = []  # those that were taken up and have no row yet
+        self._pairing = False  # whether two of them are being read at once
+        self._since = 0.0  # when those that are read without rounds of others began
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
     @torch.inference_mode()
@@ -98,7 +101,8 @@ class Decoder(RequestQueue):
         for state in self._states():
             state.finish = Finish.CANCELLED
         self._leave()
-        self._read_on()
+        while self._readings:
+            self._read_on()
 
     def close(self) -> None:
         """Cancel every request, for good."""
@@ -116,43 +120,101 @@ class Decoder(RequestQueue):
             self._take_up()
             self._leave()
             if self._live:
+                states = self._live[(rows := self._next_rows())]
                 try:
-                    self._round()
+                    self._round(rows)
                 except Exception as error:
                     log.exception("A round failed; its requests end.")
-                    for state in self._live:
+                    for state in states:
                         state.fail(error)
                 self._leave()
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
-        return () if self._reading is not None and self._reading.borrows else self.drafter.spare_cores()
+        lent = self._pairing or any(reading.borrows for reading in self._readings)
+        return () if lent else self.drafter.spare_cores()
 
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
-        while self._reading is not None or self._open_next():
-            if self._read_on() or self._between_rounds:
+        if self.kv_bytes is None:
+            self.cache.expect(len(self._states()) + len(self._waiting))
+        while self._open_higher() or self._readings or self._open_next():
+            self._since, tokens = time.perf_counter(), 0
+            together = self._read_pair()
+            for reading in self._readings[: together or 1]:
+                if self._read_on():
+                    return
+                tokens += len(reading.prompt)
+            if together:
+                self.policy.saw_prompts(time.perf_counter() - self._since, tokens)
+            if self._between_rounds:
                 return
 
-    def _open_next(self) -> bool:
-        """Begin to read the next request, or one again that had to leave; false if there is none, or no row for it."""
-        full = self.cache.rows == self.cache.max_rows
-        if full and not self._outranked():
-            return False
-        job, paused = self._ready_job(), min(self._paused, key=precedence, default=None)
-        if full and (job is None or not self._preempt(job.request.priority)):
-            return False
-        if paused is not None and (job is None or precedence(paused) < precedence(job)):
-            self._paused.remove(paused)
-            self._reading = self._reading_of(paused)
-        elif job is not None:
-            self._open(self._waiting.pop(job.request_id))
-        return self._reading is not None or job is not None
+    def _open_higher(self) -> bool:
+        """Begin to read a request of a higher priority than those that are being read, which wait for it."""
+        most = max((reading.state.request.priority for reading in self._readings), default=None)
+        waiting = (one.request.priority for one in (*self._waiting.values(), *self._paused))
+        return most is not None and max(waiting, default=most) > most and self._open_next()
 
-    def _outranked(self) -> bool:
-        """Whether a waiting request is of a higher priority than one that is answered."""
-        least = min((state.request.priority for state in self._live), default=0)
-        return any(job.request.priority > least for job in self._waiting.values())
+    def _read_pair(self) -> int:
+        """Read the fronts of two prompts at once.
+
+        Returns:
+            how many prompts were read: 0 where two could not be, 1 where one alone is to be read, for comparison.
+        """
+        if not self._open_second():
+            return 0
+        spare, self._pairing = self._spare_cores(), True
+        poll()  # what is borrowed is given back
+        try:
+            lanes = halves(spare)
+            if lanes is None or not self.policy.reads_pairs():
+                return 0 if lanes is None else 1
+            read_pair(self._readings, lanes, self._side)
+            return 2
+        finally:
+            self._pairing = False
+
+    def _open_second(self) -> bool:
+        """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
+        if self._between_rounds or self.fronts is not None or not self.target.reads_pairs or self.drafter.hides_here:
+            return False
+        fresh = [reading for reading in self._readings if reading.unread and not reading.again]
+        if len(fresh) == len(self._readings) == 1 and self.cache.rows + 1 < self.cache.max_rows:
+            self._open_next()
+        return len(self._readings) == 2 and can_pair(*self._readings)
+
+    def _open_next(self) -> bool:
+        """Begin to read the next request, or one again that had to leave; false if there is none, or no row for it.
+
+        A row that one of a lower priority has is one: that leaves when this one's prompt has been read.
+        """
+        free = self.cache.rows + len(self._readings) < self.cache.max_rows
+        if not free and not any(self._outranks(one) for one in (*self._waiting.values(), *self._paused)):
+            return False
+        found = [one for one in (self._ready_job(), *self._paused) if one is not None and (free or self._outranks(one))]
+        if not found:
+            return False
+        first = min(found, key=precedence)
+        if isinstance(first, RequestState):
+            self._reopen(first)
+        else:
+            self._open(self._waiting.pop(first.request_id))
+        self._readings.sort(key=lambda reading: precedence(reading.state))
+        return True
+
+    def _outranks(self, asked: Job | RequestState) -> bool:
+        """Whether it is of a higher priority than one that has a row, or reads for one."""
+        states = (*self._live, *(reading.state for reading in self._readings))
+        return asked.request.priority > min((state.request.priority for state in states), default=math.inf)
+
+    def _reopen(self, state: RequestState) -> None:
+        """Begin to read a request again that had to leave; one that cannot be begun is over."""
+        self._paused.remove(state)
+        try:
+            self._readings.append(self._reading_of(state))
+        except Exception as error:  # noqa: BLE001 - it is the request's
+            self._give_up(state.job, state, error)
 
     def _preempt(self, priority: int) -> bool:
         """Have the live request that came last of those of the lowest priority leave, if that is a lower one than this.
@@ -177,7 +239,7 @@ class Decoder(RequestQueue):
         return bool(self._live) and self._chunked
 
     def _states(self) -> list[RequestState]:
-        return [*super()._states(), *(() if self._reading is None else (self._reading.state,))]
+        return [*super()._states(), *(reading.state for reading in self._readings)]
 
     def _ready_job(self) -> Job | None:
         """The next request that can be taken up without holding those that are answered."""
@@ -193,11 +255,11 @@ class Decoder(RequestQueue):
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
-            if self._between_rounds and self.drafter.needs.visual:
+            if (self._between_rounds or self._readings) and self.drafter.needs.visual:
                 state.visual_features = Future()  # it would hold the drafts of others until they are there
             else:
                 self._start_drafter(state)
-            self._reading = self._reading_of(state)
+            self._readings.append(self._reading_of(state))
         except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
             self._give_up(job, state, error)
             if not isinstance(error, Exception):
@@ -205,13 +267,16 @@ class Decoder(RequestQueue):
 
     def _reading_of(self, state: RequestState) -> Reading:
         needs, show = self.drafter.needs, partial(self._show, state)
-        return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show)
+        beside = self._between_rounds
+        return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show, beside=beside)
 
     def _start_drafter(self, state: RequestState) -> None:
         target = self.target
         asked = for_drafter(state.request, target.defaults.most(target.context))
-        rows = min(self.cache.max_rows, len(self._live) + len(self._waiting) + 1)
-        on_token, others = state.provisional(target), self._between_rounds
+        rows = min(self.cache.max_rows, len(self._live) + len(self._readings) + len(self._waiting) + 1)
+        # Where it may have to wait for a row, drafts of others would be asked for meanwhile.
+        waits = self.kv_bytes is not None or self.cache.rows == self.cache.max_rows
+        on_token, others = state.provisional(target), bool(self._live) and (self._chunked or waits)
         state.read_overlapped = self.drafter.start(state, asked, self.policy, on_token, others=others, rows=rows)
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
@@ -222,14 +287,14 @@ class Decoder(RequestQueue):
 
     def _read_on(self) -> bool:
         """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
-        reading = self._reading
-        if reading is None:
+        if not self._readings:
             return False
+        reading = self._readings[0]
         state = reading.state
         try:
             if not state.over and not self._may_join(reading):
                 return True
-            self._reading = None
+            self._readings.remove(reading)
             if state.over:
                 reading.close()
                 self._end(state, state.error)
@@ -238,12 +303,17 @@ class Decoder(RequestQueue):
             else:
                 self._join(reading)
         except BaseException as error:
-            self._reading = None
-            reading.close()
+            self._close_reading(reading)
             self._give_up(state.job, state, error)
             if not isinstance(error, Exception):
                 raise
         return False
+
+    def _close_reading(self, reading: Reading) -> None:
+        """A prompt is read no further."""
+        if reading in self._readings:
+            self._readings.remove(reading)
+        reading.close()
 
     def _fits(self, reading: Reading) -> bool:
         """Whether a request may have a row now; one that is alone always may."""
@@ -258,11 +328,11 @@ class Decoder(RequestQueue):
 
     def _may_join(self, reading: Reading) -> bool:
         """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
-        if not self._between_rounds:
+        if not self._between_rounds or reading.paired:
             reading.finish()
         elif not reading.advance(self._side, self.drafter.spare_cores()):
             return False
-        while not self._fits(reading):
+        while self.cache.rows == self.cache.max_rows or not self._fits(reading):
             if not self._preempt(reading.state.request.priority):
                 return False
         return True
@@ -300,7 +370,8 @@ class Decoder(RequestQueue):
             nonlocal draft
             ledger.at_last_piece(len(prompt))
             if not reading.chunked and not len(known.prefix):
-                policy.saw_reading(time.perf_counter() - reading.began, overlapped=state.read_overlapped)
+                seconds = (time.perf_counter() - self._since) / (1 + reading.paired)
+                policy.saw_reading(seconds, overlapped=state.read_overlapped)
             draft = drafter.collect(state)
             policy.saw_hidden_draft(draft, drafter.waited_s)
             draft = self._checked(draft, policy.hidden_nodes, state, hidden=True)
@@ -314,14 +385,15 @@ class Decoder(RequestQueue):
         known.store(self.cache, read, needs.visual_layers)
         tokens = read.last + len(draft.input_tree)
         ledger.prefilled(tokens, read.out.seconds)
-        policy.saw_prefill(tokens, read.out.seconds, None if reading.chunked else drafter.hidden_work(state))
+        work = None if reading.chunked or reading.paired else drafter.hidden_work(state)
+        policy.saw_prefill(tokens, read.out.seconds, work)
         if not needs.nothing:
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)
 
-    def _round(self) -> None:
+    def _round(self, rows: slice) -> None:
         """Propose → verify → commit → emit, in one target pass for all live requests, or for every other half."""
-        rows, count = self._next_rows(), len(self._live)
+        count = len(self._live)
         states, meanwhile = self._live[rows], [*self._live[: rows.start], *self._live[rows.stop :]]
         tokens = sum(len(state.tokens) for state in states)
         with round_of(states) as times:
@@ -352,7 +424,7 @@ class Decoder(RequestQueue):
         self, rows: slice, roots: Sequence[Chunk], trees: Sequence[DraftTree], layers: Sequence[int]
     ) -> tuple[TargetOut, TargetOut] | None:
         """A round's pass with the next chunk of a prompt in it; `None` if there is none, or they cannot be one pass."""
-        piece = None if self._reading is None or not self._chunked else self._reading.piece
+        piece = self._readings[0].piece if self._readings and self._chunked else None
         if piece is None:
             return None
         try:
@@ -363,14 +435,13 @@ class Decoder(RequestQueue):
 
     def _read_chunk(self, shared: TargetOut | None, others_s: float) -> None:
         """After a round: the next chunk of the prompt that is being read, if it was not in the round's pass."""
-        reading = self._reading
+        reading = self._readings[0] if self._readings else None
         if reading is None or not self._chunked or reading.state.over:
             return
         try:
             reading.read(shared, others_s)
         except Exception as error:  # noqa: BLE001 - it is the request's
-            self._reading = None
-            reading.close()
+            self._close_reading(reading)
             self._give_up(reading.state.job, reading.state, error)
 
     def _propose(self, states: Sequence[RequestState], meanwhile: Sequence[RequestState]) -> list[Draft]:
@@ -439,6 +510,8 @@ class Decoder(RequestQueue):
         for state in [state for state in self._live if state.over]:
             self._drop_row(state)
             self._end(state, state.error)
+        for state in (*self._paused, *(reading.state for reading in self._readings)):
+            state.check_time()
         for state in [state for state in self._paused if state.over]:
             self._paused.remove(state)
             self._end(state, state.error)

@@ -18,6 +18,7 @@ PROBE_FIRST, PROBE_LAST = 4, 256
 PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
+SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
 LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
 # Rounds of a trial of another way, and from one trial to the next: at first, and at most, while they fail.
@@ -147,6 +148,10 @@ class PassTimes:
         """A copy for something similar: it weighs little against what is measured there."""
         return PassTimes(self.one.as_prior(), self.wide.as_prior())
 
+    def with_one(self, seconds: float) -> "PassTimes":
+        """A copy with another V(1), that weighs little against what is measured."""
+        return PassTimes(Ema(weight=PRIOR_POINTS, total=PRIOR_POINTS * sane(seconds)), self.wide)
+
     @property
     def slope(self) -> float:
         """dV/dn after the step."""
@@ -264,14 +269,16 @@ class Exploration:
     unhidden: int = 0  # requests without a hidden draft
     unread: int = 0  # requests that the drafter did not read
     overlapped: int = 0  # requests that it read while the target did
+    unplain: int = 0  # passes of several requests since the last without drafts
+    plain_known: bool = False  # whether there was one
 
     def levels_asked(self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False) -> int:
         """How many levels to ask for in this round, where so many are planned.
 
         Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
         and less often while it does not, since a probe costs most where drafting does. And where drafting always
-        pays, a round without it tells what that saves (`plain_known`: that is known); not where several requests
-        (`rows`) share a pass.
+        pays, a round without it tells what that saves (`plain_known`: that is known); where several requests (`rows`)
+        share a pass, `tries_plain` says when.
         """
         if limit < 1:
             return 0
@@ -279,6 +286,16 @@ class Exploration:
             plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if plain_known else PLAIN_FIRST)
             return 0 if plain else planned
         return min(limit, PROBE_DEPTH) if self.idle + 1 >= self.probe_gap else 0
+
+    def tries_plain(self, rows: int) -> bool:
+        """Whether the next round of so many requests goes without drafts, to see what that takes."""
+        return rows > 1 and self.unplain >= (SHARED_EVERY if self.plain_known else SHARED_FIRST)
+
+    def saw_pass(self, rows: int, *, plain: bool) -> None:
+        """So many requests shared a pass."""
+        if rows > 1:
+            self.unplain = 0 if plain else self.unplain + 1
+            self.plain_known = self.plain_known or plain
 
     @property
     def tries_hiding(self) -> bool:

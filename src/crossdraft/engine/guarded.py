@@ -52,6 +52,11 @@ class GuardedDrafter:
         """Whether it drafts in another process, or in part."""
         return self.runner is not None and self.runner.remote
 
+    @property
+    def hides_here(self) -> bool:
+        """Whether it drafts hidden in this process."""
+        return self.runner is not None and not self.runner.remote and self.runner.hidden != "off"
+
     def spare_cores(self) -> tuple[int, ...]:
         """CPU cores of the drafter's own, while it has nothing to do."""
         return () if self.runner is None else self.runner.spare_cores()

@@ -39,8 +39,9 @@ class PendingDrafts:
     def ask(self, states: Sequence[RequestState]) -> None:
         """Have drafts made for those for whom none is on its way, to be verified together, as far as it pays."""
         asked: list[tuple[RequestState, Budget]] = []
+        plain = self._policy.goes_plain(len(states))
         for state in states:
-            if state.request_id in self._asked or not self._drafter.drafts_for(state):
+            if state.request_id in self._asked or plain or not self._drafter.drafts_for(state):
                 continue
             plan = self._policy.plan_round(state, len(states))
             self._policy.began_round(state, plan)

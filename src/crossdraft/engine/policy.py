@@ -9,7 +9,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -71,10 +71,12 @@ class RoundCosts:
     Args:
         verify: V, tokens of a row -> seconds.
         wait: W, levels drafted -> seconds that the target waits for them.
+        plain: passes over one token of each row were seen.
     """
 
     verify: PassTimes = field(default_factory=PassTimes)
     wait: LinearFit = field(default_factory=_wait_fit)
+    plain: bool = False
 
 
 @dataclass
@@ -106,8 +108,12 @@ class CostModel:
     # The power that makes drafters' own probabilities true.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
     shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)  # by rows of a pass and `alternates`
+    plain: LinearFit = field(
+        default_factory=lambda: LinearFit(decay=0.95)
+    )  # rows -> seconds of a pass over a token each
     alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
     ways: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether to alternate
+    pairs: FasterWay = field(default_factory=lambda: FasterWay(usual=True))  # whether to read two prompts at once
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
 
@@ -117,6 +123,12 @@ class CostModel:
         """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do."""
         if rows == 1 and not self.alternates:
             return RoundCosts(self.verify, self.wait)
+        found = self._nearest(rows)
+        if not self.plain.w or (found.plain and (rows, self.alternates) in self.shared):
+            return found
+        return replace(found, verify=found.verify.with_one(self.plain(rows) / rows))
+
+    def _nearest(self, rows: int) -> RoundCosts:
         if (found := self.shared.get((rows, self.alternates))) is not None:
             return found
         known = [number for number, alternates in self.shared if alternates is self.alternates]
@@ -126,14 +138,21 @@ class CostModel:
 
     def _seen(self, rows: int) -> RoundCosts:
         """`costs` to be added to; they begin as what was taken for them."""
-        if (rows, self.alternates) not in self.shared and (rows > 1 or self.alternates):
+        if rows == 1 and not self.alternates:
+            return self.costs(rows)
+        if (rows, self.alternates) not in self.shared:
             near = self.costs(rows)
             self.shared[rows, self.alternates] = RoundCosts(near.verify.as_prior(), near.wait.as_prior())
-        return self.costs(rows)
+        return self.shared[rows, self.alternates]
 
     def saw_pass(self, rows: int, n: float, seconds: float) -> None:
         """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
-        self._seen(rows).verify.add(n, seconds)
+        costs = self._seen(rows)
+        costs.verify.add(n, seconds)
+        if n == 1:
+            costs.plain = True
+            self.plain.add(rows, rows * seconds)
+        self.exploration.saw_pass(rows, plain=n == 1)
 
     def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
         """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels."""
@@ -445,7 +464,22 @@ class SpeculationPolicy:
         cost.alternates = able and cost.ways.setdefault(requests.bit_length(), FasterWay()).now
         return cost.alternates
 
+    @harmless(lambda: False)
+    def goes_plain(self, rows: int) -> bool:
+        """Whether a round of so many rows goes without drafts, to see what that takes."""
+        return self.adaptive and self.cost.exploration.tries_plain(rows)
+
+    @harmless(lambda: False)
+    def reads_pairs(self) -> bool:
+        """Whether two prompts are read at once, where that can be."""
+        return self.cost.pairs.now
+
     # -- what is observed ----------------------------------------------------------------------------------------
+
+    @harmless(lambda: None)
+    def saw_prompts(self, seconds: float, tokens: int) -> None:
+        """Reading one prompt, or two at once, where either could be, took so long for so many tokens."""
+        self.cost.pairs.add(seconds, tokens)
 
     @harmless(lambda: None)
     def saw_round(self, requests: int, seconds: float, tokens: int) -> None:

@@ -10,9 +10,11 @@ encoder features, go first when the budget is full.
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from itertools import accumulate
+from typing import Concatenate, ParamSpec
 
 from torch import Tensor
 
@@ -82,6 +84,23 @@ class _Features:
 
     encoded: Encoded
     nbytes: int
+
+
+P = ParamSpec("P")
+
+
+def _harmless(method: "Callable[Concatenate[PrefixCache, P], None]") -> "Callable[Concatenate[PrefixCache, P], None]":
+    """An error in keeping something, as when memory runs out, costs what is kept, and no answer."""
+
+    @wraps(method)
+    def safe(self: "PrefixCache", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            log.exception("The prefix cache failed, and is emptied.")
+            self.clear()
+
+    return safe
 
 
 class PrefixCache:
@@ -195,6 +214,7 @@ class PrefixCache:
         self._used.move_to_end(digest)
         return found.encoded
 
+    @_harmless
     def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
         """Keep what the vision encoder made of an item of a content, or of all of them together."""
         encoded = {kind: without_unread(features) for kind, features in encoded.items()}
@@ -207,6 +227,7 @@ class PrefixCache:
         self.nbytes += nbytes
         self._evict()
 
+    @_harmless
     def add(
         self, cached: "CachedPrompt", cache: KVCache, row: int, hidden: Mapping[int, Tensor], layers: Sequence[int]
     ) -> None:

@@ -38,7 +38,8 @@ class Request:
         sampling: temperature and its companions; what it leaves open, and `None` all of it, is as the checkpoint's
             generation_config says, and greedy if it says nothing.
         stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
-        max_time: seconds after which no further round is begun; `None`: the checkpoint's, else no limit.
+        max_time: seconds, from when it is taken out of the queue, after which no further round is begun; the first
+            token comes whatever it takes. `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
         namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
             neither knows nor learns anything.

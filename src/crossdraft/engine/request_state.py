@@ -220,10 +220,16 @@ class RequestState:
                 self.finish = Finish.LENGTH
             if self.finish is not None:
                 return taken, texts
-        limit = self.request.max_time
-        if limit is not None and time.perf_counter() - self.ledger.started > limit:
-            self.finish = Finish.TIME
+        self.check_time(begun=True)
         return taken, texts
+
+    def check_time(self, *, begun: bool = False) -> None:
+        """End an answer that has `begun` when its time is over."""
+        limit = self.request.max_time
+        if limit is None or self.finish is not None or not (begun or self.tokens):
+            return
+        if time.perf_counter() - self.ledger.started > limit:
+            self.finish = Finish.TIME
 
     def _tell(self, tokens: Sequence[int], text: str, origin: Origin) -> None:
         self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id))

@@ -316,6 +316,7 @@ class Scheduler:
             for one in pending.values():
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
             decoder.drafter.supervisor.lose(f"{type(error).__name__}: {error}")  # its state may be anything
+            decoder.prefixes.clear()
             return
         for request_id in decoder.finished():
             waiting = self._pending.pop(request_id)

@@ -346,6 +346,12 @@ class Target:
             self.spread.close()
             self.spread = None
 
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether two threads may read prompts at the same time: on a CPU, where passes are lean."""
+        lean = self._lean is not None and self._lean.usable and self.traits.takes_encoded
+        return lean and self.device.type == "cpu" and self.spread is None
+
     def features_only(self) -> "Target":
         """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
         silent = copy.copy(self)

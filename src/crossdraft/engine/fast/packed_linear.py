@@ -12,6 +12,7 @@ A packed model is for inference where it stands. It can be saved, but not moved,
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -60,17 +61,18 @@ class _Product:
         self.bias = torch.cat(biases) if biases else None
         # Held by no module: an opaque tensor can be neither moved nor written to a file.
         self.packed: Tensor = _reorder(weights, ROWS_HINT)
-        self._last: tuple[Tensor, Sequence[Tensor]] | None = None
+        self._last: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # by thread: several may read at once
 
     def part(self, index: int, rows: Tensor) -> Tensor:
         """What layer `index` makes of `rows`. The product is kept until its last part has been fetched."""
-        last = self._last  # read once: another thread may put its own there meanwhile
+        if len(self.sizes) == 1:
+            return self._of(rows)
+        thread = get_ident()
+        last = self._last.pop(thread, None)
         if last is None or last[0] is not rows:
-            whole = self._of(rows)
-            if len(self.sizes) == 1:
-                return whole
-            last = (rows, torch.split_with_sizes(whole, self.sizes, -1))
-        self._last = None if index == len(self.sizes) - 1 else last
+            last = (rows, torch.split_with_sizes(self._of(rows), self.sizes, -1))
+        if index < len(self.sizes) - 1:
+            self._last[thread] = last
         return last[1][index]
 
     def _of(self, rows: Tensor) -> Tensor:
