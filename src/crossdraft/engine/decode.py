@@ -91,6 +91,7 @@ class Decoder(RequestQueue):
         self._heap = HeapTrimmer(REQUESTS)
         self._readings: list[Reading] = []  # those that were taken up and have no row yet
         self._pairing = False  # whether two of them are being read at once
+        self._emitted = 0  # tokens of this step
         self._since = 0.0  # when those that are read without rounds of others began
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
@@ -115,6 +116,7 @@ class Decoder(RequestQueue):
 
         An error ends the requests that it belongs to, whose `answer` raises it; the others go on.
         """
+        start, self._emitted = time.perf_counter(), 0
         with borrowing(self._spare_cores):
             self._leave()
             self._take_up()
@@ -128,6 +130,7 @@ class Decoder(RequestQueue):
                     for state in states:
                         state.fail(error)
                 self._leave()
+        self.policy.saw_step(time.perf_counter() - start, self._emitted)
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
@@ -498,6 +501,7 @@ class Decoder(RequestQueue):
             self.cache.keep(self._live.index(state), path)
             self.policy.saw_acceptance(state, draft, path, hidden=hidden)
             emitted = state.emit(tree, accepted, logits, origin, self.target)
+            self._emitted += len(emitted)
             state.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=hidden)
             if self.drafter.drafts_for(state):  # of a finished answer too: a drafter may remember it
                 prompt, state.prompt = state.prompt, None

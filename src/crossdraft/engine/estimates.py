@@ -18,7 +18,7 @@ PROBE_FIRST, PROBE_LAST = 4, 256
 PROBE_DEPTH = 2
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
-SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share
+SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share: at first, doubled up to
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
 LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
 # Rounds of a trial of another way, and from one trial to the next: at first, and at most, while they fail.
@@ -149,8 +149,8 @@ class PassTimes:
         return PassTimes(self.one.as_prior(), self.wide.as_prior())
 
     def with_one(self, seconds: float) -> "PassTimes":
-        """A copy with another V(1), that weighs little against what is measured."""
-        return PassTimes(Ema(weight=PRIOR_POINTS, total=PRIOR_POINTS * sane(seconds)), self.wide)
+        """A copy with another V(1)."""
+        return PassTimes(Ema(weight=1.0, total=sane(seconds)), self.wide)
 
     @property
     def slope(self) -> float:
@@ -270,7 +270,7 @@ class Exploration:
     unread: int = 0  # requests that the drafter did not read
     overlapped: int = 0  # requests that it read while the target did
     unplain: int = 0  # passes of several requests since the last without drafts
-    plain_known: bool = False  # whether there was one
+    plain_gap: int = SHARED_FIRST  # such passes until the next one without
 
     def levels_asked(self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False) -> int:
         """How many levels to ask for in this round, where so many are planned.
@@ -289,13 +289,15 @@ class Exploration:
 
     def tries_plain(self, rows: int) -> bool:
         """Whether the next round of so many requests goes without drafts, to see what that takes."""
-        return rows > 1 and self.unplain >= (SHARED_EVERY if self.plain_known else SHARED_FIRST)
+        return rows > 1 and self.unplain >= self.plain_gap
 
     def saw_pass(self, rows: int, *, plain: bool) -> None:
         """So many requests shared a pass."""
-        if rows > 1:
-            self.unplain = 0 if plain else self.unplain + 1
-            self.plain_known = self.plain_known or plain
+        if rows > 1 and plain:
+            self.plain_gap = min(SHARED_EVERY, 2 * self.plain_gap) if self.unplain >= self.plain_gap else self.plain_gap
+            self.unplain = 0
+        elif rows > 1:
+            self.unplain += 1
 
     @property
     def tries_hiding(self) -> bool:
@@ -334,23 +336,32 @@ class FasterWay:
 
     Args:
         usual: the way in use, but for trials of the other one.
-        left: rounds until that changes.
-        gap: from one trial to the next; it doubles as long as they fail.
+        trial: rounds of one.
+        first: rounds from one trial to the next; `gap` of them, which doubles as long as trials fail.
+        decay: the weight that a round keeps per new one of its way.
     """
 
     usual: bool = False
-    left: int = TRIAL
-    gap: int = TRIAL_FIRST
+    trial: int = TRIAL
+    first: int = TRIAL_FIRST
+    gap: int = 0
+    left: int = 0
     tries: bool = False
-    seconds: dict[bool, Ema] = field(default_factory=lambda: {False: Ema(decay=0.95), True: Ema(decay=0.95)})
-    tokens: dict[bool, Ema] = field(default_factory=lambda: {False: Ema(decay=0.95), True: Ema(decay=0.95)})
+    decay: float = 0.95
+    seconds: dict[bool, Ema] = field(default_factory=dict)
+    tokens: dict[bool, Ema] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gap, self.left = self.gap or self.first, self.left or self.trial
+        for sums in (self.seconds, self.tokens):
+            sums.update({way: Ema(decay=self.decay) for way in (False, True)})
 
     @property
     def now(self) -> bool:
         """The way of the next round."""
         return self.usual is not self.tries
 
-    def add(self, seconds: float, tokens: int) -> None:
+    def add(self, seconds: float, tokens: float) -> None:
         """A round of the way that is in use took so long for so many tokens."""
         self.seconds[self.now].add(seconds)
         self.tokens[self.now].add(tokens)
@@ -358,11 +369,11 @@ class FasterWay:
         if self.left > 0:
             return
         if self.tries and self._token_s(self.now) < self._token_s(self.usual):
-            self.usual, self.gap = self.now, TRIAL_FIRST
+            self.usual, self.gap = self.now, self.first
         elif self.tries:
             self.gap = min(TRIAL_LAST, 2 * self.gap)
         self.tries = not self.tries
-        self.left = TRIAL if self.tries else self.gap
+        self.left = self.trial if self.tries else self.gap
 
     def _token_s(self, way: bool) -> float:
         return (self.seconds[way].value or 0.0) / max(1e-9, self.tokens[way].value or 0.0)

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
 from crossdraft.engine.estimates import (
+    TRIAL_FIRST,
     AcceptanceByDepth,
     Ema,
     Exploration,
@@ -37,6 +38,8 @@ FREE = 0.1  # part of V(1) that is no wait worth the name
 OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
+LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
+LENDING_GAP = 8  # periods, of as many answers, from one trial to the next
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,21 @@ class Plan:
             raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
 
 
+@dataclass
+class Period:
+    """What became of requests since drafting or lending was last decided.
+
+    Args:
+        rows: requests that shared a pass.
+        answers, tokens, seconds: that came and went since.
+    """
+
+    rows: int = 0
+    answers: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 def _ridge_fit() -> LinearFit:
     """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
     return LinearFit(ridge=64.0)
@@ -71,12 +89,10 @@ class RoundCosts:
     Args:
         verify: V, tokens of a row -> seconds.
         wait: W, levels drafted -> seconds that the target waits for them.
-        plain: passes over one token of each row were seen.
     """
 
     verify: PassTimes = field(default_factory=PassTimes)
     wait: LinearFit = field(default_factory=_wait_fit)
-    plain: bool = False
 
 
 @dataclass
@@ -113,7 +129,10 @@ class CostModel:
     )  # rows -> seconds of a pass over a token each
     alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
     ways: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether to alternate
-    pairs: FasterWay = field(default_factory=lambda: FasterWay(usual=True))  # whether to read two prompts at once
+    # Whether to read two prompts at once; the first readings, on a machine that is not warm, are soon forgotten.
+    pairs: FasterWay = field(default_factory=lambda: FasterWay(True, trial=4, left=TRIAL_FIRST, decay=0.8))
+    lends: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether cores are lent
+    period: Period = field(default_factory=Period)
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
 
@@ -124,9 +143,7 @@ class CostModel:
         if rows == 1 and not self.alternates:
             return RoundCosts(self.verify, self.wait)
         found = self._nearest(rows)
-        if not self.plain.w or (found.plain and (rows, self.alternates) in self.shared):
-            return found
-        return replace(found, verify=found.verify.with_one(self.plain(rows) / rows))
+        return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
 
     def _nearest(self, rows: int) -> RoundCosts:
         if (found := self.shared.get((rows, self.alternates))) is not None:
@@ -142,15 +159,14 @@ class CostModel:
             return self.costs(rows)
         if (rows, self.alternates) not in self.shared:
             near = self.costs(rows)
-            self.shared[rows, self.alternates] = RoundCosts(near.verify.as_prior(), near.wait.as_prior())
+            verify = PassTimes(wide=near.verify.wide.as_prior())
+            self.shared[rows, self.alternates] = RoundCosts(verify, near.wait.as_prior())
         return self.shared[rows, self.alternates]
 
     def saw_pass(self, rows: int, n: float, seconds: float) -> None:
         """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
-        costs = self._seen(rows)
-        costs.verify.add(n, seconds)
+        self._seen(rows).verify.add(n, seconds)
         if n == 1:
-            costs.plain = True
             self.plain.add(rows, rows * seconds)
         self.exploration.saw_pass(rows, plain=n == 1)
 
@@ -300,6 +316,29 @@ class CostModel:
             return False
         return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
 
+    def lends_now(self, most: int, rows: int) -> bool:
+        """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial."""
+        if rows < LENDING_ROWS or not self.lending_known:
+            return self.lending_pays(most, rows) and not self.exploration.tries_reading
+        usual = self.lending_pays(most, rows)
+        way = self.lends.setdefault(rows.bit_length(), FasterWay(usual, trial=1, first=LENDING_GAP))
+        if self.period.rows != rows:
+            self.period = Period(rows)
+        return way.now
+
+    def saw_period(self) -> None:
+        """As many answers came as requests share a pass: the end of a period, in which cores were lent or not.
+
+        Answers of several lengths are compared by what they would take: prompts read and tokens one by one.
+        """
+        period = self.period
+        if (way := self.lends.get(period.rows.bit_length())) is None or period.answers < period.rows:
+            return
+        read = min((*self.read_alone, *self.read_overlapped), default=0.0)
+        usual = period.answers * read + period.tokens * self.costs(period.rows).verify(1)
+        way.add(period.seconds, usual)
+        self.period = Period(period.rows)
+
     @property
     def lending_known(self) -> bool:
         """Whether it was seen often enough what a drafter's work costs the target's reading."""
@@ -416,7 +455,7 @@ class SpeculationPolicy:
         mode = cost.hiding(nodes) if hidden == "auto" else hidden
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
-        if cost.lending_pays(request.token_limit, rows) and not cost.exploration.tries_reading:
+        if cost.lends_now(request.token_limit, rows):
             return RequestPlan(False)
         if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
             mode = "off"
@@ -534,9 +573,17 @@ class SpeculationPolicy:
         self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden)
 
     @harmless(lambda: None)
+    def saw_step(self, seconds: float, tokens: int) -> None:
+        """Reading and a round took so long in all, and yielded so many tokens."""
+        self.cost.period.seconds += seconds
+        self.cost.period.tokens += tokens
+        self.cost.saw_period()
+
+    @harmless(lambda: None)
     def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none)."""
         self.cost.length.add(tokens)
+        self.cost.period.answers += 1
         if read_wait_s is not None:
             self.cost.read_waits.append(read_wait_s)
 
