@@ -13,7 +13,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.target import Target
 from crossdraft.messages import Message, Part, read_messages
 from crossdraft.video.image import read_image
-from crossdraft.video.inputs import FAMILIES, _own_text, takes_images
+from crossdraft.video.inputs import FAMILIES, _own_text
 from crossdraft.video_prompt import VideoPrompt
 from tests.video.test_inputs import CONFIGS, IDS, OWN, build, spec_for, with_template
 from tests.video.test_inputs import tokenizer as _tokenizer_fixture
@@ -21,6 +21,7 @@ from tests.video.test_inputs import tokenizer as _tokenizer_fixture
 tokenizer = _tokenizer_fixture
 PLENTY = 1 << 30
 EOS = IDS["</s>"]
+ONE_KIND = {"glm4v", "glm4v_moe", "glm46v"}  # images or clips, not both in one conversation
 
 
 def noise(*shape, seed=0):
@@ -30,6 +31,7 @@ def noise(*shape, seed=0):
 CLIP, OTHER = noise(4, 30, 44, 3), noise(4, 30, 44, 3, seed=1)
 SHORT = OTHER[:2]
 IMAGE = noise(40, 36, 3, seed=2)
+WIDE = noise(18, 61, 3, seed=3)
 
 
 def text(said):
@@ -96,9 +98,18 @@ def ask(**given):
     return cd.Request(**{"max_new_tokens": 8} | given)
 
 
-def requests_of(kind, config):
+def requests_of(kind):
     two = [CLIP, OTHER]
     found = [
+        ask(prompt="What?", image=IMAGE),
+        ask(prompt="What?", image=[IMAGE, WIDE]),
+        ask(
+            messages=[
+                user(image(WIDE), text("What?")),
+                {"role": "assistant", "content": "A."},
+                user(text("And?"), image(IMAGE)),
+            ]
+        ),
         ask(prompt="What?", video=two),
         ask(prompt="What?", video=CLIP, system="Be brief."),
         ask(messages=[{"role": "user", "content": "Hello"}]),
@@ -114,9 +125,8 @@ def requests_of(kind, config):
             ]
         ),
     ]
-    if takes_images(config):
+    if kind not in ONE_KIND:
         found += [
-            ask(prompt="What?", image=IMAGE),
             ask(prompt="What?", image=[IMAGE, IMAGE[::-1]], video=CLIP),
             ask(messages=[user(video(CLIP), text("Is it"), image(IMAGE), text("?"))]),
         ]
@@ -126,7 +136,7 @@ def requests_of(kind, config):
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_answers_are_those_of_generate(kind, family):
     one = family(kind)
-    requests = requests_of(kind, one.model.config)
+    requests = requests_of(kind)
     expected = [one.alone(request) for request in requests]
     prefixes = PrefixCache(PLENTY)
     assert [answer.tokens for answer in one.answers(requests, prefixes)] == expected
@@ -174,7 +184,7 @@ def test_the_next_message_reads_what_is_new(kind, family):
     asked = user(video(CLIP), text("What?"))
     first = one.answers([ask(messages=[asked])], prefixes)[0]
     said = {"role": "assistant", "content": first.text}
-    more = [image(IMAGE)] if takes_images(one.model.config) else [video(OTHER)]
+    more = [video(OTHER)] if kind in ONE_KIND else [image(IMAGE)]
     for parts, encoded in (([text("Why?")], 0), ([text("And here?"), *more], 1)):
         request = ask(messages=[asked, said, user(*parts)])
         before = (*one.target.prepare(ask(messages=[asked])).input_ids.tolist(), *first.tokens)
@@ -253,10 +263,26 @@ def test_a_broken_image_is_said(family, tmp_path):
             read_image(tmp_path / name)
 
 
-@pytest.mark.parametrize("kind", sorted(set(CONFIGS) - {"video_llava", "qwen2_vl", "qwen2_5_vl"}))
-def test_who_takes_no_images_says_so(kind, family):
-    with pytest.raises(cd.CrossdraftError, match=r"given clips alone here.*image\[None\]"):
-        family(kind).target.prepare(ask(prompt="What?", image=IMAGE))
+@pytest.mark.parametrize("kind", ["internvl", "smolvlm", "gemma3"])
+def test_images_and_clips_of_one_input_keep_their_order(kind, family):
+    """A clip is a row of images there, and Gemma's template writes the same for both."""
+    target = family(kind).target
+    prompts = [
+        target.prepare(ask(messages=[user(*parts, text("?"))]))
+        for parts in ((video(CLIP), image(IMAGE)), (image(IMAGE), video(CLIP)))
+    ]
+    (clip, still), others = (prompt.items for prompt in prompts)
+    assert [item.tokens for item in others] == [still.tokens, clip.tokens]
+    pixels = [item.features["pixel_values"].flatten(0, -4) for item in (clip, still)]
+    assert len(pixels[0]) == len(CLIP)
+    assert torch.equal(prompts[0].features["pixel_values"].flatten(0, -4), torch.cat(pixels))
+    assert torch.equal(prompts[1].features["pixel_values"].flatten(0, -4), torch.cat(pixels[::-1]))
+
+
+@pytest.mark.parametrize("kind", sorted(ONE_KIND))
+def test_who_cannot_tell_images_from_clips_says_so(kind, family):
+    with pytest.raises(cd.CrossdraftError, match=r"image and a clip in one conversation.*image\[None\]"):
+        family(kind).target.prepare(ask(prompt="What?", image=IMAGE, video=CLIP))
 
 
 @pytest.mark.parametrize(

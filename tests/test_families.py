@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -27,6 +28,12 @@ def folders(tmp_path_factory):
 def requests(clip):
     asked = ("what is the car doing?", "why?", "what is the car doing?")
     return [cd.Request(question, str(clip.video), max_new_tokens=24) for question in asked]
+
+
+@pytest.fixture(scope="module")
+def about_an_image():
+    pixels = np.random.default_rng(0).integers(0, 256, (70, 40, 3), dtype=np.uint8)
+    return [cd.Request(question, image=pixels, max_new_tokens=24) for question in ("what is it?", "why?")]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +72,19 @@ def test_a_second_question_reads_the_clip_from_the_cache(name, folders, requests
     assert first == 0
     frames = 4 if name in PATCHED else 8
     assert all(frames * PER_FRAME < cached < length for cached in others)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_second_question_about_an_image_reads_its_own_words(name, folders, about_an_image):
+    expected = [generated(folders[name], request) for request in about_an_image]
+    with cd.Engine.load(folders[name], "phased:view,ngram", cd.Options(device="cpu", placement="inline")) as engine:
+        found = [engine.generate(request) for request in about_an_image]
+        prompt = engine.target.prepare(about_an_image[1])
+    assert [answer.tokens for answer in found] == expected
+    visual = torch.isin(prompt.input_ids, torch.tensor(sorted(engine.target.traits.visual_ids)))
+    assert found[1].stats.cached_tokens > int(visual.nonzero()[-1])
+    tiles = {"internvl": 9, "smolvlm": 5, "gemma3": 1}  # 4 x 2 or 2 x 2, and the whole
+    assert name in PATCHED or int(visual.sum()) == PER_FRAME * tiles[name]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -56,11 +56,13 @@ CHAT = {  # as the checkpoints' own templates begin and end
     "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
     "smolvlm": None,
     "qwen3_vl": "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.content %}"
-    "{% if c.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ c.text }}{% endif %}"
+    "{% if c.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif c.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c.text }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     "qwen3_vl_moe": None,
     "glm4v": "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{% for c in m.content %}"
-    "{% if c.type == 'video' %}<|begin_of_video|><|video|><|end_of_video|>{% else %}{{ c.text }}{% endif %}"
+    "{% if c.type == 'video' %}<|begin_of_video|><|video|><|end_of_video|>"
+    "{% elif c.type == 'image' %}<|begin_of_image|><|image|><|end_of_image|>{% else %}{{ c.text }}{% endif %}"
     "{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
     "glm4v_moe": None,
     "glm46v": None,

@@ -34,7 +34,7 @@ from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
-from crossdraft.video.inputs import model_class, takes_images
+from crossdraft.video.inputs import image_spec, model_class
 from crossdraft.video.spec import FrameSpec, image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt
 
@@ -107,9 +107,9 @@ def _target(
     folder: Path, model: PreTrainedModel, num_frames: int | None = None, fps: float | None = None, *, packed: bool
 ) -> Target:
     spec, sampling = frame_settings(*video_settings(folder))
-    stills = image_settings(folder) if takes_images(model.config) else None
-    image_spec = None if stills is None else FrameSpec.from_settings(stills[1], stills[0])
-    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), image_spec, packed=packed)
+    where, settings = image_settings(folder) or (folder, None)
+    stills = image_spec(model.config, settings, where)
+    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
 def adapt_model(
@@ -133,9 +133,9 @@ def adapt_model(
     check_model(model)
     tokenizer, settings = parts(processor)
     spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
-    stills: Any = getattr(processor, "image_processor", None) if takes_images(model.config) else None
-    image_spec = None if stills is None else FrameSpec.from_settings(stills.to_dict(), "The processor")
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), image_spec, packed=packed)
+    pixels: Any = getattr(processor, "image_processor", None)
+    stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
 def _adapter(
@@ -143,7 +143,7 @@ def _adapter(
     tokenizer: PreTrainedTokenizerBase,
     spec: FrameSpec | None,
     sampling: FrameSampling,
-    image_spec: FrameSpec | None = None,
+    stills: FrameSpec,
     *,
     packed: bool,
 ) -> Target:
@@ -153,7 +153,7 @@ def _adapter(
         prepack(model)
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
-    prepare = VideoPrompt(model, tokenizer, spec, sampling, image_spec)
+    prepare = VideoPrompt(model, tokenizer, spec, sampling, stills)
     eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
     return Target(model, prepare, _text(tokenizer), eos, reserved, defaults)
 

@@ -139,14 +139,12 @@ class VideoPrompt:
         if len(items) == 1 and not isinstance(items[0].features, LazyFeatures):
             return {**items[0].features, **inputs}
         config = self.model.config
-        parts = [(one.features, shown[one.source].text.kind) for one in items]
-        names = dict.fromkeys(name for features, _ in parts for name in features if name.startswith(PIXELS))
-        small = [({k: features[k] for k in features if k not in names}, kind) for features, kind in parts]
+        parts = [one.features for one in items]
+        names = dict.fromkeys(name for features in parts for name in features if name.startswith(PIXELS))
+        small = [{k: features[k] for k in features if k not in names} for features in parts]
 
         def pixels() -> Features:
-            return merged(
-                config, [({k: features[k] for k in features if k in names}, kind) for features, kind in parts]
-            )
+            return merged(config, [{k: features[k] for k in features if k in names} for features in parts])
 
         return LazyFeatures({**merged(config, small), **inputs}, tuple(names), pixels)
 

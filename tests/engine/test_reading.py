@@ -24,7 +24,7 @@ from crossdraft.engine.target import Chunk, PrefillChunk, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
-from tests.engine.zoo import ZOO, as_target, noisy
+from tests.engine.zoo import IMAGES, ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 LONG = Request("xxxxx", max_new_tokens=120)
@@ -110,12 +110,12 @@ def run_out(decoder: Decoder) -> None:
         decoder.step()
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", ZOO | IMAGES)
 @pytest.mark.parametrize("size", [1, 5, 1000])
 @torch.inference_mode()
 def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
     """As `check_conformance` compares: the logits behind the prompt, in double precision."""
-    model, prompt = ZOO[name]()
+    model, prompt = (ZOO | IMAGES)[name]()
     target = as_target(model, prompt)
     encoded, tree = target.encode(prompt), DraftTree.empty()
     whole = target.prefill(target.new_cache(), prompt, encoded, 200).out.logits[0]

@@ -85,30 +85,36 @@ def video_llava(attention: str = "sdpa") -> Built:
     )
 
 
-def llava_next_video(attention: str = "sdpa") -> Built:
+def any_resolution() -> Prompt:
+    """A prompt with an image of 1 x 2 tiles: the whole, then the tiles' patches, each of whose rows has a newline."""
+    ids = torch.tensor([1, 5, 6, *[IMAGE] * (4 + 2 * (4 + 1)), 7, 8, 9])
+    return Prompt(ids, {"pixel_values": video(3)[0], "image_sizes": torch.tensor([[8, 16]])})
+
+
+def llava_next_video(attention: str = "sdpa", kind: str = "video") -> Built:
     config = LlavaNextVideoConfig(
         vision_config=CLIPVisionConfig(**VISION),
         text_config=LlamaConfig(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
-        image_grid_pinpoints=[[8, 8]],
+        image_grid_pinpoints=[[8, 8], [8, 16]],
     )
-    return build(LlavaNextVideoForConditionalGeneration, config, attention), Prompt(
-        prompt_ids(4), {"pixel_values_videos": video(4)}
-    )
+    clip = Prompt(prompt_ids(4), {"pixel_values_videos": video(4)})
+    model = build(LlavaNextVideoForConditionalGeneration, config, attention)
+    return model, clip if kind == "video" else any_resolution()
 
 
-def llava_onevision(attention: str = "sdpa") -> Built:
+def llava_onevision(attention: str = "sdpa", kind: str = "video") -> Built:
     config = LlavaOnevisionConfig(
         vision_config=SiglipVisionConfig(**VISION, vision_use_head=False),
         text_config=Qwen2Config(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
-        image_grid_pinpoints=[[8, 8]],
+        image_grid_pinpoints=[[8, 8], [8, 16]],
     )
-    return build(LlavaOnevisionForConditionalGeneration, config, attention), Prompt(
-        prompt_ids(4 + 1), {"pixel_values_videos": video(4)}
-    )
+    clip = Prompt(prompt_ids(4 + 1), {"pixel_values_videos": video(4)})
+    model = build(LlavaOnevisionForConditionalGeneration, config, attention)
+    return model, clip if kind == "video" else any_resolution()
 
 
 def qwen2_5_vl(attention: str = "sdpa") -> Built:
@@ -280,6 +286,8 @@ ZOO: dict[str, Callable[..., Built]] = {
 
 # With one image: those that read a clip as a row of images, and those that tell images from clips.
 IMAGES: dict[str, Callable[..., Built]] = {
+    "llava_next_video_image": partial(llava_next_video, kind="image"),
+    "llava_onevision_image": partial(llava_onevision, kind="image"),
     "internvl_image": partial(internvl, frames=1),
     "smolvlm_image": partial(smolvlm, frames=1),
     "gemma3_image": partial(gemma3, frames=1),

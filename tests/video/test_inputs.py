@@ -25,6 +25,7 @@ SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<i
 SPECIAL += ("<fake_token_around_image>", "<global-img>", "<image_soft_token>", "<start_of_image>", "<end_of_image>")
 SPECIAL += ("<start_of_turn>", "<end_of_turn>", "<|image|>", "<|video|>", "<|user|>", "<|assistant|>")
 SPECIAL += tuple(f"<|{edge}_of_{kind}|>" for edge in ("begin", "end") for kind in ("image", "video"))
+SPECIAL += tuple(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5))
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
 TEXT = {
@@ -63,7 +64,7 @@ def llava_config(kind: str, encoder: str, text: str) -> PretrainedConfig:
     vision = getattr(transformers, f"{encoder}VisionConfig")(
         **VISION, **({"vision_use_head": False} if encoder == "Siglip" else {})
     )
-    grid = {} if kind == "VideoLlava" else {"image_grid_pinpoints": [[20, 20]]}
+    grid = {} if kind == "VideoLlava" else {"image_grid_pinpoints": [[20, 40], [40, 20], [40, 40]]}
     return getattr(transformers, f"{kind}Config")(
         vision_config=vision, text_config=getattr(transformers, f"{text}Config")(**TEXT), **LLAVA_TOKENS, **grid
     )

@@ -53,7 +53,7 @@ class FewerFrames:
             for part in request.visuals
         ]
         inputs, order = chat_inputs(config, self.tokenizer, request.conversation, [text for text, _ in shown])
-        pixels = merged(config, [(shown[number][1], shown[number][0].kind) for number in order])
+        pixels = merged(config, [shown[number][1] for number in order])
         return Prompt(inputs.pop("input_ids")[0], {**pixels, **inputs})
 
 

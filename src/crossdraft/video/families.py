@@ -14,12 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossdraft.errors import CrossdraftError
+from crossdraft.video import stills
 from crossdraft.video.number_words import number_words
-from crossdraft.video.preprocess import patchify
 from crossdraft.video.spec import IMAGENET_MEAN, IMAGENET_STD, FrameSpec, LongestEdge, PixelBudget
-
-Features = dict[str, Tensor]
+from crossdraft.video.stills import (
+    Features,
+    Still,
+    count_pooled,
+    count_scaled,
+    count_shuffled,
+    image_side,
+    patch_rows,
+    patch_side,
+    patch_step,
+    squares,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +48,9 @@ class ChatFormat:
     system: str
     answer: str
     video: str
-    image: str = ""
+    image: str
     no_system: str = ""
     start: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Still:
-    """How a family reads an image.
-
-    Args:
-        placeholder: the token of the configuration's `image_token_id`, repeated once for every visual token.
-        spec: as of a family, where no preprocessor file says it.
-        features: (config, pixels [1, 3, h, w]) -> the model's visual inputs.
-        count: (config, features) -> number of visual tokens.
-    """
-
-    placeholder: str
-    spec: Callable[[Any], FrameSpec]
-    features: Callable[[Any, Tensor], Features]
-    count: Callable[[Any, Features], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +64,7 @@ class Family:
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
         count: (config, features) -> number of visual tokens.
         chat: how it writes a prompt.
+        still: how it reads images.
         kind: "video" or "image": which of the configuration's token ids the placeholder is.
         part: what chat templates call such a part of a message.
         marker: what a chat template writes for it; `None` = the placeholder.
@@ -79,8 +72,7 @@ class Family:
             runs of visual tokens; `None` = the placeholder alone.
         token_types: the input that says which tokens are visual, and by which number; text is 0, an image 1.
         clip_budget: a budget of pixels is the whole clip's, not a frame's.
-        still: how it reads images; `None` = it takes clips alone.
-        clips_dim: along which the pixels of several clips follow each other.
+        clips_dim: along which the pixels of several clips, or images, follow each other.
     """
 
     model: str
@@ -89,13 +81,13 @@ class Family:
     features: Callable[[Any, Tensor, np.ndarray], Features]
     count: Callable[[Any, Features], int]
     chat: ChatFormat
+    still: Still
     kind: str = "video"
     part: str = "video"
     marker: str | None = None
     text: Callable[[Any, np.ndarray], str] | None = None
     token_types: tuple[str, int] | None = None
     clip_budget: bool = False
-    still: Still | None = None
     clips_dim: int = 0
 
 
@@ -113,12 +105,12 @@ def _stretched(config: Any) -> FrameSpec:
 
 
 def _imagenet(config: Any) -> FrameSpec:
-    side = _image_side(config)
+    side = image_side(config)
     return FrameSpec(size=(side, side), crop=None, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def _squeezed(config: Any) -> FrameSpec:
-    side = _image_side(config)
+    side = image_side(config)
     half = (0.5, 0.5, 0.5)
     return FrameSpec(LongestEdge(4 * side), None, half, half, resample="lanczos", squeeze=(side, side))
 
@@ -128,76 +120,36 @@ def _stretched_smoothly(config: Any) -> FrameSpec:
 
 
 def _budgeted(config: Any) -> FrameSpec:
-    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    step = patch_step(config)
     return FrameSpec(size=PixelBudget(128 * step**2, 768 * step**2, step), crop=None)
 
 
 def _clip_budgeted(config: Any) -> FrameSpec:
     """As the video processors of Qwen3-VL are, where a checkpoint says nothing."""
-    half, step = (0.5, 0.5, 0.5), config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    half, step = (0.5, 0.5, 0.5), patch_step(config)
     return FrameSpec(PixelBudget(128 * step**2, 768 * step**2, step), None, half, half)
 
 
 def _clip_budgeted_glm(config: Any) -> FrameSpec:
-    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
+    step = patch_step(config)
     return FrameSpec(size=PixelBudget(16 * step**2, 60_000 * step**2, step), crop=None)
 
 
 def _clip(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
-    side = config.vision_config.image_size
-    if pixels.shape[-2:] != (side, side):
-        raise _misfit(pixels, f"takes {side}x{side}")
-    return {"pixel_values_videos": pixels[None]}
+    return {"pixel_values_videos": squares(config, pixels)["pixel_values"][None]}
 
 
 def _patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
-    vision = config.vision_config
-    step = vision.patch_size * vision.spatial_merge_size
-    if pixels.shape[-2] % step or pixels.shape[-1] % step:
-        raise _misfit(pixels, f"takes multiples of {step}")
-    rows, grid = patchify(pixels, vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
+    rows, grid = patch_rows(config, pixels)
     return {"pixel_values_videos": rows, "video_grid_thw": grid}
 
 
 def _pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
-    side = _image_side(config)
-    if pixels.shape[-2:] != (side, side):
-        raise _misfit(pixels, f"takes {side}x{side}")
-    return {"pixel_values": pixels}
+    return squares(config, pixels)
 
 
 def _nested_pictures(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
-    return {"pixel_values": _pictures(config, pixels, times_s)["pixel_values"][None]}
-
-
-def _picture(config: Any, pixels: Tensor) -> Features:
-    return {"pixel_values": _clip(config, pixels, np.zeros(1))["pixel_values_videos"][0]}
-
-
-def _count_picture(config: Any, features: Features) -> int:
-    return _side(config) ** 2 + (config.vision_feature_select_strategy == "full")  # else without the class token
-
-
-def _picture_patches(config: Any, pixels: Tensor) -> Features:
-    found = _patches(config, pixels, np.zeros(1))
-    return {"pixel_values": found["pixel_values_videos"], "image_grid_thw": found["video_grid_thw"]}
-
-
-def _count_picture_patches(config: Any, features: Features) -> int:
-    return int(features["image_grid_thw"].prod()) // config.vision_config.spatial_merge_size**2
-
-
-def _picture_budget(config: Any) -> FrameSpec:
-    step = config.vision_config.patch_size * config.vision_config.spatial_merge_size
-    return FrameSpec(size=PixelBudget(4 * step**2, 1280 * step**2, step), crop=None)
-
-
-def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
-    height, width = pixels.shape[-2:]
-    return CrossdraftError(
-        f"The preprocessor makes frames of {width}x{height}, but the model's vision encoder {wanted}; "
-        "take both from one checkpoint."
-    )
+    return {"pixel_values": squares(config, pixels)["pixel_values"][None]}
 
 
 def _timed_patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features:
@@ -207,43 +159,20 @@ def _timed_patches(config: Any, pixels: Tensor, times_s: np.ndarray) -> Features
     return {**_patches(config, pixels, times_s), "second_per_grid_ts": torch.tensor([seconds])}
 
 
-def _side(config: Any) -> int:
-    return config.vision_config.image_size // config.vision_config.patch_size
-
-
 def _count_with_class_token(config: Any, features: Features) -> int:
-    return features["pixel_values_videos"].shape[1] * (_side(config) ** 2 + 1)
+    return features["pixel_values_videos"].shape[1] * (patch_side(config) ** 2 + 1)
 
 
 def _count_pooled(config: Any, features: Features) -> int:
-    return features["pixel_values_videos"].shape[1] * (_side(config) // config.spatial_pool_stride) ** 2
+    return features["pixel_values_videos"].shape[1] * (patch_side(config) // config.spatial_pool_stride) ** 2
 
 
 def _count_halved(config: Any, features: Features) -> int:
-    return features["pixel_values_videos"].shape[1] * (-(-_side(config) // 2)) ** 2 + 1  # and a newline
+    return features["pixel_values_videos"].shape[1] * (-(-patch_side(config) // 2)) ** 2 + 1  # and a newline
 
 
 def _count_merged(config: Any, features: Features) -> int:
     return int(features["video_grid_thw"].prod()) // config.vision_config.spatial_merge_size**2
-
-
-def _count_shuffled(config: Any, features: Features) -> int:
-    patch: Any = config.vision_config.patch_size
-    patch = patch if isinstance(patch, int) else patch[0]
-    return features["pixel_values"].shape[-4] * int(_image_side(config) // patch * config.downsample_ratio) ** 2
-
-
-def _count_scaled(config: Any, features: Features) -> int:
-    return features["pixel_values"].shape[-4] * (_side(config) // config.scale_factor) ** 2
-
-
-def _count_pooled_images(config: Any, features: Features) -> int:
-    return len(features["pixel_values"]) * config.mm_tokens_per_image
-
-
-def _image_side(config: Any) -> int:
-    side: Any = config.vision_config.image_size
-    return side if isinstance(side, int) else side[0]
 
 
 def _numbered(config: Any, times_s: np.ndarray) -> str:
@@ -314,6 +243,7 @@ _ONEVISION_CHAT = ChatFormat(
     system="<|im_start|>system {content}<|im_end|>",
     answer="<|im_start|>assistant\n",
     video="<video>\n",
+    image="<image>\n",
 )
 _INTERNVL_CHAT = ChatFormat(
     user="<|im_start|>user\n{content}<|im_end|>\n",
@@ -321,6 +251,7 @@ _INTERNVL_CHAT = ChatFormat(
     system=_SYSTEM,
     answer="<|im_start|>assistant\n",
     video="<video>\n",
+    image="<IMG_CONTEXT>\n",
 )
 _SMOLVLM_CHAT = ChatFormat(
     user="User: {content}<end_of_utterance>\n",
@@ -328,6 +259,7 @@ _SMOLVLM_CHAT = ChatFormat(
     system="System: {content}<end_of_utterance>\n",
     answer="Assistant:",
     video="<video>",
+    image="<image>",
     start="<|im_start|>",
 )
 _GEMMA_CHAT = ChatFormat(
@@ -336,15 +268,16 @@ _GEMMA_CHAT = ChatFormat(
     system="<start_of_turn>user\n{content}<end_of_turn>\n",  # it knows no system
     answer="<start_of_turn>model\n",
     video="<start_of_image>",
+    image="<start_of_image>",
 )
-_QWEN_STILL = Still("<|image_pad|>", _picture_budget, _picture_patches, _count_picture_patches)
-_QWEN3_CHAT = replace(_QWEN_CHAT, image="", no_system="")
+_QWEN3_CHAT = replace(_QWEN_CHAT, no_system="")
 _GLM_CHAT = ChatFormat(
     user="<|user|>\n{content}",
     assistant="<|assistant|>\n{content}",
     system="<|system|>\n{content}",
     answer="<|assistant|>\n",
     video="<|begin_of_video|><|video|><|end_of_video|>",
+    image="<|begin_of_image|><|image|><|end_of_image|>",
     start="[gMASK]<sop>",
 )
 
@@ -359,6 +292,7 @@ def _qwen3(model: str) -> Family:
         text=_times_between,
         token_types=VIDEO_TYPES,
         chat=_QWEN3_CHAT,
+        still=stills.QWEN3,
         clip_budget=True,
     )
 
@@ -375,6 +309,7 @@ def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
         text=text,
         token_types=VIDEO_TYPES,
         chat=_GLM_CHAT,
+        still=stills.GLM,
         clip_budget=True,
     )
 
@@ -388,7 +323,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             features=_clip,
             count=_count_with_class_token,
             chat=_VICUNA_CHAT,
-            still=Still("<image>", _square, _picture, _count_picture),
+            still=stills.VIDEO_LLAVA,
         ),
         "llava_next_video": Family(
             model="LlavaNextVideoForConditionalGeneration",
@@ -397,6 +332,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             features=_clip,
             count=_count_pooled,
             chat=_VICUNA_CHAT,
+            still=stills.LLAVA_NEXT,
         ),
         "llava_onevision": Family(
             model="LlavaOnevisionForConditionalGeneration",
@@ -405,6 +341,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             features=_clip,
             count=_count_halved,
             chat=_ONEVISION_CHAT,
+            still=stills.ONEVISION,
         ),
         "qwen2_vl": Family(
             model="Qwen2VLForConditionalGeneration",
@@ -414,7 +351,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             count=_count_merged,
             token_types=VIDEO_TYPES,
             chat=_QWEN_CHAT,
-            still=_QWEN_STILL,
+            still=stills.QWEN2,
         ),
         "qwen2_5_vl": Family(
             model="Qwen2_5_VLForConditionalGeneration",
@@ -424,7 +361,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             count=_count_merged,
             token_types=VIDEO_TYPES,
             chat=_QWEN_CHAT,
-            still=_QWEN_STILL,
+            still=stills.QWEN2,
         ),
         "qwen3_vl": _qwen3("Qwen3VLForConditionalGeneration"),
         "qwen3_vl_moe": _qwen3("Qwen3VLMoeForConditionalGeneration"),
@@ -436,22 +373,24 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             placeholder="<IMG_CONTEXT>",
             spec=_imagenet,
             features=_pictures,
-            count=_count_shuffled,
+            count=count_shuffled,
             kind="image",
             marker="<video>",
             text=_numbered,
             chat=_INTERNVL_CHAT,
+            still=stills.INTERNVL,
         ),
         "smolvlm": Family(
             model="SmolVLMForConditionalGeneration",
             placeholder="<image>",
             spec=_squeezed,
             features=_nested_pictures,
-            count=_count_scaled,
+            count=count_scaled,
             kind="image",
             marker="<video>",
             text=_stamped,
             chat=_SMOLVLM_CHAT,
+            still=stills.SMOLVLM,
             clips_dim=1,
         ),
         "gemma3": Family(
@@ -459,13 +398,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             placeholder="<image_soft_token>",
             spec=_stretched_smoothly,
             features=_pictures,
-            count=_count_pooled_images,
+            count=count_pooled,
             kind="image",
             part="image",
             marker="<start_of_image>",
             text=_in_a_row,
             token_types=("token_type_ids", 1),
             chat=_GEMMA_CHAT,
+            still=stills.GEMMA3,
         ),
     }
 )

@@ -1,6 +1,7 @@
 """A question about a clip as the tensors that a `transformers` video model's forward takes."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +14,11 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import Message, Part
-from crossdraft.video.families import FAMILIES, REFUSED, ChatFormat, Family, Features, Still
+from crossdraft.video.families import FAMILIES, REFUSED, VIDEO_TYPES, ChatFormat, Family
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video.stills import Features
+from crossdraft.video.tiles import cut
 
 __all__ = [
     "FAMILIES",
@@ -25,6 +28,7 @@ __all__ = [
     "chat_inputs",
     "clip_inputs",
     "image_inputs",
+    "image_spec",
     "merged",
     "model_class",
     "model_inputs",
@@ -32,7 +36,6 @@ __all__ = [
     "placeholder_ids",
     "placeholder_of",
     "question_inputs",
-    "takes_images",
 ]
 
 
@@ -106,9 +109,8 @@ def clip_inputs(
     """
     family = _family(config.model_type)
     spec = family.spec(config) if spec is None else spec
-    if family.clip_budget and isinstance(spec.size, PixelBudget):
-        vision: Any = getattr(config, "vision_config")  # noqa: B009
-        spec = replace(spec, size=spec.size.of_clip(count or len(times_s), vision.temporal_patch_size))
+    if family.clip_budget:
+        spec = _budgeted(config, spec, count or len(times_s))
     pixels = preprocess(frames, spec)
     if indices is not None:
         pixels = pixels[indices]
@@ -122,29 +124,50 @@ def image_inputs(config: PretrainedConfig, spec: FrameSpec | None, pixels: Tenso
 
     Args:
         config: the model's.
-        spec: of its images; None takes the family's own.
+        spec: as `image_spec` read it; None takes the family's own.
         pixels: uint8 RGB [1, H, W, 3].
 
     Raises:
-        CrossdraftError: the model takes none here, or the spec does not fit it.
+        CrossdraftError: the spec does not fit the model.
     """
-    still = _still(_family(config.model_type))
-    features = still.features(config, preprocess(pixels, still.spec(config) if spec is None else spec))
-    return ClipText(still.placeholder, still.count(config, features), "image"), features
+    still = _family(config.model_type).still
+    spec = image_spec(config) if spec is None else spec
+    tiles = cut(pixels, _budgeted(config, spec, 1) if still.clip_budget else spec)
+    features = still.features(config, tiles)
+    text = still.placeholder if still.text is None else still.text(config, tiles)
+    return ClipText(text, still.count(config, features) // text.count(still.placeholder), "image"), features
 
 
-def takes_images(config: PretrainedConfig) -> bool:
-    """Whether a model is given images here."""
-    return _family(config.model_type).still is not None
+def image_spec(
+    config: PretrainedConfig, settings: Mapping[str, Any] | None = None, where: object = "The processor"
+) -> FrameSpec:
+    """How a model wants its images.
+
+    Args:
+        config: the model's.
+        settings: of the checkpoint's image processor; None takes the family's own.
+        where: they stand; it begins the complaint.
+
+    Raises:
+        CrossdraftError: as `FrameSpec.from_settings`.
+    """
+    family = _family(config.model_type)
+    still = family.still
+    spec = (still.spec or family.spec)(config) if settings is None else FrameSpec.from_settings(settings, where)
+    if still.tiling is None:
+        return spec
+    try:
+        return replace(spec, tiles=still.tiling(config, settings or {}))
+    except (TypeError, ValueError, CrossdraftError) as error:
+        raise CrossdraftError(f"{where} cannot be used: {error}; take it from the checkpoint again.") from None
 
 
-def _still(family: Family) -> Still:
-    if family.still is None:
-        raise CrossdraftError(
-            f"{family.model} is given clips alone here; leave the image out, or give it as a clip of one frame, "
-            "video=image[None]."
-        )
-    return family.still
+def _budgeted(config: PretrainedConfig, spec: FrameSpec, frames: int) -> FrameSpec:
+    """A spec whose budget of pixels, if it has one, is that of a clip."""
+    if not isinstance(spec.size, PixelBudget):
+        return spec
+    vision: Any = getattr(config, "vision_config")  # noqa: B009
+    return replace(spec, size=spec.size.of_clip(frames, vision.temporal_patch_size))
 
 
 def question_inputs(
@@ -182,7 +205,7 @@ def chat_inputs(
     family = _family(config.model_type)
     text, order = _written(tokenizer, family, messages, items)
     own = {"video": placeholder_id(config), "image": getattr(config, "image_token_id", None)}
-    tokens = {"video": family.placeholder, "image": "" if family.still is None else family.still.placeholder}
+    tokens = {"video": family.placeholder, "image": family.still.placeholder}
     for kind in {item.kind for item in items} or {"video"}:
         _check_placeholder(tokenizer, tokens[kind], own[kind])
     # A template may write the start token itself; then the tokenizer must not add a second one.
@@ -192,39 +215,51 @@ def chat_inputs(
     ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
     visual = placeholder_ids(config)
     shown = [items[number] for number in order]
-    runs = [(own[item.kind], item.run) for item in shown for _ in range(item.text.count(tokens[item.kind]))]
+    _refuse_mixed(family, shown)
+    runs = [(own[item.kind], item) for item in shown for _ in range(item.text.count(tokens[item.kind]))]
     if [one for one in ids if one in visual] != [token for token, _ in runs]:
         raise _placeholder_in_text()
     following = iter(runs)
-    expanded = [token for one in ids for token in ([one] * next(following)[1] if one in visual else [one])]
-    inputs = {"input_ids": torch.tensor([expanded])}
+    items_of = [next(following)[1] if one in visual else None for one in ids]
+    counts = torch.tensor([1 if item is None else item.run for item in items_of])
+    inputs = {"input_ids": torch.tensor(ids).repeat_interleave(counts)[None]}
     if family.token_types is not None:
         name, number = family.token_types
-        inputs[name] = (inputs["input_ids"] == own["video"]).int() * number
-        if own["image"] is not None and own["image"] != own["video"]:
-            inputs[name] += (inputs["input_ids"] == own["image"]).int()
+        numbers = {"video": number, "image": 1}
+        types = torch.tensor([0 if item is None else numbers[item.kind] for item in items_of], dtype=torch.int)
+        inputs[name] = types.repeat_interleave(counts)[None]
     return inputs, order
 
 
-def merged(config: PretrainedConfig, parts: Sequence[tuple[Mapping[str, Tensor], str]]) -> Features:
+def _refuse_mixed(family: Family, shown: Sequence[ClipText]) -> None:
+    """GLM: its forward puts the features of either kind wherever the one token for both stands."""
+    one_token = family.placeholder == family.still.placeholder and family.token_types == VIDEO_TYPES
+    if one_token and len({item.kind for item in shown}) > 1:
+        raise CrossdraftError(
+            f"{family.model} cannot read an image and a clip in one conversation; give the image as a clip of one "
+            "frame, video=image[None]."
+        )
+
+
+def merged(config: PretrainedConfig, parts: Sequence[Mapping[str, Tensor]]) -> Features:
     """The inputs of several images or clips as those of one batch.
 
     Args:
         config: the model's.
-        parts: of each its inputs, and its kind.
+        parts: of each its inputs.
 
     Raises:
         CrossdraftError: their sizes differ, and this version of `transformers` reads them together.
     """
-    names = dict.fromkeys((name, kind) for features, kind in parts for name in features)
+    names = dict.fromkeys(name for features in parts for name in features)
     dim = _family(config.model_type).clips_dim
     try:
         return {
             name: torch.cat(
-                [features[name] for features, other in parts if other == kind and name in features],
-                dim if name.startswith("pixel_values") and kind == "video" else 0,
+                [features[name] for features in parts if name in features],
+                dim if name.startswith("pixel_values") else 0,
             )
-            for name, kind in names
+            for name in names
         }
     except RuntimeError:
         raise CrossdraftError(
@@ -245,13 +280,9 @@ def placeholder_ids(config: PretrainedConfig) -> frozenset[int]:
 
 
 def placeholder_of(config: PretrainedConfig, kind: str) -> str:
-    """The token that stands for an image or a clip.
-
-    Raises:
-        CrossdraftError: the model takes no images here.
-    """
+    """The token that stands for an image or a clip."""
     family = _family(config.model_type)
-    return family.placeholder if kind == "video" else _still(family).placeholder
+    return family.placeholder if kind == "video" else family.still.placeholder
 
 
 def model_class(model_type: object) -> str:
@@ -292,19 +323,27 @@ def _written(
     tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], items: Sequence[ClipText]
 ) -> tuple[str, list[int]]:
     """The conversation with what stands for its items, and their numbers in the order in which they stand there."""
-    markers = {family.marker or family.placeholder: "video"}
-    if family.still is not None:
-        markers[family.still.placeholder] = "image"
-    pieces = re.split("(" + "|".join(map(re.escape, markers)) + ")", _rendered(tokenizer, family, markers, messages))
-    left = {kind: [number for number, item in enumerate(items) if item.kind == kind] for kind in markers.values()}
+    markers = _markers(family)
+    tokens = "|".join(map(re.escape, dict.fromkeys(markers.values())))
+    pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages))
+    left = {
+        marker: [number for number, item in enumerate(items) if markers[item.kind] == marker]
+        for marker in markers.values()
+    }
     order: list[int] = []
     for at in range(1, len(pieces), 2):
-        numbers = left[markers[pieces[at]]]
+        numbers = left[pieces[at]]
         if not numbers:
             raise _placeholder_in_text()
         order.append(numbers.pop(0))
         pieces[at] = items[order[-1]].text
     return "".join(pieces), order
+
+
+def _markers(family: Family) -> dict[str, str]:
+    """What a chat template writes for a clip, and for an image; it may be the same."""
+    still = family.still
+    return {"video": family.marker or family.placeholder, "image": still.marker or still.placeholder}
 
 
 def _rendered(
@@ -338,9 +377,9 @@ def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]
 def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
     """Whether a rendered text shows and says everything."""
     parts = [part for message in messages for part in message.parts]
-    kinds = [part.kind for part in parts]
     said = (part.value.strip() for part in parts if part.kind == "text")
-    shown = all(text.count(marker) >= kinds.count(kind) for marker, kind in markers.items())
+    wanted = Counter(markers[part.kind] for part in parts if part.kind in markers)
+    shown = all(text.count(marker) >= count for marker, count in wanted.items())
     return shown and all(one in text for one in said)
 
 

@@ -4,6 +4,7 @@ Within one 8-bit step of them. (Of pure noise, a few values in ten million are t
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ __all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "pa
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
+BAND = 64  # pixels that are weighed in one product: each looks at few of the source's
 LARGEST = 4096  # a longest edge never gets more; HF's limit for SmolVLM
 FILTER_RADIUS = {
     "bilinear": 1.0,
@@ -112,6 +114,8 @@ def resize(pixels: Tensor, size: Size, resample: str) -> Tensor:
     """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
     height, width = pixels.shape[-2:]
     h, w = resized(height, width, size)
+    if (h, w) == (height, width):
+        return pixels
     if resample == "lanczos":  # torch has none
         return resize_kept(pixels, (h, w), (h, w), resample)
     first = (h, width) if vertical_first((height, width), (h, w)) else (height, w)
@@ -177,16 +181,31 @@ def resize_kept(pixels: Tensor, size: tuple[int, int], crop: tuple[int, int], re
     sides = pixels.shape[-2:]
     rows, top, bottom = kept_weights(sides[0], size[0], crop[0], resample)
     columns, left, right = kept_weights(sides[1], size[1], crop[1], resample)
-    rows, columns = rows.to(pixels.device), columns.to(pixels.device)
+    by_rows, by_columns = _bands(rows, pixels.device), _bands(columns, pixels.device)
     cut = pixels[..., top:bottom, left:right]
     frames = []
     for frame in cut:
         source = frame.double()
         if vertical_first((sides[0], sides[1]), size):
-            frames.append(_bytes(_bytes(rows @ source).double() @ columns.mT))
+            frames.append(_bytes(_weighted(by_columns, _bytes(_weighted(by_rows, source)).double().mT).mT))
         else:
-            frames.append(_bytes(rows @ _bytes(source @ columns.mT).double()))
+            frames.append(_bytes(_weighted(by_rows, _bytes(_weighted(by_columns, source.mT).mT).double())))
     return torch.stack(frames)
+
+
+def _bands(weights: Tensor, device: torch.device) -> list[tuple[Tensor, int, int]]:
+    """Weights [n, m] of neighbours, BAND rows at once: those of each band that are not all 0, and where they stand."""
+    bands = []
+    for rows in weights.split(BAND):
+        weighed = rows.any(0).nonzero()
+        first, last = int(weighed[0]), int(weighed[-1]) + 1
+        bands.append((rows[:, first:last].to(device), first, last))
+    return bands
+
+
+def _weighted(bands: Sequence[tuple[Tensor, int, int]], source: Tensor) -> Tensor:
+    """[..., n, k], the product of weights [n, m] in bands and a source [..., m, k]."""
+    return torch.cat([weights @ source[..., first:last, :] for weights, first, last in bands], -2)
 
 
 def vertical_first(sides: tuple[int, int], size: tuple[int, int]) -> bool:

@@ -45,7 +45,35 @@ class LongestEdge:
     side: int
 
 
-Size = int | tuple[int, int] | PixelBudget | LongestEdge | None
+Sides = tuple[int, int]
+Size = int | Sides | PixelBudget | LongestEdge | None
+
+
+@dataclass(frozen=True, slots=True)
+class NearestGrid:
+    """InternVL's tiles: of all grids of `least` to `most` tiles the one whose aspect is nearest to the image's."""
+
+    least: int = 1
+    most: int = 12
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most <= 100:
+            raise CrossdraftError(f"an image cannot become {self.least} to {self.most} tiles; 1 to 100 are the limits")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitImage:
+    """SmolVLM's tiles: as many as the resized image holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyResolution:
+    """LLaVA-NeXT's tiles: those of the best of several canvases, (height, width) each."""
+
+    canvases: tuple[Sides, ...]
+
+
+Tiling = NearestGrid | SplitImage | AnyResolution | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +88,7 @@ class FrameSpec:
         rescale: factor on the 8-bit value before normalising.
         resample: "lanczos", "bicubic" or "bilinear", all antialiased.
         squeeze: a second resize, after the first, to an exact (height, width); SmolVLM's frames get one.
+        tiles: how an image is cut; a clip's frame never is.
     """
 
     size: Size = 224
@@ -69,6 +98,7 @@ class FrameSpec:
     rescale: float = 1 / 255
     resample: str = "bicubic"
     squeeze: tuple[int, int] | None = None
+    tiles: Tiling = None
 
     def __post_init__(self) -> None:
         sides = [side for size in (self.size, self.crop, self.squeeze) for side in _sides(size)]

@@ -1,0 +1,206 @@
+"""What differs between the video models of `transformers` as they read an image: tiles, inputs, visual tokens, text."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.preprocess import patchify
+from crossdraft.video.spec import AnyResolution, FrameSpec, NearestGrid, PixelBudget, SplitImage, Tiling
+from crossdraft.video.tiles import Tiles, best_canvas
+
+Features = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """How a family reads an image.
+
+    Args:
+        placeholder: the token of the configuration's `image_token_id`, repeated once for every visual token.
+        features: (config, its tiles) -> the model's visual inputs.
+        count: (config, features) -> number of visual tokens.
+        spec: as of a family, where no preprocessor file says it; `None` = as its frames.
+        tiling: (config, settings of the image processor, none = its defaults) -> how it is cut; `None` = never.
+        marker: what a chat template writes for it; `None` = the placeholder.
+        text: (config, tiles) -> what is written in the marker's stead, as of a family.
+        clip_budget: a budget of pixels counts it as a clip of one patch of frames.
+    """
+
+    placeholder: str
+    features: Callable[[Any, Tiles], Features]
+    count: Callable[[Any, Features], int]
+    spec: Callable[[Any], FrameSpec] | None = None
+    tiling: Callable[[Any, Mapping[str, Any]], Tiling] | None = None
+    marker: str | None = None
+    text: Callable[[Any, Tiles], str] | None = None
+    clip_budget: bool = False
+
+
+def image_side(config: Any) -> int:
+    """Pixels of a side of what a vision encoder of one size takes."""
+    side: Any = config.vision_config.image_size
+    return side if isinstance(side, int) else side[0]
+
+
+def patch_step(config: Any) -> int:
+    """Pixels of a side of what becomes one visual token, where sizes are free."""
+    return config.vision_config.patch_size * config.vision_config.spatial_merge_size
+
+
+def squares(config: Any, pixels: Tensor) -> Features:
+    """[N, 3, h, w] for an encoder of one size."""
+    side = image_side(config)
+    if pixels.shape[-2:] != (side, side):
+        raise _misfit(pixels, f"takes {side}x{side}")
+    return {"pixel_values": pixels}
+
+
+def patch_rows(config: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """[F, 3, h, w] as the rows and the grid of an encoder of space-time patches; see `patchify`."""
+    vision, step = config.vision_config, patch_step(config)
+    if pixels.shape[-2] % step or pixels.shape[-1] % step:
+        raise _misfit(pixels, f"takes multiples of {step}")
+    return patchify(pixels, vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
+
+
+def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
+    height, width = pixels.shape[-2:]
+    return CrossdraftError(
+        f"The preprocessor makes frames of {width}x{height}, but the model's vision encoder {wanted}; "
+        "take both from one checkpoint."
+    )
+
+
+def patch_side(config: Any) -> int:
+    """Patches of a side of what a vision encoder of one size takes."""
+    patch: Any = config.vision_config.patch_size
+    return image_side(config) // (patch if isinstance(patch, int) else patch[0])
+
+
+def count_shuffled(config: Any, features: Features) -> int:
+    """InternVL."""
+    return features["pixel_values"].shape[-4] * int(patch_side(config) * config.downsample_ratio) ** 2
+
+
+def count_scaled(config: Any, features: Features) -> int:
+    """SmolVLM."""
+    return features["pixel_values"].shape[-4] * (patch_side(config) // config.scale_factor) ** 2
+
+
+def count_pooled(config: Any, features: Features) -> int:
+    """Gemma 3."""
+    return len(features["pixel_values"]) * config.mm_tokens_per_image
+
+
+def _squares(config: Any, tiles: Tiles) -> Features:
+    return squares(config, tiles.pixels)
+
+
+def _nested(config: Any, tiles: Tiles) -> Features:
+    return {"pixel_values": squares(config, tiles.pixels)["pixel_values"][None]}
+
+
+def _sized(config: Any, tiles: Tiles) -> Features:
+    return {**squares(config, tiles.pixels), "image_sizes": torch.tensor([tiles.size])}
+
+
+def _patches(config: Any, tiles: Tiles) -> Features:
+    rows, grid = patch_rows(config, tiles.pixels)
+    return {"pixel_values": rows, "image_grid_thw": grid}
+
+
+def _count_square(config: Any, features: Features) -> int:
+    return patch_side(config) ** 2 + (config.vision_feature_select_strategy == "full")  # else without the class token
+
+
+def _count_patches(config: Any, features: Features) -> int:
+    return int(features["image_grid_thw"].prod()) // config.vision_config.spatial_merge_size**2
+
+
+def _count_unpadded(config: Any, features: Features) -> int:
+    """LLaVA-NeXT: the whole, and the tiles' patches without those of black bars, each row with a newline."""
+    rows, columns = _unpadded(config, features)
+    return patch_side(config) ** 2 + rows * (columns + 1)
+
+
+def _count_shrunk(config: Any, features: Features) -> int:
+    """LLaVA-OneVision: the same, shrunk to about as many patches as `anyres_max_9` has in 9 tiles."""
+    rows, columns = _unpadded(config, features)
+    most = int(config.vision_aspect_ratio.removeprefix("anyres_max_")) * patch_side(config) ** 2
+    ratio = math.sqrt(rows * columns / most)
+    if ratio > 1.1:
+        rows, columns = int(rows // ratio), int(columns // ratio)
+    return patch_side(config) ** 2 + rows * (columns + 1)
+
+
+def _unpadded(config: Any, features: Features) -> tuple[int, int]:
+    """(rows, columns) of a canvas' patches that show the image."""
+    height, width = features["image_sizes"][0].tolist()
+    canvas = best_canvas((height, width), _canvases(config, {}))
+    rows, columns = (edge // image_side(config) * patch_side(config) for edge in canvas)
+    if width / height > columns / rows:
+        return rows - (rows - int(round(height * (columns / width), 7))) // 2 * 2, columns
+    return rows, columns - (columns - int(round(width * (rows / height), 7))) // 2 * 2
+
+
+def _canvases(config: Any, settings: Mapping[str, Any]) -> AnyResolution:
+    """The model's own: it counts tiles by them, whatever the processor's are."""
+    return AnyResolution(tuple((height, width) for height, width in config.image_grid_pinpoints))
+
+
+def _grids(config: Any, settings: Mapping[str, Any]) -> NearestGrid:
+    """InternVL's processor tiles, whatever `crop_to_patches` its image processor says."""
+    return NearestGrid(int(settings.get("min_patches", 1)), int(settings.get("max_patches", 12)))
+
+
+def _splits(config: Any, settings: Mapping[str, Any]) -> SplitImage | None:
+    return SplitImage() if settings.get("do_image_splitting", True) else None
+
+
+def _budget(config: Any) -> FrameSpec:
+    step = patch_step(config)
+    return FrameSpec(size=PixelBudget(4 * step**2, 1280 * step**2, step), crop=None)
+
+
+def _wide_budget(config: Any) -> FrameSpec:
+    step, half = patch_step(config), (0.5, 0.5, 0.5)
+    return FrameSpec(PixelBudget(64 * step**2, 16384 * step**2, step), None, half, half)
+
+
+def _glm_budget(config: Any) -> FrameSpec:
+    step = patch_step(config)
+    return FrameSpec(size=PixelBudget(16 * step**2, 15_000 * step**2, step), crop=None)
+
+
+def _between_marks(config: Any, tiles: Tiles) -> str:
+    return "<img><IMG_CONTEXT></img>"
+
+
+def _on_its_own_line(config: Any, tiles: Tiles) -> str:
+    return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
+
+
+def _by_rows(config: Any, tiles: Tiles) -> str:
+    """SmolVLM: each tile behind its row and column, then the whole."""
+    rows, columns = tiles.grid
+    mark, whole = "<fake_token_around_image>", "<fake_token_around_image><global-img><image><fake_token_around_image>"
+    lines = [
+        "".join(f"{mark}<row_{row + 1}_col_{column + 1}><image>" for column in range(columns)) for row in range(rows)
+    ]
+    return "\n".join([*lines, "", whole]) if lines else whole
+
+
+VIDEO_LLAVA = Still("<image>", _squares, _count_square)
+LLAVA_NEXT = Still("<image>", _sized, _count_unpadded, tiling=_canvases)
+ONEVISION = Still("<image>", _sized, _count_shrunk, tiling=_canvases)
+QWEN2 = Still("<|image_pad|>", _patches, _count_patches, _budget)
+QWEN3 = replace(QWEN2, spec=_wide_budget)
+GLM = Still("<|image|>", _patches, _count_patches, _glm_budget, clip_budget=True)
+INTERNVL = Still("<IMG_CONTEXT>", _squares, count_shuffled, tiling=_grids, text=_between_marks)
+SMOLVLM = Still("<image>", _nested, count_scaled, tiling=_splits, text=_by_rows)
+GEMMA3 = Still("<image_soft_token>", _squares, count_pooled, marker="<start_of_image>", text=_on_its_own_line)
