@@ -23,6 +23,7 @@ from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, 
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.pass_times import learn_pass_times
@@ -172,7 +173,7 @@ class Engine:
         origin = model.config.name_or_path
         source = origin if origin and Path(origin).is_dir() else None
         context = DrafterContext(source, tokenizer=parts(processor)[0])
-        options = replace(options, device=str(model.device))
+        options = replace(options, device=str(target.device))
         try:
             return cls._load(lambda: target, context, chosen, options, target.release)
         except BaseException:
@@ -406,8 +407,8 @@ def _checked(
     """The drafter's spec and the options, after all that can be told of them before anything is loaded.
 
     Raises:
-        CrossdraftError: the options are none, a name in the spec is unknown, or the acceptance rule cannot judge what
-            the drafter drafts.
+        CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, or the
+            acceptance rule cannot judge what the drafter drafts.
     """
     options = Options() if options is None else options
     if not isinstance(options, Options):
@@ -416,6 +417,8 @@ def _checked(
         )
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None, options
+    if options.draft_device is not None:
+        usable_device(options.draft_device, "draft_device")
     if isinstance(drafter, Drafter):
         return drafter, options
     spec, rule = read_spec(drafter), check_rule(options.rule)
