@@ -26,6 +26,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
+from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.pass_times import learn_pass_times
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
@@ -296,6 +297,7 @@ class Engine:
                     if interrupted.is_set() or self._scheduler.closed:
                         decoder.cancel(request_id)
                     decoder.step()
+            hand_back(decoder.cache)
             return decoder.answer(request_id)
 
         try:
@@ -398,7 +400,13 @@ def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: 
 
 def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
     with suppress(CrossdraftError):
-        scheduler.post(Call(decoder.drop, lambda error: None))
+        scheduler.post(Call(partial(_end, decoder), lambda error: None))
+
+
+def _end(decoder: Decoder) -> None:
+    """End a loop that nobody drives any more."""
+    decoder.drop()
+    hand_back(decoder.cache)
 
 
 def _checked(
