@@ -240,7 +240,11 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several. Ctrl-C cancels them.
 
+        Of several, as many are queued as the limits of the queue allow, the others as there is room; so a batch may be
+        longer than `Options.max_queue`.
+
         Raises:
+            QueueFullError: the queue is full, with the requests of others: there is no room for the first.
             CrossdraftError: what is wrong with the one request, or with the engine.
             BatchError: some of several requests failed; its `results` hold the others' answers.
         """
@@ -256,7 +260,8 @@ class Engine:
         self._scheduler.check_caller()
         pending: list[PendingAnswer] = []
         try:
-            pending += (self.submit(request) for request in requests)
+            for request in requests:
+                pending.append(self._scheduler.submit(request, owner=self, patient=bool(pending)))
             wait([one.future for one in pending])
         finally:
             for one in pending:

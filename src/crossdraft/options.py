@@ -92,8 +92,8 @@ class Options:
         cache_bytes: memory in which the target keeps visual features, keys and values of prompts for later questions
             about the same clip; as much for each drafter with a model of its own. 0 = nothing is kept, default a tenth
             of the device's memory.
-        max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`).
-            Default any number.
+        max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`),
+            but those of one `generate` wait for room behind its first. Default any number.
         max_queue_tokens, max_queue_bytes: tokens of the answers to all that wait or run, and bytes of the
             frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
             unless it is alone. Default any number.
