@@ -4,7 +4,7 @@ PyTorch's own kernels: the fastest of those that were tried here, and no further
 layers unpack the whole weight at each call on this device. They also give a row the same bits whatever the other rows
 are, so that a target's logits do not depend on how many tokens are verified together. Only `int8` has a second way, for
 pieces of a prompt that are wider than any draft tree: there the weight is unpacked, as the kernel for few rows would
-take three times as long.
+take two to three times as long. It rounds otherwise, so that a prompt's keys depend on the pieces that it is read in.
 
 `int8` has one scale for each row of the weight (absolute maximum), `int4` a scale and a zero for each group of 32
 (minimum and maximum). A quantised target is another target: what is lossless is relative to it.
