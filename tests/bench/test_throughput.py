@@ -108,7 +108,7 @@ def test_everybody_writes_the_target_s_tokens(pair, asked):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_children_are_told_the_target_s_device_and_dtype(pair, dtype, tmp_path, monkeypatch):
+def test_children_get_the_target_s_device_and_dtype(pair, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "ChildBatches", lambda name, module, *_: module)
     models = Models(str(pair.target), device="cpu", dtype=dtype)
     plan = Throughput(

@@ -23,6 +23,7 @@ QUANTIZATIONS = ("int8", "int4")
 DTYPE = torch.bfloat16  # of the activations; in float32 the kernels are slower than plain products
 GROUP = 32
 WIDE = 256  # rows from which on int8 unpacks the weight
+OF_A_DRAFTER = " (of a drafter: draft_quantize=none)"
 # The kernels' own steps; on other sizes some crash instead of complaining.
 ROW_STEP, COLUMN_STEP = 16, GROUP
 _int8_product, _int4_product, _int4_pack = (  # private: another PyTorch may lack them
@@ -117,12 +118,14 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
     """
     if device.type != "cpu":
         raise CrossdraftError(
-            f"quantize={name} runs on a CPU, and the device is {device}; leave it out, or choose the device cpu."
+            f"quantize={name} runs on a CPU, and the device is {device}; leave it out{OF_A_DRAFTER}, or choose the "
+            "device cpu."
         )
     if dtype != DTYPE:
         plain = str(dtype).removeprefix("torch.")
         raise CrossdraftError(
-            f"quantize={name} computes in bfloat16, and the dtype is {plain}; leave the dtype out, or quantize."
+            f"quantize={name} computes in bfloat16, and the dtype is {plain}; leave the dtype out, or "
+            f"quantize{OF_A_DRAFTER}."
         )
     if None in (_int8_product, _int4_product, _int4_pack):
         raise CrossdraftError(
