@@ -139,8 +139,12 @@ def test_a_head_on_an_event_model_of_another_vocabulary_is_refused(pair, tmp_pat
 def test_dtypes_and_devices_that_are_not_there(pair):
     with pytest.raises(cd.CrossdraftError, match="Unknown dtype"):
         cd.Engine.load(str(pair.target), None, cd.Options(dtype="int3"))
-    with pytest.raises(cd.CrossdraftError, match="cannot be used here"):
-        cd.Engine.load(str(pair.target), None, cd.Options(device="cuda:77"))
+    for device in ("cuda:77", "foo", "meta"):
+        with pytest.raises(cd.CrossdraftError, match=f"^device is '{device}', which cannot be used here; choose cpu"):
+            cd.Engine.load(str(pair.target), None, cd.Options(device=device))
+        for drafter in (str(pair.event), "memory"):
+            with pytest.raises(cd.CrossdraftError, match=f"^draft_device is '{device}', which cannot be used here"):
+                cd.Engine.load(str(pair.target), drafter, cd.Options(draft_device=device, device="cpu"))
 
 
 def test_without_video_or_events_the_request_says_so(pair, clip, caplog):

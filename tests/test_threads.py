@@ -351,17 +351,70 @@ def test_a_drafter_that_wants_the_targets_features_drafts_for_all_of_a_batch(tmp
     assert all(answer.drafter_error is None for answer in found)
 
 
-def test_a_refused_batch_leaves_nothing_running(pair, requests, alone):
-    """What of it was queued before the queue was full is cancelled: nobody would fetch it."""
+@pytest.fixture
+def hold():
+    """A first piece holds the loop until it may go on: `hold.held` says that it does, `hold.free` lets it go on."""
+
+    class Hold:
+        held, free = threading.Event(), threading.Event()
+
+        def __call__(self, piece):
+            self.held.set()
+            self.free.wait(60)
+
+    one = Hold()
+    yield one
+    one.free.set()
+
+
+def load_of(engine):
+    return {name: count for name, count in engine._scheduler._load.items() if count}
+
+
+@pytest.mark.parametrize("limit", [{"max_queue": 1}, {"max_queue_tokens": 40}])
+def test_a_batch_that_is_longer_than_the_queue_waits_for_room(pair, requests, alone, limit):
+    with cd.Engine.load(str(pair.target), None, cd.Options(**limit)) as engine:
+        assert [answer.tokens for answer in engine.generate(requests)] == alone
+        assert not load_of(engine)
+
+
+def test_a_batch_that_waits_for_room_ends_with_the_engine(pair, requests, hold):
+    engine = cd.Engine.load(str(pair.target), None, cd.Options(max_queue=1))
+    with ThreadPoolExecutor(2) as pool:
+        first = engine.submit(requests[0], on_piece=hold)
+        assert hold.held.wait(60)
+        batch = pool.submit(engine.generate, requests[1:4])  # one has room, the next waits
+        while load_of(engine)["requests"] < 2:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        closing = pool.submit(engine.close)
+        with pytest.raises(cd.CrossdraftError, match="closed"):
+            batch.result(60)
+        hold.free.set()
+        closing.result(60)
+    assert first.future.done()
+    assert not load_of(engine)
+
+
+def test_a_cancelled_request_counts_until_the_loop_has_done_with_it(pair, requests, alone, hold):
+    """asyncio cancels the future at once, while the request still waits or runs: nobody gets in beyond the limit so."""
     with cd.Engine.load(str(pair.target), None, cd.Options(max_queue=1)) as engine:
-        with pytest.raises(cd.QueueFullError):
-            engine.generate(requests)
+        first = engine.submit(requests[0], on_piece=hold)
+        assert hold.held.wait(60)
+        second = engine.submit(requests[1])
+        for pending in (second, first):
+            pending.future.cancel()
+            pending.cancel()
+            with pytest.raises(cd.QueueFullError, match="2 requests wait or run"):
+                engine.submit(requests[2])
+        hold.free.set()
         deadline, found = time.monotonic() + 60, None
-        while found is None and time.monotonic() < deadline:  # those that ran end within a round
+        while found is None and time.monotonic() < deadline:
             with suppress(cd.QueueFullError):
-                found = engine.generate(requests[0])
+                found = engine.generate(requests[2])
         assert found is not None
-        assert found.tokens == alone[0]
+        assert found.tokens == alone[2]
+        assert not load_of(engine)
 
 
 def test_priority_goes_before_arrival(pair, requests):

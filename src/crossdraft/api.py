@@ -23,8 +23,10 @@ from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, 
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import one_thread, pinned
+from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.pass_times import learn_pass_times
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
@@ -172,7 +174,7 @@ class Engine:
         origin = model.config.name_or_path
         source = origin if origin and Path(origin).is_dir() else None
         context = DrafterContext(source, tokenizer=parts(processor)[0])
-        options = replace(options, device=str(model.device))
+        options = replace(options, device=str(target.device))
         try:
             return cls._load(lambda: target, context, chosen, options, target.release)
         except BaseException:
@@ -238,7 +240,11 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several. Ctrl-C cancels them.
 
+        Of several, as many are queued as the limits of the queue allow, the others as there is room; so a batch may be
+        longer than `Options.max_queue`.
+
         Raises:
+            QueueFullError: the queue is full, with the requests of others: there is no room for the first.
             CrossdraftError: what is wrong with the one request, or with the engine.
             BatchError: some of several requests failed; its `results` hold the others' answers.
         """
@@ -254,7 +260,8 @@ class Engine:
         self._scheduler.check_caller()
         pending: list[PendingAnswer] = []
         try:
-            pending += (self.submit(request) for request in requests)
+            for request in requests:
+                pending.append(self._scheduler.submit(request, owner=self, patient=bool(pending)))
             wait([one.future for one in pending])
         finally:
             for one in pending:
@@ -295,6 +302,7 @@ class Engine:
                     if interrupted.is_set() or self._scheduler.closed:
                         decoder.cancel(request_id)
                     decoder.step()
+            hand_back(decoder.cache)
             return decoder.answer(request_id)
 
         try:
@@ -397,7 +405,13 @@ def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: 
 
 def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
     with suppress(CrossdraftError):
-        scheduler.post(Call(decoder.drop, lambda error: None))
+        scheduler.post(Call(partial(_end, decoder), lambda error: None))
+
+
+def _end(decoder: Decoder) -> None:
+    """End a loop that nobody drives any more."""
+    decoder.drop()
+    hand_back(decoder.cache)
 
 
 def _checked(
@@ -406,8 +420,8 @@ def _checked(
     """The drafter's spec and the options, after all that can be told of them before anything is loaded.
 
     Raises:
-        CrossdraftError: the options are none, a name in the spec is unknown, or the acceptance rule cannot judge what
-            the drafter drafts.
+        CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, or the
+            acceptance rule cannot judge what the drafter drafts.
     """
     options = Options() if options is None else options
     if not isinstance(options, Options):
@@ -416,6 +430,8 @@ def _checked(
         )
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None, options
+    if options.draft_device is not None:
+        usable_device(options.draft_device, "draft_device")
     if isinstance(drafter, Drafter):
         return drafter, options
     spec, rule = read_spec(drafter), check_rule(options.rule)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from crossdraft.engine.devices import memory_bytes, resolve
+from crossdraft.engine.devices import memory_bytes, usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.request import Request
@@ -41,7 +41,7 @@ def assemble(
     Raises:
         CrossdraftError: as `methods.build`, or a part cannot run where it is said to.
     """
-    device = resolve(options.draft_device or target.device)
+    device = usable_device(options.draft_device or target.device, "draft_device")
     if not isinstance(drafter, Spec):
         return DraftRunner(drafter, options.hidden, device)
     context = replace(

@@ -24,6 +24,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
+from crossdraft.engine.devices import usable_device
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
@@ -380,11 +381,7 @@ def _model(
         raise CrossdraftError(f"{folder} is quantised already ({stored}); leave out quantize={quantize}.")
     half = bool(stored or quantize) or (gpu and device != "cpu")
     name = dtype_name(dtype or ("bfloat16" if half else "float32"))
-    try:
-        where = torch.device(device or ("cuda" if gpu else "cpu"))
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:
-        raise CrossdraftError(f"Device '{device}' cannot be used here; try --device cpu.") from error
+    where = usable_device(device or None, "device")
     if quantize is not None:
         check_quantization(quantize, where, DTYPES[name])
     loaded, fill = load_weights(kind, folder, DTYPES[name], where, lambda model: bytes_saved(model, quantize))

@@ -62,8 +62,8 @@ class Options:
             transformers' `from_pretrained`.
         encode_devices: where the target's vision encoder works on the frames of a clip, a share each: groups of CPU
             cores, each in a process of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
-            each; default where the target is. The features are the same. Also refused for an encoder that does not
-            look at each frame by itself.
+            each; default where the target is. The features are the same to the bit where the encoder's layers are
+            packed, as on a CPU, else up to rounding. Refused for an encoder that does not look at each frame by itself.
         disaggregated: CPU cores of a process that reads prompts (all up to the last visual token) for the target, which
             takes over the keys and values; running answers then do not wait for another one's prefill. Default none:
             the target reads them itself.
@@ -92,8 +92,8 @@ class Options:
         cache_bytes: memory in which the target keeps visual features, keys and values of prompts for later questions
             about the same clip; as much for each drafter with a model of its own. 0 = nothing is kept, default a tenth
             of the device's memory.
-        max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`).
-            Default any number.
+        max_queue: requests that may wait beside those that share a pass; another one is refused (`QueueFullError`),
+            but those of one `generate` wait for room behind its first. Default any number.
         max_queue_tokens, max_queue_bytes: tokens of the answers to all that wait or run, and bytes of the
             frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
             unless it is alone. Default any number.

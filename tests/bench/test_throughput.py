@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from crossdraft.bench import throughput
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.batch_child import Asked
 from crossdraft.bench.batches import BatchRun, EngineBatch, PaddedBatch, Served, padded, until_end
@@ -106,10 +107,25 @@ def test_everybody_writes_the_target_s_tokens(pair, asked):
         assert all(0 < one["ttft_s"] <= one["total_s"] for one in found)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_children_get_the_target_s_device_and_dtype(pair, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(throughput, "ChildBatches", lambda name, module, *_: module)
+    models = Models(str(pair.target), device="cpu", dtype=dtype)
+    plan = Throughput(
+        models, Workload(1), (1,), "ngram", cores=TWO, vllm_python=tmp_path, baselines=("hf-continuous", "vllm")
+    )
+    made = dict(throughput._methods(plan, models.load_target()))
+    assert made["hf-continuous"] == ["crossdraft.bench.hf_continuous", str(pair.target), "cpu", dtype, "0"]
+    assert made["vllm"] == ["crossdraft.bench.in_vllm.child", str(pair.target), dtype]
+
+
 def test_a_child_answers_and_says_why_it_failed(pair, asked, tmp_path):
-    child = ChildBatches("hf-continuous", ["crossdraft.bench.hf_continuous", str(pair.target), "0"], (0,))
+    child = ChildBatches(
+        "hf-continuous", ["crossdraft.bench.hf_continuous", str(pair.target), "cpu", "float64", "0"], (0,)
+    )
     try:
         assert "transformers" in child.about
+        assert (child.about["device"], child.about["dtype"]) == ("cpu", "float64")
         (answer,) = child.answer(asked[:1]).served
         assert len(answer.tokens) > 0
         missing = replace(asked[0], request=replace(asked[0].request, video=str(tmp_path / "missing.mp4")))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,46 @@ def test_a_missing_shard_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     with pytest.raises(CrossdraftError, match=r"lacks model-00002-of-00002\.safetensors \(1 of 2 weight files"):
         stored_tensors(tmp_path)
+
+
+DAMAGED_OFFSETS = {
+    "overlap": ("b", [0, 16]),
+    "before the first": ("a", [-8, 8]),
+    "empty": ("b", [16, 16]),
+    "reversed": ("b", [32, 16]),
+    "hole": ("b", [20, 36]),
+    "too short": ("a", [0, 12]),
+    "no whole numbers": ("a", ["0", "16"]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_OFFSETS)
+def test_offsets_that_do_not_fit_the_tensors_are_one_sentence_that_names_one(tmp_path: Path, damage: str) -> None:
+    """Two tensors of 16 bytes each, and two more behind them, so that the file's length still fits."""
+    path = tmp_path / "model.safetensors"
+    save_file({name: torch.full((4,), float(number)) for number, name in enumerate("abcd")}, path)
+    assert [tensor.bytes for tensor in stored_tensors(tmp_path).values()] == [16] * 4
+    name, offsets = DAMAGED_OFFSETS[damage]
+    rewrite_header(path, lambda header: header[name].update(data_offsets=offsets))
+    with pytest.raises(CrossdraftError, match=rf"^{path} .*'[{name}c]'.*; copy the checkpoint again, whole\.$"):
+        stored_tensors(tmp_path)
+
+
+def test_a_shape_that_does_not_fit_its_bytes_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(4), "none": torch.ones(0, 3)}, path)
+    assert stored_tensors(tmp_path)["none"].bytes == 0
+    for shape in ([5], [-2, -2], [4, 2]):
+        rewrite_header(path, lambda header, shape=shape: header["a"].update(shape=shape))
+        with pytest.raises(CrossdraftError, match=r"puts 'a', F32 \[.*\], at bytes 0 to 16, which is not its size"):
+            stored_tensors(tmp_path)
+
+
+def rewrite_header(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a safetensors file's header; the tensors behind it stay as they are."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    change(header)
+    written = json.dumps(header).encode()
+    path.write_bytes(len(written).to_bytes(8, "little") + written + content[8 + length :])

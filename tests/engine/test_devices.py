@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from crossdraft.engine.devices import resolve, to_device
+from crossdraft.engine.devices import resolve, to_device, usable_device
 from crossdraft.engine.runner.parallel import policy_for
+from crossdraft.errors import CrossdraftError
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,15 @@ def test_a_name_without_a_number_is_the_current_gpu(monkeypatch):
 def test_on_a_cpu_nothing_is_copied():
     values = torch.arange(3)
     assert to_device(values, torch.device("cpu")) is values
+
+
+def test_a_device_that_can_be_used_is_the_one_that_is_meant():
+    assert usable_device("cpu:0", "device") == usable_device(torch.device("cpu"), "device") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["foo", "cuda:77", "meta", "cuda:x", "mps" if torch.cuda.is_available() else "cuda"])
+def test_a_device_that_cannot_be_used_is_one_sentence_that_names_the_option(name):
+    with pytest.raises(
+        CrossdraftError, match=rf"^draft_device is '{name}', which cannot be used here; choose cpu.*\.$"
+    ):
+        usable_device(name, "draft_device")

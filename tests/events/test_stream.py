@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.stream import Events, Window, batches, check_overlap, concatenate, unwrap_time
 from tests.events.helpers import made_up, same
@@ -144,3 +145,9 @@ def test_overlap_with_a_video():
         check_overlap(Events.empty(3, 2), 0, 10)
     with pytest.raises(CrossdraftError, match="before it starts"):
         check_overlap(events, 10, 0)
+
+
+def test_their_bytes_are_those_of_the_columns_and_count_where_a_request_brings_them_along():
+    events = build()
+    assert events.nbytes == 3 * (2 + 2 + 8 + 1)
+    assert Request("?", events=events).nbytes == events.nbytes

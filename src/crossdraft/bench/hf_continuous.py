@@ -4,7 +4,7 @@ It (transformers 5.17 to 5.23) feeds token ids and nothing else: no pixels, no e
 beforehand, inside the clock, and each visual feature gets an id of its own beyond the vocabulary, which the embedding
 layer looks up; everything behind that layer is the target's. Paging, scheduling and attention are Hugging Face's own.
 
-python -m crossdraft.bench.hf_continuous TARGET [CORES]
+python -m crossdraft.bench.hf_continuous TARGET DEVICE DTYPE [CORES]
 """
 
 import sys
@@ -70,13 +70,13 @@ class ContinuousBatches:
     Two lasting threads that compute would have more OpenMP helpers than there are cores; see `EngineMethod`.
 
     Args:
-        source: of the target.
+        source, device, dtype: of the target.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, device: str | None = None, dtype: str | None = None) -> None:
         from crossdraft.load import load_target
 
-        self.target = load_target(source, packed=False)
+        self.target = load_target(source, device, dtype, packed=False)
         self.model, self.embedding = text_model(self.target.model)
 
     def answer(self, asked: Sequence[Asked]) -> list[dict[str, object]]:
@@ -136,12 +136,19 @@ def main() -> None:
     from crossdraft.engine.fast.pinning import pin
 
     logging.set_verbosity_error()
-    source, *cores = sys.argv[1:]
+    source, device, dtype, *cores = sys.argv[1:]
     pin([int(core) for core in cores[0].split(",")] if cores else None)
-    batches = ContinuousBatches(source)
+    batches = ContinuousBatches(source, device, dtype)
     import transformers
 
-    serve(out, {"transformers": transformers.__version__, "max_batch_tokens": BATCH_TOKENS}, batches.answer)
+    model = batches.model
+    about = {
+        "transformers": transformers.__version__,
+        "max_batch_tokens": BATCH_TOKENS,
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }
+    serve(out, about, batches.answer)
 
 
 if __name__ == "__main__":

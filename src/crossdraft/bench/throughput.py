@@ -25,6 +25,7 @@ from crossdraft.bench.statistics import Interval, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, describe, items
 from crossdraft.checkpoints.locate import find_checkpoint
 from crossdraft.checks import whole
+from crossdraft.dtypes import dtype_name
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
@@ -249,10 +250,9 @@ def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMetho
             case "hf-batch":
                 yield name, PaddedBatch(plain, own)
             case "hf-continuous":
-                arguments = [plan.models.target] if own is None else [plan.models.target, _listed(own)]
-                yield name, ChildBatches(name, ["crossdraft.bench.hf_continuous", *arguments], own and own.target)
+                yield name, ChildBatches(name, _hf_continuous(plan, target, own), own and own.target)
             case "vllm":
-                yield name, _vllm(plan, name, own)
+                yield name, _vllm(plan, target, name, own)
             case _:
                 yield name, _engine(plan, target)
 
@@ -282,13 +282,21 @@ def _options(plan: Throughput, cores: Cores | None) -> Options:
     )
 
 
-def _vllm(plan: Throughput, name: str, own: Cores | None) -> ChildBatches:
+def _hf_continuous(plan: Throughput, target: Target, own: Cores | None) -> list[str]:
+    """The module, and its arguments: our target's device and dtype."""
+    arguments = [plan.models.target, str(target.device), dtype_name(target.model.dtype)]
+    return ["crossdraft.bench.hf_continuous", *arguments, *([] if own is None else [_listed(own)])]
+
+
+def _vllm(plan: Throughput, target: Target, name: str, own: Cores | None) -> ChildBatches:
+    """vLLM with our target's dtype; on which device is a matter of its build."""
     variables = {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_GIB)}
     if own is not None:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)
     folder = find_checkpoint(plan.models.target, {"reference": REFERENCE / "target"})
     cores = None if own is None else own.target
-    return ChildBatches(name, ["crossdraft.bench.in_vllm.child", str(folder)], cores, plan.vllm_python, variables)
+    module = ["crossdraft.bench.in_vllm.child", str(folder), dtype_name(target.model.dtype)]
+    return ChildBatches(name, module, cores, plan.vllm_python, variables)
 
 
 def _listed(cores: Cores) -> str:

@@ -1,8 +1,10 @@
 """Check a checkpoint's files before a model is built: present, whole, and of a supported kind."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,13 @@ from crossdraft.errors import CrossdraftError
 POINTER = b"version https://git-lfs"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
+BITS = (  # of a number, by its dtype in the words of safetensors
+    dict.fromkeys(("F64", "I64", "U64", "C64"), 64)
+    | dict.fromkeys(("F32", "I32", "U32"), 32)
+    | dict.fromkeys(("F16", "BF16", "I16", "U16"), 16)
+    | dict.fromkeys(("BOOL", "I8", "U8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8)
+    | {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+)
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
@@ -69,15 +78,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     found: dict[str, StoredTensor] = {}
     for path in _weight_files(folder):
-        header, begin = _header(path)
-        try:
-            for name, entry in header.items():
-                if name != "__metadata__":
-                    first, end = (begin + int(offset) for offset in entry["data_offsets"])
-                    shape = tuple(int(side) for side in entry["shape"])
-                    found[name] = StoredTensor(path, str(entry["dtype"]), shape, first, end - first)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(folder)}.") from error
+        found |= _tensors(path)
     return found
 
 
@@ -163,8 +164,27 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def _tensors(path: Path) -> dict[str, StoredTensor]:
+    """What the header of a safetensors file describes, checked as the format demands."""
+    header, begin = _header(path)
+    found: dict[str, StoredTensor] = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            try:
+                first, end = map(index, entry["data_offsets"])
+                shape = tuple(map(index, entry["shape"]))
+                found[name] = StoredTensor(path, str(entry["dtype"]), shape, begin + first, end - first)
+            except (KeyError, TypeError, ValueError) as error:
+                raise CrossdraftError(
+                    f"{path} has a header that is damaged: its entry of {name!r} lacks a dtype, shape or "
+                    f"data_offsets; {repair_hint(path.parent)}."
+                ) from error
+    _check_spans(path, found, begin)
+    return found
+
+
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and where the tensors begin; its length is checked against the file's."""
+    """The header of a safetensors file, and where the tensors begin."""
     _refuse_pointer(path)
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -173,16 +193,35 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
             raise CrossdraftError(f"{path} is empty, cut off or no safetensors file; {repair_hint(path.parent)}.")
         try:
             header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            end = max(ends, default=0)
-        except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, RecursionError) as error:
             raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(path.parent)}.") from error
-    if size != 8 + length + end:
+    if not isinstance(header, dict):
+        raise CrossdraftError(f"{path} has a header that is damaged; {repair_hint(path.parent)}.")
+    return header, 8 + length
+
+
+def _check_spans(path: Path, tensors: Mapping[str, StoredTensor], begin: int) -> None:
+    """Refuse a file whose tensors are not as long as they say, do not follow each other, or do not fill it.
+
+    Whoever read it would get one tensor's numbers for another's, and no error.
+    """
+    end = begin
+    for name, tensor in sorted(tensors.items(), key=lambda named: (named[1].begin, named[1].bytes)):
+        bits = BITS.get(tensor.dtype)  # of a dtype that is unknown here, what reads it knows the length
+        fits = tensor.bytes >= 0 and min(tensor.shape, default=0) >= 0
+        if not fits or tensor.begin != end or (bits is not None and tensor.bytes * 8 != math.prod(tensor.shape) * bits):
+            span = f"bytes {tensor.begin - begin} to {tensor.begin - begin + tensor.bytes}"
+            raise CrossdraftError(
+                f"{path} is damaged: its header puts {name!r}, {tensor.dtype} {list(tensor.shape)}, at {span}, which "
+                f"is not its size or does not follow the tensor before it, which ends at {end - begin}; "
+                f"{repair_hint(path.parent)}."
+            )
+        end += tensor.bytes
+    if (size := path.stat().st_size) != end:
         raise CrossdraftError(
-            f"{path} has {size} bytes where its header asks for {8 + length + end}: it is cut off or damaged; "
+            f"{path} has {size} bytes where its header asks for {end}: it is cut off or damaged; "
             f"{repair_hint(path.parent)}."
         )
-    return header, 8 + length
 
 
 def _refuse_pointer(path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossdraft.errors import CrossdraftError
+
 USUAL_MEMORY = 8 * 2**30
 
 
@@ -19,6 +21,31 @@ def resolve(device: str | torch.device | None) -> torch.device:
         return found
     current = torch.cuda.current_device() if found.type == "cuda" and torch.cuda.is_available() else 0
     return torch.device(found.type, current)
+
+
+def usable_device(name: str | torch.device | None, option: str) -> torch.device:
+    """The device that is meant, as `resolve` reads it, which is here and can hold tensors.
+
+    Args:
+        name: as a user gave it; None = the usual one.
+        option: what the user calls it.
+
+    Raises:
+        CrossdraftError: PyTorch knows no such device, cannot use it on this machine, or it holds no values (`meta`).
+    """
+    try:
+        found = resolve(name)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise _unusable(name, option) from error
+    if found.type == "meta":  # its tensors have shapes and nothing in them
+        raise _unusable(name, option)
+    return found
+
+
+def _unusable(name: str | torch.device | None, option: str) -> CrossdraftError:
+    here = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    return CrossdraftError(f"{option} is '{name}', which cannot be used here; choose {' or '.join(here)}.")
 
 
 def entry_device(model: Any) -> torch.device:

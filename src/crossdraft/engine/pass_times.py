@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
@@ -36,13 +37,16 @@ def pass_times(target: Target) -> Iterator[tuple[int, float]]:
     cache = target.new_cache(1, before + WIDTHS[-1])
     cache.add_row(before + WIDTHS[-1])
     cache.advance(0, before)
-    for n in WIDTHS:
-        timed_pass(target, cache, n)  # its memory is touched, its kernels are chosen
-        start = time.perf_counter()
-        for number in range(SAMPLES):
-            if number and time.perf_counter() - start > BUDGET_S:
-                break
-            yield n, timed_pass(target, cache, n)[0]
+    try:
+        for n in WIDTHS:
+            timed_pass(target, cache, n)  # its memory is touched, its kernels are chosen
+            start = time.perf_counter()
+            for number in range(SAMPLES):
+                if number and time.perf_counter() - start > BUDGET_S:
+                    break
+                yield n, timed_pass(target, cache, n)[0]
+    finally:
+        hand_back(cache)
 
 
 def learn_pass_times(target: Target, cost: CostModel) -> None:

@@ -26,10 +26,18 @@ Result = TypeVar("Result")
 class PendingAnswer:
     """An answer that is being written: `future` has it in the end; made by `Scheduler.submit`."""
 
-    def __init__(self, scheduler: "Scheduler", job: Callable[[Decoder], int], owner: object = None) -> None:
+    def __init__(
+        self,
+        scheduler: "Scheduler",
+        job: Callable[[Decoder], int],
+        owner: object = None,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`release` is called once, when the loop has nothing of the request any more."""
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
+        self._release = release
         self._owner = owner  # is not collected as long as somebody may wait
         self._decoder: Decoder | None = None
         self._ticket: int | None = None
@@ -68,6 +76,7 @@ class PendingAnswer:
     def begin(self, decoder: Decoder) -> int | None:
         """Queue the request in the loop, in whose thread this is called; returns its ticket."""
         if self._cancelled:
+            self._end()
             self.future.cancel()
             return None
         self._decoder, self._ticket = decoder, self._job(decoder)
@@ -78,13 +87,22 @@ class PendingAnswer:
             self._decoder.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
-        """Hand over what became of the request, unless nobody wants it any more."""
-        self._owner = None
+        """Hand over what became of the request, which is over, unless nobody wants it any more."""
+        self._end()
         with suppress(InvalidStateError):
             if isinstance(result, BaseException):
                 self.future.set_exception(result)
             else:
                 self.future.set_result(result)
+
+    def _end(self) -> None:
+        """The loop has done with it. Before the future says so: who waits for that may ask the next at once.
+
+        A future that its owner cancels, as asyncio does, is done long before that, while the request still has a row.
+        """
+        self._owner = None
+        release, self._release = self._release, lambda: None
+        release()
 
 
 @dataclass(frozen=True)
@@ -132,7 +150,8 @@ class Scheduler:
         self._make = make
         self._cores = cores
         self._calls: list[Call] = []
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # for the loop's thread
+        self._room = threading.Condition()  # guards the load; for those who wait until there is less of it
         self._thread: threading.Thread | None = None
         self._closed = False
         self._limits, self._longest, self._load = limits or QueueLimits(), longest, Counter[str]()
@@ -143,47 +162,68 @@ class Scheduler:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def submit(
-        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, owner: object = None
+        self,
+        request: Request,
+        on_piece: OnPiece | None = None,
+        *,
+        provisional: bool = True,
+        owner: object = None,
+        patient: bool = False,
     ) -> PendingAnswer:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
+
+        Args:
+            patient: where there is no room, wait until there is.
 
         Raises:
             QueueFullError: as much as there may be waits or runs.
             CrossdraftError: the engine is closed, or another process's.
         """
+        self._check_process()
+        load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
+        self._add(load, patient=patient)
         asked = time.perf_counter()
 
         def job(decoder: Decoder) -> int:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
-        pending = PendingAnswer(self, job, owner)
-        load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
-        self._add(load)
-        pending.future.add_done_callback(lambda _: self._finished(load))
+        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load))
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
+            self._subtract(load)
             raise CrossdraftError(CLOSED)
         return pending
 
-    def _add(self, load: Mapping[str, int]) -> None:
+    def _add(self, load: Mapping[str, int], *, patient: bool) -> None:
         """One request more, in the terms of `QueueLimits`, if there may be: one that is alone, however large."""
-        with self._changed:
-            now = self._load
-            for name, what, option in (
-                ("requests", "requests", "max_queue"),
-                ("tokens", "tokens of answers", "max_queue_tokens"),
-                ("nbytes", "bytes of frames and events", "max_queue_bytes"),
-            ):
-                most = getattr(self._limits, name)
-                if now["requests"] and most is not None and now[name] + load[name] > most:
-                    raise QueueFullError(
-                        f"{now[name]:,} {what} wait or run, and no more than {most:,} may; ask again later, "
-                        f"or give the engine a longer queue: Options({option}=…)."
-                    )
-            now.update(load)
+        with self._room:
+            while (full := self._full(load)) is not None:
+                if self._closed:
+                    raise CrossdraftError(CLOSED)
+                if not patient:
+                    raise full
+                self._room.wait()
+            self._load.update(load)
 
-    def _finished(self, load: Mapping[str, int]) -> None:
-        with self._changed:
+    def _full(self, load: Mapping[str, int]) -> QueueFullError | None:
+        """Why there is no room for so much more; `None` if there is."""
+        now = self._load
+        for name, what, option in (
+            ("requests", "requests", "max_queue"),
+            ("tokens", "tokens of answers", "max_queue_tokens"),
+            ("nbytes", "bytes of frames and events", "max_queue_bytes"),
+        ):
+            most = getattr(self._limits, name)
+            if now["requests"] and most is not None and now[name] + load[name] > most:
+                return QueueFullError(
+                    f"{now[name]:,} {what} wait or run, and no more than {most:,} may; ask again later, "
+                    f"or give the engine a longer queue: Options({option}=…)."
+                )
+        return None
+
+    def _subtract(self, load: Mapping[str, int]) -> None:
+        with self._room:
             self._load.subtract(load)
+            self._room.notify_all()
 
     def call(self, work: Callable[[], Result]) -> Result:
         """Do something in the loop's thread, between two rounds, and wait for its result.
@@ -227,8 +267,7 @@ class Scheduler:
         Raises:
             CrossdraftError: the engine is another process's.
         """
-        if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
-            raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
+        self._check_process()
         with self._changed:
             if self._closed:
                 return False
@@ -239,6 +278,10 @@ class Scheduler:
             self._changed.notify()
             return True
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
+            raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
+
     def close(self) -> None:
         """End the thread. Requests that are not answered yet end with an error; may be called twice."""
         if os.getpid() != self._process:
@@ -247,6 +290,8 @@ class Scheduler:
             self._closed = True
             self._changed.notify()
             thread = self._thread
+        with self._room:
+            self._room.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -284,6 +329,8 @@ class Scheduler:
                 pending.settle(error)
             for call in self._calls:
                 call.refuse(error)
+            with self._room:
+                self._room.notify_all()
 
     def _turn(self) -> bool:
         """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""

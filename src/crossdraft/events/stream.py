@@ -94,6 +94,11 @@ class Events:
         return len(self.t)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the four columns; 13 for an event."""
+        return self.x.nbytes + self.y.nbytes + self.t.nbytes + self.p.nbytes
+
+    @property
     def t0(self) -> int:
         """Time of the first event in µs; 0 when there is none."""
         return int(self.t[0]) if len(self.t) else 0

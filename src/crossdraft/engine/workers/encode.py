@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from crossdraft.engine.devices import usable_device
 from crossdraft.engine.fast.packed_linear import unpack
 from crossdraft.engine.workers.groups import DeviceGroup
 from crossdraft.engine.workers.objects import share
@@ -206,6 +207,9 @@ class SpreadEncoder:
             raise CrossdraftError(
                 f"encode_devices names {groups[0]}, but the target is on {model.device}; name groups of its own kind."
             )
+        for group in groups:
+            if not group.cores:
+                usable_device(group.device, "encode_devices")
         try:
             self._join = self._begin(model, groups, probe)
         except BaseException:

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from crossdraft.engine.devices import usable_device
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.objective import LOSS_POSITIONS
 
@@ -132,13 +133,18 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[tuple[Distr
     """Join the ranks that `torchrun` started, if it did; yield this one and its device.
 
     gloo joins CPUs, NCCL joins GPUs, of which each rank takes the one of its local number.
+
+    Raises:
+        CrossdraftError: the device is not here.
     """
-    device = torch.device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if not alone and str(device).startswith("cuda"):
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    device = usable_device(device, "device")
+    if alone:
         yield SINGLE, device
         return
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
