@@ -17,7 +17,7 @@ import torch
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
-from crossdraft.engine.fast.heap import REQUESTS, HeapTrimmer
+from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
 from crossdraft.engine.pending import PendingDrafts
@@ -87,7 +87,7 @@ class Decoder(RequestQueue):
         self.fronts = fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
-        self._heap = HeapTrimmer(REQUESTS)
+        self._heap = RequestTrimmer()
         self._reading: Reading | None = None
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
@@ -111,6 +111,7 @@ class Decoder(RequestQueue):
 
         An error ends the requests that it belongs to, whose `answer` raises it; the others go on.
         """
+        self.tidy()
         with borrowing(self._spare_cores):
             self._leave()
             self._take_up()
@@ -123,6 +124,10 @@ class Decoder(RequestQueue):
                     for state in self._live:
                         state.fail(error)
                 self._leave()
+
+    def tidy(self) -> None:
+        """Give back memory that ended requests held, if that is due: best when their answers have been handed over."""
+        self._heap.trim_if_due()
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
@@ -460,5 +465,5 @@ class Decoder(RequestQueue):
         if state.tokens:
             self.policy.saw_answer(len(state.tokens), read_wait_s)
         state.ledger.close()
-        self._heap.replaced(1)
+        self._heap.ended()
         self._finish(state.job, error or state)
