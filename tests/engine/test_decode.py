@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Needs
+from crossdraft.engine.fast import heap
+from crossdraft.engine.fast.heap import GROWTH
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -401,3 +404,17 @@ def test_ctrl_c_before_anything_is_emitted_leaves_a_cancelled_request(target, ki
         decoding.answer(request_id)
     assert decoding.cache.rows == 0
     assert decoding.drafter.runner._slots == {}
+
+
+def test_memory_of_ended_requests_is_given_back_behind_their_answers(target, monkeypatch):
+    grown, trims = count(0, 2 * GROWTH), []
+    monkeypatch.setattr(heap, "resident", lambda: next(grown))
+    monkeypatch.setattr(heap, "trim", lambda: trims.append(1))
+    decoding = Decoder(target)
+    for number, request in enumerate(REQUESTS[:2]):
+        decoding.generate([request])
+        assert len(trims) == number
+        decoding.tidy()
+        assert len(trims) == number + 1
+    decoding.generate(REQUESTS)
+    assert len(trims) > 3  # in the next round, where nobody asks for it

@@ -14,7 +14,7 @@ import torch
 
 from crossdraft.bench.common import check_names, check_repeats, orders, table
 from crossdraft.bench.environment import environment, peak_bytes_of
-from crossdraft.engine.fast.heap import HeapTrimmer
+from crossdraft.engine.fast.heap import trim
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def peak_of(run: Callable[[], Result]) -> tuple[int | None, Result]:
         result = run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before, result
-    HeapTrimmer().trim()  # what the last run freed would be used again, unseen
+    trim()  # what the last run freed would be used again, unseen
     try:
         OWN_PEAK.write_text("5", encoding="ascii")  # the peak begins anew
     except OSError:

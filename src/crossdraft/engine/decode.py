@@ -18,7 +18,7 @@ import torch
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing, poll
-from crossdraft.engine.fast.heap import REQUESTS, HeapTrimmer
+from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
 from crossdraft.engine.pending import PendingDrafts
@@ -88,7 +88,7 @@ class Decoder(RequestQueue):
         self.fronts = fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
-        self._heap = HeapTrimmer(REQUESTS)
+        self._heap = RequestTrimmer()
         self._readings: list[Reading] = []  # those that were taken up and have no row yet
         self._pairing = False  # whether two of them are being read at once
         self._emitted = 0  # tokens of this step
@@ -116,6 +116,7 @@ class Decoder(RequestQueue):
 
         An error ends the requests that it belongs to, whose `answer` raises it; the others go on.
         """
+        self.tidy()
         start, self._emitted = time.perf_counter(), 0
         with borrowing(self._spare_cores):
             self._leave()
@@ -131,6 +132,10 @@ class Decoder(RequestQueue):
                         state.fail(error)
                 self._leave()
         self.policy.saw_step(time.perf_counter() - start, self._emitted)
+
+    def tidy(self) -> None:
+        """Give back memory that ended requests held, if that is due: best when their answers have been handed over."""
+        self._heap.trim_if_due()
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
@@ -537,5 +542,5 @@ class Decoder(RequestQueue):
         if state.tokens:
             self.policy.saw_answer(len(state.tokens), read_wait_s)
         state.ledger.close()
-        self._heap.replaced(1)
+        self._heap.ended()
         self._finish(state.job, error or state)

@@ -371,3 +371,4 @@ class Scheduler:
                 waiting.settle(decoder.answer(request_id))
             except Exception as error:  # noqa: BLE001 - handed over to who waits
                 waiting.settle(error)
+        decoder.tidy()

@@ -95,7 +95,7 @@ def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, m
     prepack(block)
     rows = torch.randn(*shape, 96)
     found = block(rows)
-    monkeypatch.setattr(packed_linear, "usual_rows", lambda count: count)
+    monkeypatch.setattr(packed_linear, "usual_rows", lambda count, known: count)
     assert torch.equal(found, block(rows))
     assert found.shape == rows.shape
 
@@ -106,3 +106,27 @@ def test_there_are_few_usual_numbers_of_rows(count):
     assert usual >= count
     assert usual_rows(usual) == usual
     assert usual - count < max(1, min(16, count / 4))
+
+
+@given(st.lists(st.integers(0, 1000), max_size=300))
+def test_numbers_of_rows_that_there_were_serve_those_a_little_smaller(counts):
+    known: list[int] = []
+    for count in counts:
+        usual = usual_rows(count, known)
+        assert count <= usual <= max(usual_rows(count), count + count // 8)
+        known = sorted({*known, usual})
+    assert all(usual == usual_rows(usual) for usual in known)
+
+
+@torch.inference_mode()
+def test_a_product_has_kernels_for_few_numbers_of_rows(block, monkeypatch):
+    """Each is half a megabyte that stays, so lengths that come later use what is there."""
+    prepack(block)
+    made: set[int] = set()
+    product = packed_linear._linear
+    monkeypatch.setattr(packed_linear, "_linear", lambda rows, *rest: made.add(len(rows)) or product(rows, *rest))
+    rows = torch.randn(512, 96)
+    whole = block(rows)
+    for count in range(512, 256, -1):
+        assert torch.equal(block(rows[:count]), whole[:count])
+    assert len(made) <= 8

@@ -11,6 +11,7 @@ A packed model is for inference where it stands. It can be saved, but not moved,
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, TypeGuard, cast
@@ -35,17 +36,27 @@ _library = torch.library.Library("crossdraft", "FRAGMENT")
 _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int features) -> Tensor")
 
 
-def usual_rows(count: int) -> int:
+def usual_rows(count: int, known: Sequence[int] = ()) -> int:
     """The next larger number of rows for which there are kernels, or will be.
 
-    oneDNN generates code for each number of rows that a product of some shape ever has, and keeps it: about half a
-    megabyte, and as long as the product of twenty rows. So that not every length of a draft or a prompt has its own,
-    numbers above 8 are rounded up: to multiples of 2, above 16 of 4, above 32 of 8, above 64 of 16. What a row yields
-    does not depend on the others.
+    oneDNN makes a primitive for each number of rows that a product of some shape ever has, and for each number of
+    threads, and keeps it: half a megabyte, mostly its description, and as long to make as the product of twenty rows.
+    So that not every length of a draft or a prompt has its own, numbers above 8 are rounded up: to multiples of 2,
+    above 16 of 4, above 32 of 8, above 64 of 16; or to one that there was before, if that is at most an eighth more.
+    What a row yields does not depend on the others.
 
-    >>> [usual_rows(count) for count in (1, 8, 9, 17, 33, 65, 417)]
-    [1, 8, 10, 20, 40, 80, 432]
+    Args:
+        count: rows that there are.
+        known: numbers of rows that there were, in rising order.
+
+    >>> [usual_rows(count) for count in (1, 8, 9, 17, 33, 65, 401)]
+    [1, 8, 10, 20, 40, 80, 416]
+    >>> usual_rows(401, [16, 448])
+    448
     """
+    at = bisect_left(known, count)
+    if at < len(known) and known[at] <= count + count // 8:
+        return known[at]
     step = min(16, 1 << max(0, (count - 1).bit_length() - 3))
     return -(-count // step) * step
 
@@ -62,6 +73,7 @@ class _Product:
         # Held by no module: an opaque tensor can be neither moved nor written to a file.
         self.packed: Tensor = _reorder(weights, ROWS_HINT)
         self._last: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # by thread: several may read at once
+        self._known: tuple[int, ...] = ()  # numbers of rows that there were, in rising order
 
     def part(self, index: int, rows: Tensor) -> Tensor:
         """What layer `index` makes of `rows`. The product is kept until its last part has been fetched."""
@@ -78,7 +90,10 @@ class _Product:
     def _of(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out] of all layers, in a product of a usual number of rows."""
         count = math.prod(rows.shape[:-1])
-        if (usual := usual_rows(count)) == count:
+        usual = usual_rows(count, self._known)
+        if usual not in self._known:  # another thread may put its own there meanwhile, and one is forgotten
+            self._known = tuple(sorted((*self._known, usual)))
+        if usual == count:
             return _linear(rows, self.packed, self.bias, "none", [], "")
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
         return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])

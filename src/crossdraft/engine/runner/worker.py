@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
-from crossdraft.engine.fast.heap import REQUESTS, HeapTrimmer
+from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
@@ -127,7 +127,7 @@ class DraftServer:
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
         self.refused: dict[int, str] = {}  # why requests cannot be read: nothing more is done about them
-        self._heap = HeapTrimmer(REQUESTS)
+        self._heap = RequestTrimmer()
 
     def run(self, *, works_while_read: bool) -> None:
         """Answer messages until told to close, and draft in parallel between them.
@@ -250,9 +250,10 @@ class DraftServer:
         states = [self.states.pop(key) for key in keys if key in self.states]
         if not copies:
             self.drafter.end(states)
-            self._heap.replaced(len(states))
+            self._heap.ended(len(states))
         for key in keys:
             self.refused.pop(key, None)
+        self._heap.trim_if_due()
 
     def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
 
