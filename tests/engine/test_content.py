@@ -143,7 +143,7 @@ def test_a_fresh_file_is_compared_once_for_one_request(tmp_path, digests, monkey
     assert len(reads) == 2
 
 
-def test_a_large_file_is_hashed_beside_its_first_request(tmp_path, digests, monkeypatch, caplog):
+def test_a_large_file_is_hashed_while_its_first_request_goes_on(tmp_path, digests, monkeypatch, caplog):
     path, threads = tmp_path / "a.mp4", []
     path.write_bytes(b"longer than that")
     monkeypatch.setattr(content, "MOST_AT_ONCE", 8)

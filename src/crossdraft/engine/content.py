@@ -178,8 +178,8 @@ class ContentDigests:
             self._hashing = Thread(target=hash_file, name="hashing", daemon=True)
             self._hashing.start()
         log.warning(
-            "%s has %s bytes, which are being hashed beside the answers; the prefix cache keeps what is read of it from "
-            "a later question on.", path, f"{version[2]:,}",
+            "%s has %s bytes, which are being hashed meanwhile; the prefix cache keeps what is read of it from a later "
+            "question on.", path, f"{version[2]:,}",
         )  # fmt: skip
 
 
