@@ -102,6 +102,12 @@ class RequestState:
         if self.finish is None and self.job.cancelled():
             self.finish = Finish.CANCELLED
 
+    def check_time(self) -> None:
+        """End the request if it has taken all the time that it may."""
+        limit = self.request.max_time
+        if self.finish is None and limit is not None and time.perf_counter() - self.ledger.started > limit:
+            self.finish = Finish.TIME
+
     def fail(self, error: Exception) -> None:
         """End the request with an error: it has no answer."""
         self.error = self.error or error
@@ -220,9 +226,7 @@ class RequestState:
                 self.finish = Finish.LENGTH
             if self.finish is not None:
                 return taken, texts
-        limit = self.request.max_time
-        if limit is not None and time.perf_counter() - self.ledger.started > limit:
-            self.finish = Finish.TIME
+        self.check_time()
         return taken, texts
 
     def _tell(self, tokens: Sequence[int], text: str, origin: Origin) -> None:
