@@ -3,12 +3,15 @@
 import json
 import shutil
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 import crossdraft as cd
+from crossdraft.engine import content
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.load import load_target
 from crossdraft.video import sample_frames
@@ -102,3 +105,30 @@ def test_a_clip_that_is_written_over_before_it_is_read_is_not_remembered(pair, c
     assert not target.prepare._clips
     target.prepare(prefixes.identify(cd.Request("why?", path)))
     assert len(target.prepare._clips) == 1
+
+
+def test_a_fresh_clip_is_hashed_when_it_is_identified_and_when_it_was_read(pair, clip, tmp_path, monkeypatch):
+    path, hashed = tmp_path / "clip.mp4", []
+    shutil.copy(clip.video, path)
+    real = content._file_digest
+    monkeypatch.setattr(content, "_file_digest", lambda path: hashed.append(path) or real(path))
+    decoder = Decoder(load_target(str(pair.target), "cpu"), prefixes=PrefixCache(1 << 30))
+    first, again = (decoder.generate([cd.Request("why?", path, max_new_tokens=3)])[0] for _ in range(2))
+    assert again.stats.cached_tokens > first.stats.cached_tokens
+    assert len(hashed) <= 4
+
+
+def test_a_clip_that_changes_before_its_pixels_are_read_again_is_not_kept(pair, clip, tmp_path, monkeypatch):
+    """One clip is read, and found to be what was hashed, before the other one's pixels are read at last."""
+    path, other, prefixes = tmp_path / "a.mp4", tmp_path / "b.mp4", PrefixCache(1 << 30)
+    shutil.copy(clip.video, path)
+    other.write_bytes(path.read_bytes() + b"\0")
+    target = load_target(str(pair.target), "cpu")
+    monkeypatch.setattr(content, "_version", cache(content._version))  # as if within one tick of the clock
+    target.prepare(prefixes.identify(cd.Request("why?", path)))  # its ids are known from now on, not its pixels
+    request = prefixes.identify(cd.Request("why?", [path, other]))
+    prompt = target.prepare(request)
+    assert request.content.unchanged
+    path.write_bytes(path.read_bytes() + b"\0\0")
+    dict(prompt.items[0].features)
+    assert not request.content.unchanged

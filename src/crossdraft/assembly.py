@@ -97,7 +97,9 @@ def remote_prefill(target: Target, options: Options) -> RemotePrefill | None:
     Raises:
         CrossdraftError: as `RemotePrefill`.
     """
-    return None if options.disaggregated is None else RemotePrefill(target, options.disaggregated)
+    if options.disaggregated is None:
+        return None
+    return RemotePrefill(target, options.disaggregated, options.drafter_timeout_s)
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:

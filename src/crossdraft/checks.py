@@ -76,8 +76,8 @@ def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = ""
     return f"did you mean '{prefix}{near[0]}'?" if near else otherwise
 
 
-def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ...] | None:
-    """Core numbers from any collection of whole numbers; `None` stays `None`.
+def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "all of them") -> tuple[int, ...] | None:
+    """Core numbers from any collection of whole numbers; `None`, which means what `none` says, stays `None`.
 
     Raises:
         CrossdraftError: it is no such collection, is empty, or names a core that is not `allowed`.
@@ -89,7 +89,7 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int]) -> tuple[int, ..
         raise CrossdraftError(f"{name} is {_shown(value)}; give the numbers of cores, such as ({usable[0]},).")
     cores = tuple(whole(f"A core in {name}", core, least=0) for core in value)
     if not cores:
-        raise CrossdraftError(f"{name} is empty; give the numbers of cores, or None for all of them.")
+        raise CrossdraftError(f"{name} is empty; give the numbers of cores, or None for {none}.")
     absent = [core for core in cores if core not in usable]
     if absent:
         raise CrossdraftError(

@@ -66,14 +66,14 @@ class Options:
             packed, as on a CPU, else up to rounding. Refused for an encoder that does not look at each frame by itself.
         disaggregated: CPU cores of a process that reads prompts (all up to the last visual token) for the target, which
             takes over the keys and values; running answers then do not wait for another one's prefill. Default none:
-            the target reads them itself.
+            the target reads them itself, as it does once that process is lost.
         quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
             a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
             quantised target is another target: answers are those that it gives alone.
         compile: run the target's decode passes as compiled functions of fixed shapes, on CUDA as captured graphs; see
             `engine.fast.static_pass`. Loading then takes minutes the first time on a machine, later seconds for each
             number of tokens; on a CPU a C++ compiler must be there. Each row of the cache takes the model's whole
-            context.
+            context, so `kv_bytes` is refused with it.
         measure: time the target's passes over 1 … 64 tokens at loading, for the cost model, which else learns them from
             the first answers. Takes about a hundred passes.
         target_cores, draft_cores: CPU cores that each may use; default all, for a drafter in a process of its own
@@ -83,7 +83,8 @@ class Options:
         adaptive: let measured times and acceptances set the budget of each round.
         drafter_timeout_s: seconds that a drafter in a process of its own may be silent while an answer of it is due,
             before it counts as lost and is restarted. No answer waits that long: a draft is waited for as long as it
-            can save.
+            can save. Also of the process of `disaggregated`, which says that it is alive while it reads, and is not
+            restarted: an answer that waits for it waits as long, unless it is cancelled or its `max_time` is over.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
@@ -99,8 +100,12 @@ class Options:
             unless it is alone. Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
             all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
-        kv_bytes: memory for the keys and values of the requests that share passes; one that would take more waits until
-            others are answered, unless it is alone. Default as much as `max_batch` requests take.
+            Only where the target itself reads: not while the process of `disaggregated` does.
+        kv_bytes: memory for the rows of keys and values of the requests that share passes; one whose row would take
+            more waits until others are answered, unless it is alone. Not counted are the front of a prompt that is
+            being read, which is a row of its own until it joins, what the prefix cache keeps (`cache_bytes`), the
+            drafter's own keys and values, and the second copy that there is for a moment where rows are enlarged.
+            Default as much as `max_batch` requests take.
 
     dtypes may also be given as `torch.dtype`, devices as `torch.device`.
 
@@ -151,11 +156,16 @@ class Options:
         for name in ("device", "draft_device"):
             if (device := getattr(self, name)) is not None:
                 self._set(name, str(device))
-        for name in ("target_cores", "draft_cores", "disaggregated"):
-            self._set(name, core_numbers(name, getattr(self, name), available_cores()))
+        for name, none in (("target_cores", "all of them"), ("draft_cores", "all of them"), ("disaggregated", "none")):
+            self._set(name, core_numbers(name, getattr(self, name), available_cores(), none=none))
         self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
         if self.encode_devices is not None:
             self._set("encode_devices", tuple(map(str, read_groups("encode_devices", self.encode_devices))))
+        if self.compile and self.kv_bytes is not None:
+            raise CrossdraftError(
+                "kv_bytes and compile exclude each other: compiled passes allocate the keys and values of all rows at "
+                "once. Leave out one of them; max_batch bounds the rows."
+            )
         self._check_frames()
 
     def _check_frames(self) -> None:

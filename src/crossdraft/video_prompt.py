@@ -125,6 +125,8 @@ class VideoPrompt:
             return one.features
 
         def load() -> Features:
+            if request.content is not None:
+                request.content.reread()
             again = self._read(request, shown[:number], number)
             if again.text != one.text:
                 raise CrossdraftError(

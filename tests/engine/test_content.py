@@ -5,12 +5,15 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, current_thread
 
 import numpy as np
 import pytest
 import torch
 
-from crossdraft.engine.content import SETTLED_NS, ContentDigests
+from crossdraft.engine import content
+from crossdraft.engine.content import SETTLED_NS, Content, ContentDigests
+from crossdraft.events import Excerpt
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,87 @@ def test_a_file_that_changes_within_a_tick_of_its_clock_has_changed(tmp_path, di
     before = digests.of(path)
     assert before.unchanged
     path.write_bytes(b"two")
+    before.reread()
     assert not before.unchanged
     path.unlink()
     assert not before.unchanged
+
+
+def test_a_fresh_file_is_compared_once_for_one_request(tmp_path, digests, monkeypatch):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"one")
+    reads = []
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *given: reads.append(self) or real(self, *given))
+    twice = Content.joined([digests.of(path), digests.of(path)])
+    reads.clear()
+    assert twice.unchanged  # after the clip was read; then before its features are kept, its prompt, its answer
+    assert all(twice.unchanged for _ in range(3))
+    assert len(reads) == 1
+    twice.reread()
+    assert twice.unchanged
+    assert len(reads) == 2
+
+
+def test_a_large_file_is_hashed_while_its_first_request_goes_on(tmp_path, digests, monkeypatch, caplog):
+    path, threads = tmp_path / "a.mp4", []
+    path.write_bytes(b"longer than that")
+    monkeypatch.setattr(content, "MOST_AT_ONCE", 8)
+    real = content._file_digest
+    monkeypatch.setattr(content, "_file_digest", lambda path: threads.append(current_thread()) or real(path))
+    assert digests.of(path) is None  # fresh: no digest of it would last
+    assert not threads
+    monkeypatch.setattr(content, "SETTLED_NS", -SETTLED_NS)
+    assert digests.of(path) is None
+    digests._hashing.join()
+    known = digests.of(path)
+    assert current_thread() not in threads
+    assert len(threads) == 1
+    assert known.unchanged
+    assert len(caplog.messages) == 1
+    assert "a.mp4 has 16 bytes" in caplog.text
+    monkeypatch.setattr(content, "MOST_AT_ONCE", 1 << 20)
+    assert ContentDigests().of(path) == known
+
+
+def test_a_large_file_that_changes_while_it_is_hashed_has_no_content(tmp_path, digests, monkeypatch):
+    path, went_on = tmp_path / "a.mp4", Event()
+    path.write_bytes(b"longer than that")
+    monkeypatch.setattr(content, "MOST_AT_ONCE", 8)
+    monkeypatch.setattr(content, "SETTLED_NS", -SETTLED_NS)
+    real = content._file_digest
+    monkeypatch.setattr(content, "_file_digest", lambda path: went_on.wait(10) and real(path))
+    assert digests.of(path) is None
+    other = tmp_path / "b.mp4"
+    other.write_bytes(b"another large one")
+    assert digests.of(other) is None  # one at a time
+    path.write_bytes(b"longer than that, and other bytes")
+    went_on.set()
+    digests._hashing.join()
+    assert not digests._files
+    path.unlink()
+    assert digests.of(other) is None
+    digests._hashing.join()
+    assert digests.of(other) is not None
+
+
+def test_a_file_that_is_too_large_is_never_hashed(tmp_path, digests, monkeypatch):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"longer than that")
+    monkeypatch.setattr(content, "MOST_AT_ONCE", 8)
+    monkeypatch.setattr(content, "MOST_BYTES", 15)
+    monkeypatch.setattr(content, "SETTLED_NS", -SETTLED_NS)
+    assert digests.of(path) is None
+    assert digests._hashing is None
+
+
+def test_an_excerpt_is_known_by_the_bytes_of_its_recording(tmp_path, digests):
+    path = tmp_path / "events.h5"
+    path.write_bytes(b"1")
+    first, same = digests.of(Excerpt(str(path), 0, 5)), digests.of(Excerpt(path, 0, 5))
+    assert first.digest == same.digest
+    path.write_bytes(b"2")
+    assert digests.of(Excerpt(str(path), 0, 5)).digest != first.digest
 
 
 def test_the_names_of_fields_belong_to_an_array(digests):

@@ -120,6 +120,12 @@ def test_no_window_is_no_excerpt(tmp_path):
             Newest(**wrong)
 
 
+def test_a_path_is_a_path_however_it_is_given(tmp_path):
+    assert Excerpt(str(tmp_path / "a.h5")) == Excerpt(tmp_path / "a.h5")
+    with pytest.raises(CrossdraftError, match="path is a int; give the path of a recording"):
+        Excerpt(5)
+
+
 def test_a_case_worked_by_hand():
     parts = [
         Events.empty(10, 5),

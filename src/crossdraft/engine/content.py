@@ -1,22 +1,28 @@
 """Content digests: whether two requests show the same clip or recording, told by every byte of it."""
 
 import hashlib
+import logging
 import stat
 import struct
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 DIGEST_BYTES = 16
 SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change again within one tick of its clock
 REMEMBERED = 4096  # files whose digests are kept
+MOST_AT_ONCE = 1 << 26  # bytes of a file that is hashed while its request waits: about 0.1 s
+MOST_BYTES = 1 << 36  # of a file that is hashed at all
 
 FileVersion = tuple[int, int, int, int, int]
 
@@ -40,23 +46,37 @@ class Content:
     files: tuple[tuple[Path, FileVersion], ...] = ()
     fresh: tuple[tuple[Path, bytes], ...] = ()
     items: tuple[bytes, ...] = ()
+    _same: list[bool] = field(default_factory=list[bool], repr=False, compare=False)  # the fresh ones, once compared
 
     @classmethod
     def joined(cls, contents: "Sequence[Content]") -> "Content":
         """The content of several items."""
         items = tuple(content.digest for content in contents)
         digest = items[0] if len(items) == 1 else hashlib.sha256(b"".join(items)).digest()[:DIGEST_BYTES]
-        files = tuple(file for content in contents for file in content.files)
-        return cls(digest, files, tuple(file for content in contents for file in content.fresh), items)
+        files = dict.fromkeys(file for content in contents for file in content.files)
+        fresh = dict.fromkeys(file for content in contents for file in content.fresh)
+        return cls(digest, tuple(files), tuple(fresh), items)
 
     @property
     def unchanged(self) -> bool:
-        """Whether every file is still what was read: else what was made of it belongs to no content."""
+        """Whether every file is still what was read: else what was made of it belongs to no content.
+
+        To be asked after the files were read: then what was read is what has this digest. Of the fresh ones only their
+        bytes tell, which are compared once, and again only after `reread`.
+        """
+        if not self._same:
+            self._same.append(self._fresh_same())
+        return self._same[0] and all(_version(path) == version for path, version in self.files)
+
+    def reread(self) -> None:
+        """A file is being read again: whether the fresh ones are what they were is to be told anew."""
+        self._same.clear()
+
+    def _fresh_same(self) -> bool:
         try:
-            same = all(_file_digest(path) == digest for path, digest in self.fresh)
+            return all(_file_digest(path) == digest for path, digest in self.fresh)
         except OSError:
             return False
-        return same and all(_version(path) == version for path, version in self.files)
 
 
 class ContentDigests:
@@ -64,10 +84,15 @@ class ContentDigests:
 
     As in git's index, a version is only trusted if it was no longer fresh when the file was read: a file may change
     twice within one tick of the clock that its times come from.
+
+    A file of more than `MOST_AT_ONCE` bytes would hold whoever asks for its content: it has none until a thread of its
+    own has hashed it, one such file at a time. May be used by several threads.
     """
 
     def __init__(self) -> None:
         self._files: OrderedDict[FileVersion, bytes] = OrderedDict()
+        self._lock = Lock()  # of the files
+        self._hashing: Thread | None = None  # a large one
 
     def of(self, *values: object) -> Content | None:
         """The content of some values together, `None` if it cannot be told.
@@ -110,17 +135,52 @@ class ContentDigests:
         now, version = time.time_ns(), _version(path)
         if version is None:
             raise NoDigestError(str(path))
-        if (known := self._files.get(version)) is not None:
-            self._files.move_to_end(version)
-            files.append((path, version, None))
-            return known
-        found, settled = _file_digest(path), now - max(version[3:]) > SETTLED_NS
-        files.append((path, version, None if settled else found))
-        if settled:
-            self._files[version] = found
+        settled, large = now - max(version[3:]) > SETTLED_NS, version[2] > MOST_AT_ONCE
+        found = self._remembered(version)
+        if found is None and large:
+            if settled:
+                self._hash_elsewhere(path, version)
+            raise NoDigestError(str(path))
+        known, found = found is not None, found or _file_digest(path)
+        files.append((path, version, None if settled or known else found))
+        if settled and not known:
+            self._remember(version, found)
+        return found
+
+    def _remembered(self, version: FileVersion) -> bytes | None:
+        with self._lock:
+            if version in self._files:
+                self._files.move_to_end(version)
+            return self._files.get(version)
+
+    def _remember(self, version: FileVersion, digest: bytes) -> None:
+        with self._lock:
+            self._files[version] = digest
             if len(self._files) > REMEMBERED:
                 self._files.popitem(last=False)
-        return found
+
+    def _hash_elsewhere(self, path: Path, version: FileVersion) -> None:
+        """Have a large file hashed, for later requests about it, unless another one is being hashed."""
+
+        def hash_file() -> None:
+            try:
+                digest = _file_digest(path)
+            except OSError as error:
+                log.info("%s could not be hashed: %s", path, error)
+                return
+            if _version(path) == version:
+                self._remember(version, digest)
+
+        with self._lock:
+            if version[2] > MOST_BYTES or (self._hashing is not None and self._hashing.is_alive()):
+                return
+            # It keeps nobody from leaving the program.
+            self._hashing = Thread(target=hash_file, name="hashing", daemon=True)
+            self._hashing.start()
+        log.warning(
+            "%s has %s bytes, which are being hashed meanwhile; the prefix cache keeps what is read of it from a later "
+            "question on.", path, f"{version[2]:,}",
+        )  # fmt: skip
 
 
 def _file_digest(path: Path) -> bytes:

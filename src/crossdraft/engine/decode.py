@@ -27,7 +27,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, halves, read_pair
 from crossdraft.engine.remote_fronts import RemoteFronts
-from crossdraft.engine.request import Finish, Origin
+from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.request_queue import RequestQueue, precedence
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
@@ -239,7 +239,7 @@ class Decoder(RequestQueue):
     @property
     def _chunked(self) -> bool:
         """Whether prompts are read between the rounds of others."""
-        return self.chunks.size != 0 and self.fronts is None
+        return self.chunks.size != 0 and (self.fronts is None or not self.fronts.alive)
 
     @property
     def _between_rounds(self) -> bool:
@@ -259,7 +259,7 @@ class Decoder(RequestQueue):
         state = None
         try:
             job.request.check_length(self.target.context)  # before anybody reads it
-            job = replace(job, request=self.prefixes.identify(self.target.defaults.resolve(job.request)))
+            job = replace(job, request=self._identified(job))
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
@@ -272,6 +272,12 @@ class Decoder(RequestQueue):
             self._give_up(job, state, error)
             if not isinstance(error, Exception):
                 raise
+
+    def _identified(self, job: Job) -> Request:
+        """The request as the prefix cache knows it."""
+        if self.fronts is not None:
+            return self.fronts.identify(job)
+        return self.prefixes.identify(self.target.defaults.resolve(job.request))
 
     def _reading_of(self, state: RequestState) -> Reading:
         needs, show = self.drafter.needs, partial(self._show, state)
@@ -519,7 +525,7 @@ class Decoder(RequestQueue):
         for state in [state for state in self._live if state.over]:
             self._drop_row(state)
             self._end(state, state.error)
-        for state in (*self._paused, *(reading.state for reading in self._readings)):
+        for state in (*self._paused, *(reading.state for reading in self._readings if reading.again)):
             state.check_time()
         for state in [state for state in self._paused if state.over]:
             self._paused.remove(state)

@@ -123,7 +123,7 @@ class PrefixCache:
         self._warned = False
 
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
-        """The request with the `content` of these fields, and whether that is known here.
+        """The request with the `content` of these fields, and whether that is known here; in any thread.
 
         A request without a namespace has none, nor has one that shows something which cannot be told by its bytes.
         """
@@ -136,8 +136,15 @@ class PrefixCache:
                 return replace(request, content=None, known=False)
             found.append(content)
         content = Content.joined(found)
-        known = bool(found) and (content.digest in self._known or all(one in self._known for one in content.items))
-        return replace(request, content=content, known=known)
+        request = replace(request, content=content)
+        return replace(request, known=self.knows(request))
+
+    def knows(self, request: Request) -> bool:
+        """Whether something is known by now of what a request shows, which was identified."""
+        content: Content | None = request.content
+        if content is None or not content.items:
+            return False
+        return content.digest in self._known or all(one in self._known for one in content.items)
 
     def lookup(self, target: Target, prompt: Prompt, request: Request, needs: Needs = NO_NEEDS) -> "CachedPrompt":
         """What is known of a prompt.

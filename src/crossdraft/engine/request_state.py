@@ -102,6 +102,12 @@ class RequestState:
         if self.finish is None and self.job.cancelled():
             self.finish = Finish.CANCELLED
 
+    def check_time(self) -> None:
+        """End the request if it has taken all the time that it may."""
+        limit = self.request.max_time
+        if self.finish is None and limit is not None and time.perf_counter() - self.ledger.started > limit:
+            self.finish = Finish.TIME
+
     def fail(self, error: Exception) -> None:
         """End the request with an error: it has no answer."""
         self.error = self.error or error
@@ -220,16 +226,8 @@ class RequestState:
                 self.finish = Finish.LENGTH
             if self.finish is not None:
                 return taken, texts
-        self.check_time(begun=True)
+        self.check_time()
         return taken, texts
-
-    def check_time(self, *, begun: bool = False) -> None:
-        """End an answer that has `begun` when its time is over."""
-        limit = self.request.max_time
-        if limit is None or self.finish is not None or not (begun or self.tokens):
-            return
-        if time.perf_counter() - self.ledger.started > limit:
-            self.finish = Finish.TIME
 
     def _tell(self, tokens: Sequence[int], text: str, origin: Origin) -> None:
         self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id))

@@ -19,13 +19,13 @@ class Excerpt:
     """A span of a recording, read lazily: the moment that a clip shows.
 
     Args:
-        path: the recording.
+        path: the recording; a `str` becomes a `Path`.
         start_us, end_us, format, sensor, limits: as in `read_events`.
         whole: a model reads all of it, rather than as much of its end as it was made for.
         windows: into how many windows that is divided, spread evenly from the first event to the last.
 
     Raises:
-        CrossdraftError: less than one window.
+        CrossdraftError: less than one window, or no path.
     """
 
     path: Path
@@ -38,6 +38,11 @@ class Excerpt:
     limits: EventLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
+        path: object = self.path
+        if not isinstance(path, str | os.PathLike):
+            raise CrossdraftError(f"An excerpt's path is a {type(path).__name__}; give the path of a recording.")
+        # A `str` in a request's fields is plain text; only a `Path` is a file, told by its bytes.
+        object.__setattr__(self, "path", Path(path))
         if self.windows < 1:
             raise CrossdraftError(f"The number of event windows is {self.windows}; it must be at least 1.")
 

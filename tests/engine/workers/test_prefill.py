@@ -1,8 +1,11 @@
 """Prompts whose fronts another process reads: the same keys and values, the same answers, and nobody waits."""
 
 import os
+import shutil
 import signal
+import time
 from dataclasses import replace
+from threading import current_thread, main_thread
 
 import numpy as np
 import pytest
@@ -12,14 +15,19 @@ import crossdraft as cd
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
+from crossdraft.engine.request import Finish
 from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.workers import prefill
 from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.load import load_target
+from crossdraft.video import write_mp4
 from tests.engine.zoo import ZOO, as_target
 
 CORES = sorted(os.sched_getaffinity(0))[-1:]
 BASE = cd.Options(placement="inline", device="cpu", dtype="float32", max_batch=2, adaptive=False)
+
+
+LONG = cd.Request(inputs={"input_ids": torch.arange(8, 16)[None]}, max_new_tokens=400)  # nothing is read elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +156,101 @@ def test_a_killed_process_costs_one_note(pair, asked, alone):
     assert len(second.notes) == 1
     assert "The process of the prefill failed" in second.notes[0]
     assert third.notes == ()
+
+
+@pytest.fixture
+def hanging(read):
+    """A target, and a process that was stopped while it read."""
+    target, _ = read
+    reader = RemotePrefill(target, CORES, silent_s=2.0)
+    os.kill(reader.worker.pid, signal.SIGSTOP)
+    fronts = RemoteFronts(target, PrefixCache(0), reader)
+    yield target, fronts
+    fronts.close()
+
+
+def test_nobody_waits_for_a_process_that_hangs_longer_than_he_wants(hanging, asked, alone):
+    target, fronts = hanging
+    decoder = Decoder(target, fronts=fronts)
+    began = time.perf_counter()
+    cancelled = decoder.submit(asked[0], cancelled=lambda: time.perf_counter() > began + 0.2)
+    late = decoder.submit(replace(asked[1], max_time=0.3))
+    while decoder.busy:
+        decoder.step()
+    assert (decoder.answer(cancelled).finish, decoder.answer(late).finish) == (Finish.CANCELLED, Finish.TIME)
+    assert fronts.alive
+    answer, other = decoder.generate(asked[2:])
+    assert [answer.tokens, other.tokens] == alone[2:]
+    assert not fronts.alive
+    assert "is silent since 2 s); the target read the prompt itself" in answer.notes[0]
+    assert other.notes == ()
+    assert time.perf_counter() - began < 60
+
+
+def test_answers_go_on_while_a_process_hangs(hanging, asked, alone):
+    target, fronts = hanging
+    decoder = Decoder(target, max_batch=2, fronts=fronts, adaptive=False)
+    first = decoder.submit(LONG)
+    decoder.step()
+    second, live, rounds = decoder.submit(asked[1]), decoder._live[0], 0
+    while fronts.alive and not live.over:
+        before = len(live.tokens)
+        decoder.step()
+        time.sleep(0.01)
+        rounds += len(live.tokens) > before
+    assert rounds > 10
+    while decoder.busy:
+        decoder.step()
+    assert decoder.answer(second).tokens == alone[1]
+    assert len(decoder.answer(first).tokens) == LONG.max_new_tokens
+
+
+def test_waiting_requests_are_identified_and_prepared_once_and_not_in_the_loop(read, asked, alone, monkeypatch):
+    target, reader = read
+    prefixes, done = PrefixCache(1 << 30), []
+    decoder = Decoder(target, max_batch=2, fronts=RemoteFronts(target, prefixes, reader), prefixes=prefixes)
+    decoder.submit(LONG)
+    decoder.step()
+
+    def noted(name, function):
+        def called(request, *rest):
+            done.append((name, request.max_new_tokens, current_thread() is main_thread()))
+            return function(request, *rest)
+
+        return called
+
+    monkeypatch.setattr(prefixes, "identify", noted("identify", prefixes.identify))
+    monkeypatch.setattr(target, "prepare", noted("prepare", target.prepare))
+    waiting = [decoder.submit(request) for request in asked]
+    while len(decoder.finished()) < len(waiting):
+        decoder.step()
+        time.sleep(0.01)
+        assert decoder._live  # the long one
+    decoder.drop()
+    assert [decoder.answer(one).tokens for one in waiting] == alone
+    elsewhere = [call for call in done if not call[2]]
+    assert sorted(elsewhere) == sorted((name, len(x), False) for name in ("identify", "prepare") for x in alone)
+    assert not [name for name, _, here in done if here and name == "prepare"]
+
+
+def test_a_clip_that_is_replaced_while_it_waits_is_kept_as_what_was_read(read, clip, tmp_path, monkeypatch):
+    """Its pixels were read before, its file is another one when the request is taken up."""
+    target, reader = read
+    prefixes, path = PrefixCache(1 << 30), tmp_path / "clip.mp4"
+    shutil.copy(clip.video, path)
+    decoder = Decoder(target, max_batch=2, fronts=RemoteFronts(target, prefixes, reader), prefixes=prefixes)
+    decoder.submit(LONG)
+    decoder.step()
+    request = cd.Request("what is the car doing?", path, max_new_tokens=8)
+    asked, fronts = decoder.submit(request), decoder.fronts
+    while fronts._current is None or fronts._current.handle is None:
+        decoder.step()
+    write_mp4(path, np.zeros((8, 32, 32, 3), np.uint8), 8)
+    while asked not in decoder.finished():
+        decoder.step()
+    decoder.drop()
+    monkeypatch.setattr(decoder, "fronts", None)
+    assert decoder.generate([request])[0].stats.cached_tokens == 0
 
 
 def test_a_planted_bug_in_the_handing_over_changes_answers(pair, asked, alone, monkeypatch):

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from crossdraft.engine.fast.packed_linear import prepack, unpack
+from crossdraft.engine.workers import process
 from crossdraft.engine.workers.objects import restored, share
 from crossdraft.engine.workers.process import WorkerLost, WorkerProcess
 from crossdraft.errors import CrossdraftError
@@ -58,14 +61,14 @@ def test_unpacked_layers_give_the_same_bits_and_can_be_shared():
 
 
 def test_tensors_go_there_and_back(worker):
-    process, echo = worker
+    running, echo = worker
     for size in (1, 5, 100_000, 3):  # the buffers grow, and stay
         rows = torch.randn(size, 3)
-        reply, (made, kept) = ask(process, "linear", [rows])
+        reply, (made, kept) = ask(running, "linear", [rows])
         assert reply == ("linear", CORE)
         assert torch.allclose(made, echo.layer(rows), atol=1e-6)
         assert torch.equal(kept, rows)
-    assert ask(process, "nothing")[1] == []
+    assert ask(running, "nothing")[1] == []
 
 
 def test_an_error_there_is_one_sentence_and_the_next_question_is_answered(worker):
@@ -74,13 +77,52 @@ def test_an_error_there_is_one_sentence_and_the_next_question_is_answered(worker
     assert ask(worker[0], "nothing")[0][0] == "nothing"
 
 
-def test_a_worker_that_is_killed_or_silent_is_lost():
+def test_a_worker_that_takes_long_is_not_silent():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE, silent_s=1.2)
+    worker.ready()
+    assert ask(worker, "sleep")[0][0] == "sleep"
+    worker.close()
+
+
+def test_a_worker_that_is_stopped_is_lost():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE, silent_s=0.4)
+    worker.ready()
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.send("nothing")
+    assert not worker.answered()
+    with pytest.raises(WorkerLost, match=r"silent since 0\.4 s"):
+        worker.receive()
+    assert worker.answered()
+    worker.close()  # it is killed: it would not end by itself
+    worker.close()
+
+
+def test_who_was_suspended_does_not_take_a_worker_for_hanging(monkeypatch):
     worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE)
     worker.ready()
-    worker.send("sleep")
-    with pytest.raises(WorkerLost, match=r"silent since 0\.05 s"):
-        worker.receive(silent_s=0.05)
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.send("nothing")
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 300.0))
+    assert not worker.answered()
+    os.kill(worker.pid, signal.SIGCONT)
+    assert worker.receive()[0][0] == "nothing"
+    worker.close()
+
+
+def test_a_worker_that_never_answers_is_lost(monkeypatch):
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE)
+    worker.ready()
+    monkeypatch.setattr(process, "ANSWER_S", 0.3)
+    with pytest.raises(WorkerLost, match=r"has not answered for 0\.3 s"):
+        ask(worker, "sleep")
+    worker.close()
+
+
+def test_a_worker_that_is_killed_is_lost():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE)
+    worker.ready()
     os.kill(worker.pid, signal.SIGKILL)
+    worker.send("nothing")
     with pytest.raises(WorkerLost, match=r"ended \(exit status -9\)"):
         worker.receive()
     worker.close()

@@ -21,7 +21,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Encoded, Prompt, Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.workers.objects import share
-from crossdraft.engine.workers.process import WorkerLost, WorkerProcess
+from crossdraft.engine.workers.process import SILENT_S, WorkerLost, WorkerProcess
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,11 @@ class PrefillHandle:
     @property
     def ready(self) -> bool:
         """Whether `prefix` need not wait."""
-        return self.taken or self._worker.answered()
+        return self.wait(0.0)
+
+    def wait(self, seconds: float) -> bool:
+        """The same, after waiting so long at most."""
+        return self.taken or self._worker.answered(seconds)
 
     def prefix(self) -> tuple[KVPrefix, Encoded]:
         """The front's keys, values and hidden layers, and the visual features; valid until the next front is begun.
@@ -126,13 +130,14 @@ class RemotePrefill:
     Args:
         target: on a CPU.
         cores: of the process.
+        silent_s: see `WorkerProcess`.
 
     Raises:
         CrossdraftError: the target is on a GPU or encodes clips as it reads them, there is no memory, its model cannot
             be handed to another process, or none could be started.
     """
 
-    def __init__(self, target: Target, cores: Sequence[int]) -> None:
+    def __init__(self, target: Target, cores: Sequence[int], silent_s: float = SILENT_S) -> None:
         kind = type(target.model).__name__
         if target.device.type != "cpu":
             raise CrossdraftError(
@@ -150,7 +155,7 @@ class RemotePrefill:
             ) from error
         self._target = target
         self._open: PrefillHandle | None = None
-        self.worker = WorkerProcess(shared, cores)
+        self.worker = WorkerProcess(shared, cores, silent_s)
         try:
             self.worker.ready()
         except BaseException:

@@ -14,6 +14,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 
 ALIGNED = 64  # bytes: a cache line, and what vector loads want
+ALIVE = "alive"  # a message that says no more
 SLACK = 4  # a buffer that is too small becomes larger by one part in so many
 
 
