@@ -85,7 +85,7 @@ def test_a_planted_bug_in_the_rule_is_seen(target, kin, alone, monkeypatch):
 
     decoding = decoder(target, kin, adaptive=False)
     rule = Rule("careless", lossless=False, greedy=True, verify=careless)
-    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: rule)
+    monkeypatch.setattr("crossdraft.engine.admission.rule_for", lambda name, sampling: rule)
     assert [answer.tokens for answer in decoding.generate(REQUESTS)] != alone
 
 
@@ -176,7 +176,7 @@ def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
         return Acceptance(path, int(torch.multinomial(probs[len(path)], 1, generator=generator)))
 
     rule = Rule("careless", lossless=False, greedy=False, verify=careless)
-    monkeypatch.setattr("crossdraft.engine.decode.rule_for", lambda name, sampling: rule)
+    monkeypatch.setattr("crossdraft.engine.admission.rule_for", lambda name, sampling: rule)
     assert _distance(target, stranger) > 0.2
 
 

@@ -189,7 +189,7 @@ def test_times_of_other_numbers_of_rows_are_taken_until_there_are_own_ones():
     assert model.costs(1).wait is model.wait
 
 
-def test_a_round_without_drafts_tells_what_several_rows_take():
+def test_now_and_then_a_round_goes_without_drafts():
     """Seldom once that is known; one row alone has a schedule of its own."""
     policy = SpeculationPolicy(CostModel(), 8, 8, 0, adaptive=True)
 

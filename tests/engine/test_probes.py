@@ -306,4 +306,4 @@ def test_a_row_begun_without_the_drafter_has_room_for_the_probes_of_the_others(t
     """The rows of a pass are as wide as the widest of them."""
     supervisor = Supervisor(DraftRunner(Asking(alone), "before"), restarts=1, backoff_s=0.0)
     supervisor.lose("a test")
-    assert Decoder(target, supervisor).probes == len(IDS)
+    assert Decoder(target, supervisor).policy.probes == len(IDS)

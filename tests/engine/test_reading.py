@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine import decode
+from crossdraft.engine import admission
 from crossdraft.engine import reading as reading_module
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
@@ -318,8 +318,8 @@ def test_who_has_to_leave_goes_on_as_if_nothing_had_been(name, size, cached, bou
             if steps in (4, 8):
                 request_ids.append(decoder.submit(high[steps // 4 - 1]))
             decoder.step()
-            aside = len(decoder._readings) - 1  # of whom the first one is read
-            steps, left = steps + 1, max(left, len(decoder._paused), aside)
+            later = len(decoder._readings) - 1  # the first one is read
+            steps, left = steps + 1, max(left, len(decoder._paused), later)
         assert left > 0 or steps < 20  # a drafter may have them done before
         assert [decoder.answer(one).tokens for one in request_ids] == expected
 
@@ -463,7 +463,7 @@ class Paired(Decoder):
 @pytest.fixture
 def two_lanes(monkeypatch):
     cores = available_cores()
-    monkeypatch.setattr(decode, "halves", lambda spare: Lanes((cores, cores), 1))
+    monkeypatch.setattr(admission, "halves", lambda spare: Lanes((cores, cores), 1))
 
 
 @pytest.mark.parametrize("size", [0, 2, None])

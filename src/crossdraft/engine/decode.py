@@ -5,42 +5,37 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 """
 
 import logging
-import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
+from crossdraft.engine.admission import Admission
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
-from crossdraft.engine.fast.elastic import borrowing, poll
+from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
 from crossdraft.engine.pending import PendingDrafts
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
-from crossdraft.engine.processors import for_drafter
-from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, halves, read_pair
+from crossdraft.engine.reading import Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
-from crossdraft.engine.request import Finish, Origin, Request
-from crossdraft.engine.request_queue import RequestQueue, precedence
-from crossdraft.engine.request_state import Job, OnPiece, RequestState
-from crossdraft.engine.rules import rule_for
+from crossdraft.engine.request import Finish, Origin
+from crossdraft.engine.request_state import OnPiece, RequestState
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
-from crossdraft.engine.target import Chunk, Encoded, RideAlong, Target, TargetOut, prompt_features
+from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt_features
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
 
-class Decoder(RequestQueue):
+class Decoder(Admission):
     """One target, one drafter (or none), up to `max_batch` requests at a time. To be used by one thread.
 
     Args:
@@ -77,23 +72,23 @@ class Decoder(RequestQueue):
         prefill_chunk: int | None = 0,
         kv_bytes: int | None = None,
     ) -> None:
-        super().__init__(on_piece)
-        self.target = target
-        self.drafter = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
-        self.rule = rule
-        self.probes = self.drafter.supervisor.probes
-        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, self.probes, adaptive=adaptive)
-        self.cache = target.new_cache(max_batch)
-        self.prefixes = prefixes or PrefixCache(0)
-        self.fronts = fronts
-        self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
+        guarded = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
+        probes = guarded.supervisor.probes
+        super().__init__(
+            target,
+            guarded,
+            SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, probes, adaptive=adaptive),
+            target.new_cache(max_batch),
+            rule=rule,
+            on_piece=on_piece,
+            prefixes=prefixes or PrefixCache(0),
+            fronts=fronts,
+            prefill_chunk=prefill_chunk,
+            kv_bytes=kv_bytes,
+        )
         self._drafts, self._second_half = PendingDrafts(self.drafter, self.policy), False
         self._heap = RequestTrimmer()
-        self._readings: list[Reading] = []  # those that were taken up and have no row yet
-        self._pairing = False  # whether two of them are being read at once
         self._emitted = 0  # tokens of this step
-        self._since = 0.0  # when those that are read without rounds of others began
-        self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
     @torch.inference_mode()
     def drop(self) -> None:
@@ -136,234 +131,6 @@ class Decoder(RequestQueue):
     def tidy(self) -> None:
         """Give back memory that ended requests held, if that is due: best when their answers have been handed over."""
         self._heap.trim_if_due()
-
-    def _spare_cores(self) -> tuple[int, ...]:
-        """Cores that the loop may use besides its own."""
-        lent = self._pairing or any(reading.borrows for reading in self._readings)
-        return () if lent else self.drafter.spare_cores()
-
-    def _take_up(self) -> None:
-        """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
-        if self.kv_bytes is None:
-            self.cache.expect(len(self._states()) + len(self._waiting))
-        while self._open_higher() or self._readings or self._open_next():
-            self._since, tokens = time.perf_counter(), 0
-            together = self._read_pair()
-            for reading in self._readings[: together or 1]:
-                if self._read_on():
-                    return
-                tokens += len(reading.prompt)
-            if together:
-                self.policy.saw_prompts(time.perf_counter() - self._since, tokens)
-            if self._between_rounds:
-                return
-
-    def _open_higher(self) -> bool:
-        """Begin to read a request of a higher priority than those that are being read, which wait for it."""
-        most = max((reading.state.request.priority for reading in self._readings), default=None)
-        waiting = (one.request.priority for one in (*self._waiting.values(), *self._paused))
-        return most is not None and max(waiting, default=most) > most and self._open_next()
-
-    def _read_pair(self) -> int:
-        """Read the fronts of two prompts at once.
-
-        Returns:
-            how many prompts were read: 0 where two could not be, 1 where one alone is to be read, for comparison.
-        """
-        if not self._open_second():
-            return 0
-        spare, self._pairing = self._spare_cores(), True
-        poll()  # what is borrowed is given back
-        try:
-            lanes = halves(spare)
-            if lanes is None or not self.policy.reads_pairs():
-                return 0 if lanes is None else 1
-            read_pair(self._readings, lanes, self._side)
-            return 2
-        finally:
-            self._pairing = False
-
-    def _open_second(self) -> bool:
-        """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
-        if self._between_rounds or self.fronts is not None or not self.target.reads_pairs or self.drafter.hides_here:
-            return False
-        fresh = [reading for reading in self._readings if reading.unread and not reading.again]
-        if len(fresh) == len(self._readings) == 1 and self.cache.rows + 1 < self.cache.max_rows:
-            self._open_next()
-        return len(self._readings) == 2 and can_pair(*self._readings)
-
-    def _open_next(self) -> bool:
-        """Begin to read the next request, or one again that had to leave; false if there is none, or no row for it.
-
-        A row that one of a lower priority has is one: that leaves when this one's prompt has been read.
-        """
-        free = self.cache.rows + len(self._readings) < self.cache.max_rows
-        if not free and not any(self._outranks(one) for one in (*self._waiting.values(), *self._paused)):
-            return False
-        found = [one for one in (self._ready_job(), *self._paused) if one is not None and (free or self._outranks(one))]
-        if not found:
-            return False
-        first = min(found, key=precedence)
-        if isinstance(first, RequestState):
-            self._reopen(first)
-        else:
-            self._open(self._waiting.pop(first.request_id))
-        self._readings.sort(key=lambda reading: precedence(reading.state))
-        return True
-
-    def _outranks(self, asked: Job | RequestState) -> bool:
-        """Whether it is of a higher priority than one that has a row, or reads for one."""
-        states = (*self._live, *(reading.state for reading in self._readings))
-        return asked.request.priority > min((state.request.priority for state in states), default=math.inf)
-
-    def _reopen(self, state: RequestState) -> None:
-        """Begin to read a request again that had to leave; one that cannot be begun is over."""
-        self._paused.remove(state)
-        try:
-            self._readings.append(self._reading_of(state))
-        except Exception as error:  # noqa: BLE001 - it is the request's
-            self._give_up(state.job, state, error)
-
-    def _preempt(self, priority: int) -> bool:
-        """Have the live request that came last of those of the lowest priority leave, if that is a lower one than this.
-
-        It waits for another row, for which its keys and values are made again, unless the prefix cache keeps them.
-        """
-        state = max(self._live, key=precedence, default=None)
-        if state is None or state.request.priority >= priority:
-            return False
-        self._drop_row(state)
-        self._paused.append(state)
-        return True
-
-    @property
-    def _chunked(self) -> bool:
-        """Whether prompts are read between the rounds of others."""
-        return self.chunks.size != 0 and (self.fronts is None or not self.fronts.alive)
-
-    @property
-    def _between_rounds(self) -> bool:
-        """Whether somebody is answered, between whose rounds a prompt is to be read."""
-        return bool(self._live) and self._chunked
-
-    def _states(self) -> list[RequestState]:
-        return [*super()._states(), *(reading.state for reading in self._readings)]
-
-    def _ready_job(self) -> Job | None:
-        """The next request that can be taken up without holding those that are answered."""
-        fronts = self.fronts if self._live else None
-        return self._next_job(None if fronts is None else lambda job: fronts.ready(job, self.drafter.needs))
-
-    def _open(self, job: Job) -> None:
-        """Begin to read one request; one that cannot be begun is over."""
-        state = None
-        try:
-            job.request.check_length(self.target.context)  # before anybody reads it
-            job = replace(job, request=self._identified(job))
-            self.drafter.supervisor.take_up()
-            rule = rule_for(self.rule, job.request.sampling)
-            state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
-            if (self._between_rounds or self._readings) and self.drafter.needs.visual:
-                state.visual_features = Future()  # it would hold the drafts of others until they are there
-            else:
-                self._start_drafter(state)
-            self._readings.append(self._reading_of(state))
-        except BaseException as error:  # Ctrl-C too, where the loop is driven by the main thread
-            self._give_up(job, state, error)
-            if not isinstance(error, Exception):
-                raise
-
-    def _identified(self, job: Job) -> Request:
-        """The request as the prefix cache knows it."""
-        if self.fronts is not None:
-            return self.fronts.identify(job)
-        return self.prefixes.identify(self.target.defaults.resolve(job.request))
-
-    def _reading_of(self, state: RequestState) -> Reading:
-        needs, show = self.drafter.needs, partial(self._show, state)
-        beside = self._between_rounds
-        return Reading(state, self.target, self.prefixes, self.fronts, needs, self.chunks, show, beside=beside)
-
-    def _start_drafter(self, state: RequestState) -> None:
-        target = self.target
-        asked = for_drafter(state.request, target.defaults.most(target.context))
-        rows = min(self.cache.max_rows, len(self._live) + len(self._readings) + len(self._waiting) + 1)
-        # Where it may have to wait for a row, drafts of others would be asked for meanwhile.
-        waits = self.kv_bytes is not None or self.cache.rows == self.cache.max_rows
-        on_token, others = state.provisional(target), bool(self._live) and (self._chunked or waits)
-        state.read_overlapped = self.drafter.start(state, asked, self.policy, on_token, others=others, rows=rows)
-
-    def _show(self, state: RequestState, encoded: Encoded) -> None:
-        """What the target sees, for the drafter, which begins now if it has not yet."""
-        if not self.drafter.knows(state):
-            self._start_drafter(state)
-        self.drafter.show(state, self.target, encoded)
-
-    def _read_on(self) -> bool:
-        """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
-        if not self._readings:
-            return False
-        reading = self._readings[0]
-        state = reading.state
-        try:
-            if not state.over and not self._may_join(reading):
-                return True
-            self._readings.remove(reading)
-            if state.over:
-                reading.close()
-                self._end(state, state.error)
-            elif reading.again:
-                self._rejoin(reading)
-            else:
-                self._join(reading)
-        except BaseException as error:
-            self._close_reading(reading)
-            self._give_up(state.job, state, error)
-            if not isinstance(error, Exception):
-                raise
-        return False
-
-    def _close_reading(self, reading: Reading) -> None:
-        """A prompt is read no further."""
-        if reading in self._readings:
-            self._readings.remove(reading)
-        reading.close()
-
-    def _fits(self, reading: Reading) -> bool:
-        """Whether a request may have a row now; one that is alone always may."""
-        if self.kv_bytes is None or not self._live:
-            return True
-        return self.cache.nbytes_with(self._room(reading)) <= self.kv_bytes
-
-    def _room(self, reading: Reading) -> int:
-        """Tokens that a request's row must hold."""
-        drafted = max(self.policy.nodes, self.policy.hidden_nodes) + self.probes + 1
-        return len(reading.prompt) + reading.state.request.token_limit + drafted
-
-    def _may_join(self, reading: Reading) -> bool:
-        """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
-        if not self._between_rounds or reading.paired:
-            reading.finish()
-        elif not reading.advance(self._side, self.drafter.spare_cores()):
-            return False
-        while self.cache.rows == self.cache.max_rows or not self._fits(reading):
-            if not self._preempt(reading.state.request.priority):
-                return False
-        return True
-
-    def _give_up(self, job: Job, state: RequestState | None, error: BaseException) -> None:
-        """A request could not be begun."""
-        ended = error if isinstance(error, Exception) else CancelledError()
-        if not isinstance(ended, CrossdraftError | CancelledError):
-            log.error("A request could not be begun.", exc_info=error)
-        if state is None:
-            self._finish(job, ended)
-        elif state not in self._live:
-            self._end(state, ended)
-        elif ended is error:
-            state.fail(ended)
-        else:  # it has an answer: what was emitted
-            state.finish = Finish.CANCELLED
 
     def _rejoin(self, reading: Reading) -> None:
         """A request that had to leave has a row again, as if it had never left."""
@@ -472,7 +239,7 @@ class Decoder(RequestQueue):
         """What of a draft the target verifies: what it can read, what is worth its rows, at most so many nodes."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
-            draft = checked(draft, target.vocab_size, self.probes, target.traits.visual_ids, width)
+            draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids, width)
             if len(draft.tree):
                 state.gives_probs = bool(draft.path_probs)
             draft = self.policy.trim(draft, state, nodes, rows, hidden=hidden)

@@ -75,7 +75,7 @@ class Reading:
         needs: of the drafter.
         times: how large the chunks are.
         show: called with the visual features, once they are there.
-        beside: others are answered now.
+        interleaved: others are answered now.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Reading:
         times: ChunkTimes,
         show: Callable[[Encoded], None],
         *,
-        beside: bool = False,
+        interleaved: bool = False,
     ) -> None:
         self.state = state
-        self._beside = beside
+        self._interleaved = interleaved
         self.needs = needs
         self.prompt = Prompt(torch.empty(0, dtype=torch.long))
         self._known: CachedPrompt | None = None  # with the front, in the end
@@ -126,7 +126,7 @@ class Reading:
         """
         if self._error is not None:
             raise self._error
-        self._beside = False
+        self._interleaved = False
         while not self.state.over and self._next is not None:
             if isinstance(self._next, PrefillChunk):
                 self.read()
@@ -139,7 +139,7 @@ class Reading:
 
         On `spare` cores, where there are any; else the thread shares ours, and is given about `HELD_ROUNDS` rounds.
         """
-        self.chunked = self._beside = True
+        self.chunked = self._interleaved = True
         if self._next is None or isinstance(self._next, PrefillChunk):
             return self._next is None
         if self._made is None:
@@ -283,7 +283,7 @@ class Reading:
 
     @property
     def _size(self) -> int:
-        return self._times.tokens if self._beside else ALONE
+        return self._times.tokens if self._interleaved else ALONE
 
 
 @dataclass(frozen=True)

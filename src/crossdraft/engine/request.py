@@ -39,7 +39,8 @@ class Request:
             generation_config says, and greedy if it says nothing.
         stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
         max_time: seconds, from when it is taken out of the queue, after which no further round is begun; the first
-            token comes whatever it takes, unless another process reads the prompt. `None`: the checkpoint's, else no limit.
+            token comes whatever it takes, unless another process reads the prompt. `None`: the checkpoint's, else no
+            limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
         namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
             neither knows nor learns anything.
