@@ -99,6 +99,7 @@ def test_a_clip_is_encoded_and_read_once_for_all_its_questions(name: str, monkey
         done.extend("read" for chunk in args[3] if chunk.skip_logits)
         return extend(*args)
 
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # enough to read two prompts at once
     monkeypatch.setattr(Target, "encode", lambda *args: done.append("encoded") or encode(*args))
     monkeypatch.setattr(Target, "extend", read)
     recorded = flat(FeatureRecorder(target, ALL, batch=3).record([clips[0]]))

@@ -59,6 +59,11 @@ class CaptureTarget(Target):
         self._encoded: tuple[Prompt, Encoded] | None = None
         self._prefix: _Prefix | None = None
 
+    @property
+    def reads_pairs(self) -> bool:
+        """One prompt after another: what was read of a clip serves the next question."""
+        return False
+
     def encode(self, prompt: Prompt) -> Encoded:
         if self._encoded is None or not _same_features(self._encoded[0], prompt):
             self._encoded = prompt, super().encode(prompt)
