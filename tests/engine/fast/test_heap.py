@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from crossdraft.engine.fast import heap
-from crossdraft.engine.fast.heap import GROWTH, REQUESTS, TRIM_EVERY, HeapTrimmer, RequestTrimmer, resident, trim
+from crossdraft.engine.fast.heap import (
+    GROWTH,
+    INTERVAL_S,
+    REQUESTS,
+    TRIM_EVERY,
+    HeapTrimmer,
+    RequestTrimmer,
+    resident,
+    trim,
+)
 
 MIB = 1 << 20
 
@@ -74,6 +83,17 @@ def test_what_is_in_use_is_not_trimmed_for_again_and_again(trims, held):
     for _ in range(REQUESTS):
         end(trimmer)
     assert len(trims) == 1
+
+
+def test_a_process_that_grows_fast_is_trimmed_twice_a_second(trims, held, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(heap.time, "monotonic", lambda: now[0])
+    trimmer = RequestTrimmer()
+    for _ in range(20):
+        held[0] += GROWTH + 1
+        end(trimmer)
+        now[0] += INTERVAL_S / 4
+    assert len(trims) == 5
 
 
 def test_nothing_is_trimmed_while_no_request_ends(trims, held):

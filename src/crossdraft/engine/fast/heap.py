@@ -6,7 +6,9 @@ up: in half a minute a tenth of what a small pair holds.
 """
 
 import ctypes
+import math
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -15,6 +17,7 @@ from pathlib import Path
 TRIM_EVERY = 256 * 1024 * 1024  # bytes; a trim takes milliseconds
 REQUESTS = 32  # that ended, after which a trim is due
 GROWTH = 16 * 1024 * 1024  # bytes that a process may hold more than after its last trim, before another one is due
+INTERVAL_S = 0.5  # between two of these at least: each takes milliseconds, and what it gives back is soon wanted again
 STATM = Path("/proc/self/statm")
 
 
@@ -68,6 +71,7 @@ class RequestTrimmer:
 
     def __init__(self) -> None:
         self._ended, self._checked, self._least = 0, 0, resident()
+        self._trimmed = -math.inf  # when
 
     def ended(self, count: int = 1) -> None:
         """Note that so many requests are over, and what they held is free."""
@@ -79,6 +83,7 @@ class RequestTrimmer:
             return
         self._checked, held = self._ended, resident()
         self._least = min(self._least, held)
-        if self._ended >= REQUESTS or held > self._least + GROWTH:
+        grown = held > self._least + GROWTH and time.monotonic() >= self._trimmed + INTERVAL_S
+        if self._ended >= REQUESTS or grown:
             trim()
-            self._ended, self._checked, self._least = 0, 0, resident()
+            self._ended, self._checked, self._least, self._trimmed = 0, 0, resident(), time.monotonic()
