@@ -61,7 +61,7 @@ class Options:
             `auto`, `balanced`, `balanced_low_0` or `sequential`, or a mapping from modules to devices, all as in
             transformers' `from_pretrained`.
         encode_devices: where the target's vision encoder works on the frames of a clip, a share each: groups of CPU
-            cores, each in a process of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
+            cores, each with a thread of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
             each; default where the target is. The features are the same to the bit where the encoder's layers are
             packed, as on a CPU, else up to rounding. Refused for an encoder that does not look at each frame by itself.
         disaggregated: CPU cores of a process that reads prompts (all up to the last visual token) for the target, which

@@ -1,4 +1,4 @@
-"""`crossdraft bench encode`: a target's vision encoder in one process, and spread over groups of CPU cores or GPUs."""
+"""`crossdraft bench encode`: a target's vision encoder whole, and spread over groups of CPU cores or GPUs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -58,9 +58,9 @@ class EncodeTimes:
     """What came out.
 
     Args:
-        one: one process on the first group.
-        whole: one process on the cores of all groups; of GPUs, the first once more.
-        spread: a process, or a copy, for each group.
+        one: whole, on the first group.
+        whole: on the cores of all groups; of GPUs, the first once more.
+        spread: a thread, of GPUs with a copy, for each group.
         largest: the largest feature.
         difference: the largest difference between features of `one` and `spread`.
     """
@@ -73,12 +73,12 @@ class EncodeTimes:
 
     @property
     def speedup(self) -> float:
-        """Against one process on the first group."""
+        """Against the first group."""
         return self.one.median / self.spread.median
 
     @property
     def speedup_whole(self) -> float:
-        """Against one process on all the cores."""
+        """Against all the cores at once."""
         return self.whole.median / self.spread.median
 
     def to_json(self) -> dict[str, object]:
@@ -175,13 +175,11 @@ def lines(bench: EncodeBench, found: EncodeTimes) -> list[str]:
         return f"{name:<34}{times.median * 1e3:>9.1f} ms  [{times.q1 * 1e3:.1f}, {times.q3 * 1e3:.1f}]"
 
     first = read_groups("--encode-devices", bench.where)[0]
-    against = (
-        f"{found.speedup:.2f} times as fast as on {first}, {found.speedup_whole:.2f} times as in one process on all"
-    )
+    against = f"{found.speedup:.2f} times as fast as on {first}, {found.speedup_whole:.2f} times as whole on all"
     return [
         f"{bench.target}: {bench.frames} frames, medians and quartiles of {bench.repeats} runs",
-        row(f"one process, {first}", found.one),
-        row("one process, all of these cores", found.whole),
+        row(f"whole, {first}", found.one),
+        row("whole, all of these cores", found.whole),
         row(f"spread, {bench.where}", found.spread),
         f"{against}; features differ by at most {found.difference:.1e} of {found.largest:.2g}",
     ]

@@ -155,7 +155,7 @@ class PairOptions:
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Spread the frames of a clip over processes on groups of CPU cores, as cpu:0,cpu:1, or over GPUs, as "
+            help="Spread the frames of a clip over groups of CPU cores, as cpu:0,cpu:1, or over GPUs, as "
             "cuda:0,cuda:1.",
         ),
     ] = None

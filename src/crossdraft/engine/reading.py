@@ -244,7 +244,6 @@ class Reading:
         with state.ledger.stage("encode"):
             made = encoding.make()
             target.clock.mark().wait()
-        state.notes += target.spread.take_notes() if target.spread is not None else ()
         return made
 
     def _read_front(self, known: CachedPrompt) -> Generator[PrefillChunk, TargetOut, None]:

@@ -1,7 +1,7 @@
-"""Frames spread over processes on core groups: the same features, to the bit; what cannot be spread is refused."""
+"""Frames spread over threads on core groups: the same features, to the bit; what cannot be spread is refused."""
 
 import os
-import signal
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ SPREADABLE = ("video_llava", "llava_next_video", "llava_onevision", "qwen2_5_vl"
 
 
 @pytest.mark.parametrize("name", SPREADABLE)
-def test_spread_features_are_those_of_one_process(name):
+def test_spread_features_are_those_of_one_thread(name):
     model, prompt = ZOO[name]()
     target = as_target(model, prompt)
     if not target.traits.takes_encoded:
@@ -114,31 +114,44 @@ def clips():
     return [rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8) for _ in range(3)]
 
 
-def test_answers_are_identical_and_a_killed_worker_costs_one_note(pair, clips):
+def test_answers_are_identical_and_an_error_in_a_share_is_that_requests(pair, clips, monkeypatch):
     asked = [cd.Request("what is the car doing?", clip, max_new_tokens=16) for clip in clips]
     where = ",".join(map(str, GROUPS))
     options = cd.Options(placement="inline", device="cpu", dtype="float32")
     with cd.Engine.load(str(pair.target), None, options) as engine:
         alone = [engine.generate(request).tokens for request in asked]
     with cd.Engine.load(str(pair.target), "memory", replace(options, encode_devices=where)) as engine:
-        first = engine.generate(asked[0])
-        assert (first.tokens, first.notes) == (alone[0], ())
-        os.kill(engine.target.spread._sites[1].worker.pid, signal.SIGKILL)
-        second, third = engine.generate(asked[1]), engine.generate(asked[2])
-        assert (second.tokens, third.tokens) == (alone[1], alone[2])
-        assert len(second.notes) == 1
-        assert "lost (the process on CPU core" in second.notes[0]
-        assert third.notes == ()
+        assert engine.generate(asked[0]).tokens == alone[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.target.spread._sites[1], "_encode", lambda inputs: 1 / 0)
+            with pytest.raises(cd.CrossdraftError, match="ZeroDivisionError"):
+                engine.generate(asked[1])
+        assert [engine.generate(request).tokens for request in asked[1:]] == alone[1:]
 
 
-def test_workers_end_with_the_engine(pair):
+def test_each_share_is_encoded_on_its_cores(pair, clips, monkeypatch):
+    seen = {}
+    whole = encode.FeatureFunction.pooled
+
+    def pooled(self, inputs):
+        seen[tuple(os.sched_getaffinity(0))] = frame_count(inputs)
+        return whole(self, inputs)
+
+    monkeypatch.setattr(encode.FeatureFunction, "pooled", pooled)
     options = cd.Options(placement="inline", device="cpu", encode_devices=",".join(map(str, GROUPS)))
     with cd.Engine.load(str(pair.target), None, options) as engine:
-        found = [site.worker.pid for site in engine.target.spread._sites]
-        assert len(found) == 2
-    for pid in found:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+        seen.clear()
+        engine.generate(cd.Request("?", clips[0], max_new_tokens=1))
+    frames = len(clips[0])
+    assert seen == {group.cores: frames // 2 for group in GROUPS}
+
+
+def test_threads_end_with_the_engine(pair):
+    options = cd.Options(placement="inline", device="cpu", encode_devices=",".join(map(str, GROUPS)))
+    before = threading.active_count()
+    with cd.Engine.load(str(pair.target), None, options):
+        assert sum(thread.name.startswith("encode-") for thread in threading.enumerate()) == 2
+    assert threading.active_count() == before
 
 
 def test_a_planted_bug_in_the_joining_is_noticed_at_load(pair, monkeypatch):

@@ -98,13 +98,6 @@ class _Product:
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
         return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])
 
-    def unpack(self) -> None:
-        """Hold the weights in the plain layout, which the same kernels read with the same result, to the bit.
-
-        They rearrange it at every call: a twentieth of the time of a thousand rows, as much as the product of a few.
-        """
-        self.packed = self.packed.to_dense()
-
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
         """What all its layers make of `rows`, by an operator that torch.compile leaves as it is."""
         whole = torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
@@ -127,10 +120,6 @@ class PrepackedLinear(nn.Module):
     def nbytes(self) -> int:
         """Bytes of the weight."""
         return self.in_features * self.out_features * self._product.packed.dtype.itemsize
-
-    def unpack(self) -> None:
-        """Hold plain weights; see `_Product.unpack`."""
-        self._product.unpack()
 
     @property
     def weight(self) -> Tensor:
@@ -218,13 +207,6 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
             count += len(names)
     heap.trim()
     return count
-
-
-def unpack(model: nn.Module) -> None:
-    """Give the packed layers of a model plain weights, in place, which processes may share; see `_Product.unpack`."""
-    for layer in model.modules():
-        if isinstance(layer, PrepackedLinear):
-            layer.unpack()
 
 
 def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear], fill: Callable[[nn.Linear], None]) -> None:

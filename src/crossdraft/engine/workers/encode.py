@@ -6,26 +6,21 @@ parallelism; nothing else of the model is.)
 """
 
 import copy
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.engine.devices import usable_device
-from crossdraft.engine.fast.packed_linear import unpack
+from crossdraft.engine.fast.pinning import pin
 from crossdraft.engine.workers.groups import DeviceGroup
-from crossdraft.engine.workers.objects import share
-from crossdraft.engine.workers.process import WorkerLost, WorkerProcess
 from crossdraft.errors import CrossdraftError
-
-log = logging.getLogger(__name__)
 
 PIXELS, GRID = "pixel_values_videos", "video_grid_thw"
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}  # of the largest feature; a half-precision kernel may round
@@ -65,16 +60,13 @@ def shares(frames: int, weights: Sequence[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class FeatureFunction:
-    """A model's video features, as a worker computes them; holds what of the model they need.
+    """A model's video features, as a thread computes them; holds what of the model they need.
 
     Args:
         model: with `get_video_features`.
     """
 
     model: nn.Module
-
-    def __call__(self, names: Sequence[str], tensors: Sequence[Tensor]) -> tuple[None, list[Tensor]]:
-        return None, self.pooled(dict(zip(names, tensors, strict=True)))
 
     def pooled(self, inputs: Inputs) -> list[Tensor]:
         """What replaces the placeholders: one tensor, or one for each video."""
@@ -126,57 +118,38 @@ def find_join(whole: Tensor, parts: Sequence[Tensor], *, listed: bool) -> Join |
     return None
 
 
-class _Site(Protocol):
-    """Where a share is encoded."""
+class _Site:
+    """A thread that encodes shares: on CPU cores of its own, or on a GPU with a copy of the encoder.
 
-    def begin(self, inputs: Inputs) -> None: ...
-    def end(self) -> list[Tensor]: ...
-    def close(self) -> None: ...
+    Args:
+        function: the encoder.
+        group: where.
+        home: the target's device, on which features are wanted.
+    """
 
+    def __init__(self, function: FeatureFunction, group: DeviceGroup, home: torch.device) -> None:
+        self._device, self._home = home if group.cores else torch.device(group.device), home
+        here = self._device == home
+        self._function = function if here else FeatureFunction(copy.deepcopy(function.model).to(self._device))
+        cores = group.cores or None
+        self._thread = ThreadPoolExecutor(1, f"encode-{group}", initializer=pin, initargs=(cores,))
 
-class _CoreSite:
-    """A process on CPU cores of its own."""
-
-    def __init__(self, worker: WorkerProcess) -> None:
-        self.worker = worker
-
-    def begin(self, inputs: Inputs) -> None:
-        self.worker.send(tuple(inputs), list(inputs.values()))
-
-    def end(self) -> list[Tensor]:
-        return self.worker.receive()[1]
-
-    def close(self) -> None:
-        self.worker.close()
-
-
-class _CudaSite:
-    """A copy of the encoder on another GPU, driven by a thread."""
-
-    def __init__(self, function: FeatureFunction, device: str, home: torch.device) -> None:
-        self._device, self._home = torch.device(device), home
-        model = function.model
-        self._function = function if self._device == home else FeatureFunction(copy.deepcopy(model).to(self._device))
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"encode-{device}")
-        self._made: Future[list[Tensor]] | None = None
-
-    def begin(self, inputs: Inputs) -> None:
-        self._made = self._thread.submit(self._encode, dict(inputs))
+    def begin(self, inputs: Inputs) -> "Future[list[Tensor]]":
+        """Have a share encoded."""
+        return self._thread.submit(self._encode, dict(inputs))
 
     @torch.inference_mode()
     def _encode(self, inputs: Inputs) -> list[Tensor]:
+        if self._device.type == "cpu":
+            return self._function.pooled(inputs)
         with torch.cuda.device(self._device):
             there = {name: value.to(self._device) for name, value in inputs.items()}
             made = [part.to(self._home) for part in self._function.pooled(there)]
             torch.cuda.synchronize(self._device)
         return made
 
-    def end(self) -> list[Tensor]:
-        if self._made is None:
-            raise CrossdraftError("Nothing was begun.")
-        return self._made.result()
-
     def close(self) -> None:
+        """End the thread."""
         self._thread.shutdown()
 
 
@@ -184,21 +157,19 @@ class SpreadEncoder:
     """Video features of a model, computed on several devices or core groups at once. May be used by many threads.
 
     Args:
-        model: its `base_model` has `get_video_features`; where CPU cores are named its vision encoder is moved into
-            memory that the processes share, and packed layers of it are unpacked (same results).
+        model: its `base_model` has `get_video_features`.
         groups: where; all on devices of the model's own type.
         probe: visual inputs of at least two frames, with which it is tried.
 
     Raises:
-        CrossdraftError: the model has no such function, its features of a frame depend on others, the groups do not
-            fit its device, or a process could not be started.
+        CrossdraftError: the model has no such function, its features of a frame depend on others, or the groups do not
+            fit its device.
     """
 
     def __init__(self, model: Any, groups: Sequence[DeviceGroup], probe: Inputs) -> None:
         self._home = FeatureFunction(model.base_model)
         self._kind = type(model).__name__
         self._lock = threading.Lock()
-        self._notes: list[str] = []
         self._sites: list[_Site] = []
         self._weights = tuple(len(group.cores) or 1 for group in groups)
         if not hasattr(model.base_model, "get_video_features"):
@@ -230,19 +201,10 @@ class SpreadEncoder:
                 "replace placeholders are spread; leave out encode_devices."
             )
         pooled = encoded.pooler_output
-        if groups[0].cores:
-            unpack(function.model)
-            shared = share(function, moved=True)
-            workers: list[WorkerProcess] = []
-            for group in groups:
-                workers.append(WorkerProcess(shared, group.cores))
-                self._sites.append(_CoreSite(workers[-1]))
-            for worker in workers:
-                worker.ready()
-        else:
-            self._sites += (_CudaSite(function, group.device, model.device) for group in groups)
+        self._sites += (_Site(function, group, model.device) for group in groups)
         first, last = self._sites[0], self._sites[-1]
-        parts = [_asked(first, frame_span(two, 0, 1)), _asked(last, frame_span(two, 1, 2))]
+        begun = [first.begin(frame_span(two, 0, 1)), last.begin(frame_span(two, 1, 2))]
+        parts = [one.result() for one in begun]
         listed = not isinstance(pooled, Tensor)
         whole = list(pooled) if listed else [pooled]
         alike = len(whole) == len(parts[0]) == len(parts[1]) == 1
@@ -277,18 +239,7 @@ class SpreadEncoder:
             inputs: where the model is, in its dtype.
         """
         with self._lock:
-            if not self._sites:
-                return self._whole(inputs)
-            try:
-                return self._spread(inputs)
-            except WorkerLost as error:
-                self._give_up(str(error))
-            except CrossdraftError:
-                raise
-            except BaseException:  # interrupted: a reply that nobody took would be that to the next question
-                self._close()
-                raise
-        return self._whole(inputs)
+            return self._spread(inputs) if self._sites else self._whole(inputs)
 
     def _whole(self, inputs: Inputs) -> Any:
         function: Callable[..., Any] = getattr(self._home.model, "get_video_features")  # noqa: B009
@@ -298,46 +249,13 @@ class SpreadEncoder:
         spans = shares(frame_count(inputs), self._weights)
         if len(spans) < 2:
             return self._whole(inputs)
-        begun: list[_Site] = []
-        parts: list[Tensor] = []
-        error: BaseException | None = None
-        for site, span in zip(self._sites, spans, strict=False):
-            try:
-                site.begin(frame_span(inputs, *span))
-                begun.append(site)
-            except BaseException as failure:  # noqa: BLE001 - raised when nobody is asked any more
-                error = error or failure
-        for site in begun:  # all of them: a reply that nobody takes would be that to the next question
-            try:
-                parts += site.end()
-            except BaseException as failure:  # noqa: BLE001 - raised below
-                error = error or failure
-        if error is not None:
-            raise error
-        return self._join(parts)  # copies what lies in the workers' memory
-
-    def _give_up(self, why: str) -> None:
-        log.warning("%s; clips are encoded in the target's process from now on.", why)
-        self._notes.append(f"A part of the vision encoder was lost ({why}); the target's process encodes alone.")
-        self._close()
-
-    def take_notes(self) -> list[str]:
-        """What the user should know, once."""
-        with self._lock:
-            notes, self._notes = self._notes, []
-        return notes
-
-    def _close(self) -> None:
-        sites, self._sites = self._sites, []
-        for site in sites:
-            site.close()
+        begun = [site.begin(frame_span(inputs, *span)) for site, span in zip(self._sites, spans, strict=False)]
+        wait(begun)  # all of them, whatever one of them raises
+        return self._join([part for one in begun for part in one.result()])
 
     def close(self) -> None:
-        """End the processes and threads; from now on the model encodes by itself."""
+        """End the threads; from now on the model encodes by itself."""
         with self._lock:
-            self._close()
-
-
-def _asked(site: _Site, inputs: Inputs) -> list[Tensor]:
-    site.begin(inputs)
-    return [part.clone() for part in site.end()]
+            sites, self._sites = self._sites, []
+        for site in sites:
+            site.close()
