@@ -39,6 +39,7 @@ SIZES = (1, 2, 4, 8, 16, 32)
 ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
 BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
 FLOOR = 0.98  # what our engine may lose at most against its own target in the same batches
+WARM_UPS = 3  # batches of each size: ours learns from them what drafting costs
 VLLM_GIB = 2  # of keys and values
 HF_CONTINUOUS = (
     "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
@@ -108,8 +109,8 @@ class Throughput:
 
     @property
     def runs(self) -> int:
-        """How many batches are answered, one of each size to warm up; what a progress bar counts to."""
-        return len(self.names) * sum(1 + self.repeats_of(size) for size in self.sizes)
+        """How many batches are answered, those to warm up as well; what a progress bar counts to."""
+        return len(self.names) * sum(WARM_UPS + self.repeats_of(size) for size in self.sizes)
 
 
 @dataclass
@@ -227,12 +228,12 @@ def _measure(
     batches = [list(asked[number * size : (number + 1) * size]) for number in range(plan.repeats_of(size))]
     found = SizeResults(size, batches, {name: [] for name in methods})
     turns = orders(list(methods))
-    for number, batch in enumerate([list(warm_ups[:size]), *batches]):
+    for number, batch in enumerate([list(warm_ups[:size])] * WARM_UPS + batches):
         for name in next(turns):
             method = methods[name]
             with pinned(None if method.cores is None else method.cores.target):
                 run = method.answer(batch)
-            if number:
+            if number >= WARM_UPS:
                 found.runs[name].append(run)
             if tick is not None:
                 tick(f"{size} requests, {name}")
