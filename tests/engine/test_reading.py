@@ -541,6 +541,33 @@ def test_questions_about_one_clip_are_no_pair(target, two_lanes):
         assert decoder.pairs == pairs
 
 
+def test_who_is_being_prepared_elsewhere_is_not_prepared_again(target, alone, two_lanes, monkeypatch):
+    """The first answer is over while the second request's clip is prepared, and a third one is there."""
+    prepare, prepared, held = target.prepare, [], threading.Event()
+
+    def slow(request):
+        prepared.append(request.prompt)
+        if request.prompt == REQUESTS[1].prompt:
+            held.wait(5)
+        return prepare(request)
+
+    monkeypatch.setattr(target, "prepare", slow)
+    decoder = Paired(target, max_batch=3, prefill_chunk=4)
+    asked = [replace(REQUESTS[0], max_new_tokens=3), REQUESTS[1]]
+    request_ids = [decoder.submit(asked[0])]
+    decoder.step()
+    request_ids.append(decoder.submit(asked[1]))
+    while not decoder.finished():
+        decoder.step()
+    request_ids.append(decoder.submit(REQUESTS[2]))
+    threading.Timer(0.1, held.set).start()
+    run_out(decoder)
+    assert decoder.pairs == 0
+    assert sorted(prepared) == sorted(request.prompt for request in REQUESTS[:3])
+    found = [decoder.answer(one).tokens for one in request_ids]
+    assert found == [alone[0][:3], alone[1], alone[2]]
+
+
 def test_cores_in_halves(monkeypatch):
     """The first half is this thread's; a core that it has anyway is no spare one."""
     monkeypatch.setattr(reading_module, "available_cores", lambda: (0, 1))

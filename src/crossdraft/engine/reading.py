@@ -153,6 +153,11 @@ class Reading:
         return self._next is None
 
     @property
+    def pending(self) -> bool:
+        """Whether something of it is being done elsewhere."""
+        return self._made is not None
+
+    @property
     def borrows(self) -> bool:
         """Whether spare cores are in use."""
         return self._borrows and self._made is not None and not self._made.done()
@@ -310,7 +315,8 @@ def halves(spare: Sequence[int]) -> Lanes | None:
 def can_pair(first: Reading, second: Reading) -> bool:
     """Whether both are yet to be read, and nothing of one of them would be known when the other has been."""
     states = [first.state, second.state]
-    if any(one.again or not one.unread for one in (first, second)) or any(state.request.known for state in states):
+    busy = any(one.again or one.pending or not one.unread for one in (first, second))
+    if busy or any(state.request.known for state in states):
         return False
     shown = [() if (content := state.request.content) is None else content.items for state in states]
     return set(shown[0]).isdisjoint(shown[1])
