@@ -408,6 +408,7 @@ def test_ctrl_c_before_anything_is_emitted_leaves_a_cancelled_request(target, ki
 
 def test_memory_of_ended_requests_is_given_back_behind_their_answers(target, monkeypatch):
     grown, trims = count(0, 2 * GROWTH), []
+    monkeypatch.setattr(heap, "INTERVAL_S", 0.0)
     monkeypatch.setattr(heap, "resident", lambda: next(grown))
     monkeypatch.setattr(heap, "trim", lambda: trims.append(1))
     decoding = Decoder(target)
