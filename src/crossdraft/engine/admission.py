@@ -106,8 +106,8 @@ class Admission(RequestQueue):
         """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
         if self._between_rounds or self.fronts is not None or not self.target.reads_pairs or self.drafter.hides_here:
             return False
-        fresh = [one for one in self._readings if one.unread and not one.again and not one.pending]
-        if len(fresh) == len(self._readings) == 1 and self.cache.rows + 1 < self.cache.max_rows:
+        room = self.cache.rows + 1 < self.cache.max_rows
+        if room and len(self._readings) == 1 and self._readings[0].fresh:
             self._open_next()
         return len(self._readings) == 2 and can_pair(*self._readings)
 

@@ -115,11 +115,6 @@ class Ema:
         self.weight = self.weight * self.decay + 1
         self.total = self.total * self.decay + value
 
-    def as_prior(self) -> "Ema":
-        """A copy for something similar: it weighs little against what is measured there."""
-        share = min(1.0, PRIOR_POINTS / self.weight) if self.weight else 0.0
-        return replace(self, weight=share * self.weight, total=share * self.total)
-
     @property
     def value(self) -> float | None:
         """The mean; None before the first value."""
@@ -143,10 +138,6 @@ class PassTimes:
             self.one.add(seconds)
         else:
             self.wide.add(n, seconds)
-
-    def as_prior(self) -> "PassTimes":
-        """A copy for something similar: it weighs little against what is measured there."""
-        return PassTimes(self.one.as_prior(), self.wide.as_prior())
 
     def with_one(self, seconds: float) -> "PassTimes":
         """A copy with another V(1)."""

@@ -158,7 +158,7 @@ class CostModel:
         if rows == 1 and not self.alternates:
             return self.costs(rows)
         if (rows, self.alternates) not in self.shared:
-            near = self.costs(rows)
+            near = self._nearest(rows)
             verify = PassTimes(wide=near.verify.wide.as_prior())
             self.shared[rows, self.alternates] = RoundCosts(verify, near.wait.as_prior())
         return self.shared[rows, self.alternates]

@@ -153,9 +153,9 @@ class Reading:
         return self._next is None
 
     @property
-    def pending(self) -> bool:
-        """Whether something of it is being done elsewhere."""
-        return self._made is not None
+    def fresh(self) -> bool:
+        """Whether it may be read together with another one: nobody has had a row for it, and nothing is under way."""
+        return self.unread and not self.again and self._made is None
 
     @property
     def borrows(self) -> bool:
@@ -315,8 +315,7 @@ def halves(spare: Sequence[int]) -> Lanes | None:
 def can_pair(first: Reading, second: Reading) -> bool:
     """Whether both are yet to be read, and nothing of one of them would be known when the other has been."""
     states = [first.state, second.state]
-    busy = any(one.again or one.pending or not one.unread for one in (first, second))
-    if busy or any(state.request.known for state in states):
+    if not (first.fresh and second.fresh) or any(state.request.known for state in states):
         return False
     shown = [() if (content := state.request.content) is None else content.items for state in states]
     return set(shown[0]).isdisjoint(shown[1])

@@ -187,6 +187,7 @@ class RemoteFronts:
         """End the process; the target reads by itself from now on."""
         reader, self._reader = self._reader, None
         self._current = None
+        self._side.shutdown(wait=False)  # what was begun is finished
         if reader is not None:
             reader.close()
 

@@ -341,7 +341,7 @@ class Target:
         self.spread = SpreadEncoder(self.model, groups, inputs)
 
     def encode_at_home(self) -> None:
-        """Encode clips where the model is; ends processes that did so until now."""
+        """Encode clips where the model is; ends the threads that did so until now."""
         if self.spread is not None:
             self.spread.close()
             self.spread = None

@@ -39,8 +39,8 @@ _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int fea
 def usual_rows(count: int, known: Sequence[int] = ()) -> int:
     """The next larger number of rows for which there are kernels, or will be.
 
-    oneDNN makes a primitive for each number of rows that a product of some shape ever has, and for each number of
-    threads, and keeps it: half a megabyte, mostly its description, and as long to make as the product of twenty rows.
+    oneDNN makes a primitive for each number of rows that a product of some shape ever has (and, it seems, for each
+    number of threads) and keeps it: half a megabyte, and as long to make as the product of twenty rows.
     So that not every length of a draft or a prompt has its own, numbers above 8 are rounded up: to multiples of 2,
     above 16 of 4, above 32 of 8, above 64 of 16; or to one that there was before, if that is at most an eighth more.
     What a row yields does not depend on the others.
