@@ -477,7 +477,43 @@ def test_two_prompts_are_read_at_once(target, alone, two_lanes, size, cached):
         assert decoder.pairs >= 1
         for answer, request, tokens in zip(answers, asked, alone, strict=False):
             assert answer.tokens == tokens[: request.max_new_tokens]
-            assert {span.name for span in answer.timeline.spans} >= {"prepare", "encode", "prefill", "ride-along"}
+            assert {span.name for span in answer.timeline.spans} >= {"prepare", "encode", "prefill"}
+
+
+@pytest.mark.parametrize("name", ZOO | IMAGES)
+@torch.inference_mode()
+def test_a_prompt_along_with_which_nothing_rides_is_read_in_one_pass(name):
+    """Where passes are lean; its logits, keys and values are those of two pieces, in double precision."""
+    model, prompt = (ZOO | IMAGES)[name]()
+    target = as_target(model, prompt)
+    encoded, passes = target.encode(prompt), []
+    extend = target.extend
+    target.extend = lambda *given: passes.append(1) or extend(*given)
+    apart, joined = target.new_cache(), target.new_cache()
+    two = target.prefill(apart, prompt, encoded, 200, lambda: (DraftTree.empty(), None))
+    before = len(passes)
+    one = target.prefill(joined, prompt, encoded, 200)
+    assert one.joined is target.joins
+    assert one.cut == two.cut == (len(prompt) - two.last) % len(prompt)
+    assert len(passes) - before == (1 if one.joined else before)
+    tolerance = 1e-5 if name.endswith("_moe") else 1e-10
+    assert (one.out.logits[0] - two.out.logits[0]).abs().max() < tolerance
+    for (keys, values), (own_keys, own_values) in zip(joined.view(0).layers, apart.view(0).layers, strict=True):
+        assert (keys - own_keys).abs().max() < tolerance
+        assert (values - own_values).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("drafter", [None, Scripted([])])
+def test_a_pair_alone_reads_its_last_pieces_too(target, alone, two_lanes, monkeypatch, drafter):
+    """No pass of its own is left for them; with a drafter there is one, along with which its draft rides."""
+    decoder = Paired(target, drafter and DraftRunner(drafter, "off"), max_batch=2, prefill_chunk=0)
+    joined = []
+    monkeypatch.setattr(
+        target, "prefill", lambda *given, own=target.prefill: joined.append(given[-1] is not None) or own(*given)
+    )
+    answers = decoder.generate(REQUESTS[:2])
+    assert [answer.tokens for answer in answers] == alone[:2]
+    assert joined == [drafter is None and target.joins] * 2
 
 
 @torch.inference_mode()
@@ -495,7 +531,7 @@ def test_a_pair_reads_what_each_would_by_itself(target):
             read_pair(pair, Lanes((cores, cores), 1), pool)
         for one in pair:
             cache = target.new_cache()
-            pieces, _ = target.chunks(one.prompt, one.encoded)
+            pieces, _ = target.chunks(one.prompt, one.encoded, joined=target.joins)
             cache.add_row(100)
             target.extend(cache, slice(0, 1), pieces[:1], [DraftTree.empty()])
             ((found, count),) = one.front.prefix.parts

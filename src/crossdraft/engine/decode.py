@@ -144,30 +144,39 @@ class Decoder(Admission):
         target, drafter, policy = self.target, self.drafter, self.policy
         state, prompt, known, encoded = reading.state, reading.prompt, reading.front, reading.encoded
         # Of a drafter that was lost meanwhile, or of a part of it that was, nothing is needed any more.
-        ledger, needs, draft = state.ledger, drafter.needs if drafter.drafts_for(state) else NO_NEEDS, NOTHING
+        drafted = drafter.drafts_for(state)
+        ledger, needs, draft = state.ledger, drafter.needs if drafted else NO_NEEDS, NOTHING
         ledger.resumes()
+
+        def has_read() -> None:
+            ledger.at_last_piece(len(prompt))
+            here = reading.paired or not len(known.prefix)
+            if here and not reading.chunked and not state.stats.cached_tokens:
+                seconds = (time.perf_counter() - self._since) / (1 + reading.paired)
+                policy.saw_reading(seconds, overlapped=state.read_overlapped)
 
         def ride_along() -> RideAlong:
             nonlocal draft
-            ledger.at_last_piece(len(prompt))
-            if not reading.chunked and not len(known.prefix):
-                seconds = (time.perf_counter() - self._since) / (1 + reading.paired)
-                policy.saw_reading(seconds, overlapped=state.read_overlapped)
+            has_read()
             draft = drafter.collect(state)
             policy.saw_hidden_draft(draft, drafter.waited_s)
             draft = self._checked(draft, policy.hidden_nodes, state, hidden=True)
             ledger.rides_along()
             return draft.input_tree, draft.probe_embeds
 
-        room = self._room(reading)
+        room, rides = self._room(reading), ride_along if drafted else None
         layers = needs.hidden_layers, needs.visual_layers
-        read = target.prefill(self.cache, prompt, encoded, room, ride_along, *layers, known.prefix)
+        read = target.prefill(self.cache, prompt, encoded, room, rides, *layers, known.prefix, reading.answered)
         self._live.append(state)
         known.store(self.cache, read, needs.visual_layers)
-        tokens = read.last + len(draft.input_tree)
-        ledger.prefilled(tokens, read.out.seconds)
-        work = None if reading.chunked or reading.paired else drafter.hidden_work(state)
-        policy.saw_prefill(tokens, read.out.seconds, work)
+        if drafted:
+            tokens = read.last + len(draft.input_tree)
+            ledger.prefilled(tokens, read.out.seconds)
+            work = None if reading.chunked or reading.paired else drafter.hidden_work(state)
+            policy.saw_prefill(tokens, read.out.seconds, work)
+        else:
+            has_read()
+            ledger.prefilled()
         if not needs.nothing:
             state.prompt = prompt_features(read, needs.visual_layers)
         self._commit([state], [draft], read.out, [read.last], Origin.HIDDEN)

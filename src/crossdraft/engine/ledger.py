@@ -67,9 +67,12 @@ class Ledger:
         """The pass over the last piece begins, with the hidden draft."""
         self._read_until = time.perf_counter()
 
-    def prefilled(self, tokens: int, seconds: float) -> None:
-        """That pass, over so many tokens, is done; the target's forward took so long."""
-        self.timeline.spans.append(Span("target", "ride-along", self._read_until, time.perf_counter(), tokens))
+    def prefilled(self, tokens: int = 0, seconds: float = 0.0) -> None:
+        """That pass, over so many tokens, is done; the target's forward took so long. 0 = nothing rode along."""
+        if tokens:
+            self.timeline.spans.append(Span("target", "ride-along", self._read_until, time.perf_counter(), tokens))
+        else:
+            self.rides_along()
         for stage in READING:
             self.stats.add_time(stage, self.timeline.total("target", stage))
         self.stats.add_time("ride-along", seconds)

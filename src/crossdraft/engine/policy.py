@@ -39,7 +39,7 @@ OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not th
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
 LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
-LENDING_GAP = 8  # periods, of as many answers, from one trial to the next
+LENDING_GAP = 4  # periods, of as many answers, from one trial to the next
 
 
 @dataclass(frozen=True)

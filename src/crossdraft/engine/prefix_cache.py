@@ -385,7 +385,7 @@ class CachedPrompt:
         """Keep the prompt up to its last visual token, or all of it if nothing is, with the features of `layers`."""
         if self.content is None:
             return
-        end = len(self.ids) - read.last
+        end = read.cut
         if min(self.ids, default=0) >= 0:  # no drafter asks for features of text alone
             end, layers = len(self.ids), ()
         front = replace(self, ids=self.ids[:end])

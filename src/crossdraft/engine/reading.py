@@ -100,6 +100,7 @@ class Reading:
         self.rope_delta = 0
         self.chunked = False  # whether any of it was read while others were answered
         self.paired = False  # whether it was read at the same time as another prompt
+        self.answered: TargetOut | None = None  # what the pass over its last token returned, if that was read, too
         self._error: BaseException | None = None
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
         self._steps = self._read()
@@ -252,9 +253,14 @@ class Reading:
         return made
 
     def _read_front(self, known: CachedPrompt) -> Generator[PrefillChunk, TargetOut, None]:
-        """Read what comes before the last piece, unless that is little and nobody waits meanwhile."""
-        target, layers = self._target, () if self.again else self.needs.visual_layers
-        pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix))
+        """Read what comes before the last piece, unless that is little and nobody waits meanwhile.
+
+        Beside another prompt, if nothing is to ride along, the last piece as well.
+        """
+        nobody = self.state.drafter is None
+        target, layers = self._target, () if self.again or nobody else self.needs.visual_layers
+        joined = self.paired and nobody and not self.again and target.joins
+        pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix), joined=joined)
         whole = sum(len(piece.tokens) for piece in pieces)
         if not (self.chunked or self.paired or self.again) and whole <= ALONE:
             return
@@ -274,12 +280,17 @@ class Reading:
             rest: Chunk | None = piece
             # Of the last piece a drafter that looks into the target wants all features at once.
             while rest is not None and (
-                self.again or piece is not pieces[-1] or (self.needs.nothing and len(rest.tokens) > self._size)
+                self.again
+                or joined
+                or piece is not pieces[-1]
+                or (self.needs.nothing and len(rest.tokens) > self._size)
             ):
                 first, rest = target.cut(rest, self._size)
-                if rest is None and piece is pieces[-1] and not self.again:
+                if rest is None and piece is pieces[-1] and not (self.again or joined):
                     break  # not to be cut
                 outs.append((yield PrefillChunk(cache, first, layers)))
+        if joined:
+            self.answered = outs[-1]
         if outs:
             found = [*known.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in outs)]
             hidden = {layer: torch.cat([part[layer] for part in found]) for layer in layers}

@@ -170,6 +170,8 @@ class Prefill:
         pieces: the rest, as `Target.chunks` split it; the last one carried the tree.
         front: what the passes over the pieces before it returned, one row each.
         out: what the last pass returned.
+        cut: tokens up to the last visual one; 0 if none is, or no text follows.
+        joined: nothing could ride along, and one pass read all pieces.
     """
 
     row: int
@@ -178,6 +180,8 @@ class Prefill:
     pieces: tuple[Chunk, ...]
     front: list[TargetOut]
     out: TargetOut
+    cut: int = 0
+    joined: bool = False
 
     @property
     def last(self) -> int:
@@ -426,23 +430,25 @@ class Target:
         features = encoded.get("video", encoded.get("image"))  # some read a clip as a row of images
         return None if features is None or not self.traits.takes_encoded else visual_rows(features)
 
-    def chunks(self, prompt: Prompt, encoded: Encoded | None, start: int = 0) -> tuple[list[Chunk], int]:
+    def chunks(
+        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, joined: bool = False
+    ) -> tuple[list[Chunk], int]:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        What is before `start` is known already. Returns the pieces (one if nothing is visual, or the last token is)
-        and the row's rope delta.
+        What is before `start` is known already. Returns the pieces (one if nothing is visual, or the last token is,
+        or they are to be `joined`) and the row's rope delta.
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt)
         images = self._images(prompt)
-        visual = [i for i, token in enumerate(ids.tolist()) if token in self.traits.visual_ids]
-        # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
-        # same piece as the others, and there is one piece only.
-        cut = visual[-1] + 1 if visual else 0
+        cut = self._cut(ids)
         if prompt.items and encoded and start < cut:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
-        spans = [(start, cut), (cut, len(prompt))] if start < cut < len(prompt) else [(start, len(prompt))]
+        # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
+        # same piece as the others, and there is one piece only.
+        whole = joined or not start < cut < len(prompt)
+        spans = [(start, len(prompt))] if whole else [(start, cut), (cut, len(prompt))]
         pieces = [
             Chunk(
                 ids[a:b],
@@ -454,6 +460,15 @@ class Target:
             for a, b in spans
         ]
         return pieces, delta
+
+    def _cut(self, ids: Tensor) -> int:
+        """How many tokens there are up to the last visual one."""
+        return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
+
+    @property
+    def joins(self) -> bool:
+        """Whether a prompt, along with which nothing rides, is read faster in one pass."""
+        return self._lean is not None and self._lean.usable and self.traits.takes_encoded
 
     def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
         """The first `size` tokens of a piece of a prompt, and what is left; `None` = nothing.
@@ -476,10 +491,11 @@ class Target:
         prompt: Prompt,
         encoded: Encoded | None,
         capacity: int,
-        ride_along: Callable[[], RideAlong] = lambda: NO_TREE,
+        ride_along: Callable[[], RideAlong] | None = None,
         capture: Sequence[int] = (),
         visual_capture: Sequence[int] = (),
         prefix: KVPrefix = NO_PREFIX,
+        answered: TargetOut | None = None,
     ) -> Prefill:
         """Read a prompt into a new row; a draft tree rides along with its last piece.
 
@@ -488,12 +504,16 @@ class Target:
             prompt, encoded: what is read; features as `encode` returns them.
             capacity: tokens that the row must be able to hold.
             ride_along: called when the target is at the last piece: the tree, and embeddings of its last nodes.
+                `None` = nothing rides along.
             capture: hidden layers wanted of the last piece and the tree.
             visual_capture: those wanted of the pieces in front.
             prefix: what need not be read, with its features of those layers; it ends before or after all that is
                 visual.
+            answered: what a pass over the whole prompt returned: `prefix` is all of it.
         """
-        pieces, delta = self.chunks(prompt, encoded, len(prefix))
+        joined = answered is not None or (ride_along is None and self.joins and not capture and not visual_capture)
+        start = 0 if answered is not None else len(prefix)
+        pieces, delta = self.chunks(prompt, encoded, start, joined=joined)
         row = cache.add_row(capacity)
         own = slice(row, row + 1)
         cache.rope_deltas[row] = delta
@@ -503,13 +523,14 @@ class Target:
             front = [self.extend(cache, own, [piece], empty, visual_capture) for piece in pieces[:-1]]
             for out in front:  # launched is not done: until then the drafter goes on
                 out.done.wait()
-            tree, embeds = ride_along()
-            out = self.extend(cache, own, pieces[-1:], [tree], capture, [embeds])
+            tree, embeds = NO_TREE if ride_along is None else ride_along()
+            out = answered or self.extend(cache, own, pieces[-1:], [tree], capture, [embeds])
             out.done.wait()
         except BaseException:
             cache.drop_row(row)
             raise
-        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out)
+        cut = self._cut(prompt.input_ids) % len(prompt)
+        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out, cut, joined)
 
     @torch.inference_mode()
     def extend(
@@ -541,6 +562,11 @@ class Target:
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 and static is None else width
         began = self.clock.mark()
         unread = chunks[0].skip_logits
+        if not unread and static is None and len(chunks) == 1 and width == pending[0] > 1 and not capture:
+            scores = self._answer(cache, chunks[0], ids, positions, mask)
+            if scores is not None:
+                cache.advance(rows.start, width)
+                return TargetOut([scores[0]], [()], began, self.clock.mark(), width)
         if unread and (filled := self._fill(cache, chunks[0], ids, positions, mask, capture)) is not None:
             cache.advance(rows.start, pending[0])
             nothing = torch.empty(0, self.vocab_size, device=self.device)
@@ -581,6 +607,12 @@ class Target:
             return None
         states = self._lean.fill(embeds, positions, mask, cache, whole=self._wants_last(capture))
         return tuple(states[layer][0] for layer in capture)
+
+    def _answer(self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Masks) -> Tensor | None:
+        """Read a piece of a prompt; its last token's logits [1, 1, V], or `None` if the lean path cannot."""
+        if self._lean is None or isinstance(mask, dict) or (embeds := self._read(chunk, ids)) is None:
+            return None
+        return self._lean.answer(embeds, positions, mask, cache)
 
     def _wants_last(self, capture: Sequence[int]) -> bool:
         """Whether these layers are more than what the keys and values of all layers are made of."""

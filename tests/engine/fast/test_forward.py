@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.fast.forward import attend, find_lean
+from crossdraft.engine.fast.forward import FastDecoder, attend, find_lean
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
@@ -33,14 +33,20 @@ def test_other_anatomies_keep_their_own_forward(name):
     assert find_lean(ZOO[name]()[0]) is None
 
 
-def first_piece(name, dtype, *, skip):
-    """Keys and values of a prompt's first piece, read with or without anybody asking for its logits."""
+def first_piece(name, dtype, *, skip=False, own=False):
+    """Logits, keys and values of a prompt's first piece.
+
+    Args:
+        skip: nobody asks for its logits.
+        own: it is read by the model's own forward, as a captured layer wants it.
+    """
     model, prompt = ZOO[name]()
     target = as_target(model.to(dtype), prompt)
     piece = target.chunks(prompt, target.encode(prompt))[0][0]
     cache = target.new_cache()
     cache.add_row(128)
-    out = target.extend(cache, slice(0, 1), [replace(piece, skip_logits=skip)], [DraftTree.empty()])
+    capture = (0,) if own else ()
+    out = target.extend(cache, slice(0, 1), [replace(piece, skip_logits=skip)], [DraftTree.empty()], capture)
     length = cache.lengths[0]
     return out.logits[0], [
         part[:, :, :length].clone() for layer in cache._stores for part in (layer.keys, layer.values)
@@ -50,11 +56,30 @@ def first_piece(name, dtype, *, skip):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LEAN)
 def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
-    answer, asked = first_piece(name, dtype, skip=False)
+    answer, asked = first_piece(name, dtype, own=True)
     nothing, unasked = first_piece(name, dtype, skip=True)
     assert len(answer) == 1
     assert len(nothing) == 0  # so it was read the short way
     assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
+
+
+@pytest.mark.parametrize("name", LEAN)
+def test_of_a_piece_that_ends_a_prompt_the_last_token_alone_goes_through_the_last_layer(name, monkeypatch):
+    """Its logits are the model's own; keys and values are the same to the bit."""
+    (answer,), asked = first_piece(name, torch.float64, own=True)
+    rests = []
+    monkeypatch.setattr(
+        FastDecoder,
+        "_rest",
+        lambda self, layer, stream, *rest, own=FastDecoder._rest: (
+            rests.append(stream.shape[1]),
+            own(self, layer, stream, *rest),
+        )[1],
+    )
+    (mine,), kept = first_piece(name, torch.float64)
+    assert (mine - answer).abs().max() < 1e-12
+    assert all(torch.equal(one, its) for one, its in zip(kept, asked, strict=True))
+    assert rests[-1] == 1 < rests[0]
 
 
 def test_features_that_are_not_as_many_as_their_placeholders_are_the_models_own_business():

@@ -5,7 +5,8 @@ wrappers: output recording, mask construction, kernel dispatch, argument checks.
 instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by operation the same
 arithmetic. Decoders of another anatomy keep their own forward.
 
-And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values.
+And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values. Of a
+whole prompt only the last token is answered: there the last layer goes on with that one alone.
 """
 
 from collections.abc import Sequence
@@ -122,13 +123,33 @@ class FastDecoder:
         they are wanted: `whole`.
         """
         turn, bias = self._turn(embeds, positions), mask_bias(embeds, mask)
-        states = [embeds]
-        *before, (last, store) = zip(self.text.layers, cast("list[Any]", cache.layers), strict=True)
-        for layer, own in before:
-            states.append(self._layer(layer, own, states[-1], turn, bias))
+        states = self._all_but_last(embeds, turn, bias, cache)
+        last, store = self.text.layers[-1], cast("Any", cache.layers[-1])
         if whole:
             return [*states, rms_norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
         self._remember(last.self_attn, store, rms_norm(last.input_layernorm, states[-1]), turn)
+        return states
+
+    def answer(self, embeds: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
+        """As `fill`, and the logits [B, 1, V] after the last of them."""
+        turn, bias = self._turn(embeds, positions), mask_bias(embeds, mask)
+        stream = self._all_but_last(embeds, turn, bias, cache)[-1]
+        last, store = self.text.layers[-1], cast("Any", cache.layers[-1])
+        normed = rms_norm(last.input_layernorm, stream)
+        kept = self._remember(last.self_attn, store, normed, turn)
+        turn = turn[0][:, :, -1:], turn[1][:, :, -1:]
+        bias = None if bias is None else bias[:, :, -1:]
+        stream = self._rest(last, stream[:, -1:], last.self_attn.q_proj(normed)[:, -1:], kept, turn, bias)
+        return self.head(rms_norm(self.text.norm, stream))
+
+    def _all_but_last(
+        self, embeds: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None, cache: KVCache
+    ) -> list[Tensor]:
+        """The embeddings, and what each layer but the last makes of them."""
+        states = [embeds]
+        stores = cast("list[Any]", cache.layers)[:-1]
+        for layer, store in zip(self.text.layers[:-1], stores, strict=True):
+            states.append(self._layer(layer, store, states[-1], turn, bias))
         return states
 
     def together(self, parts: Sequence[PassPart]) -> list[list[Tensor]]:
@@ -196,13 +217,25 @@ class FastDecoder:
     def _layer(
         self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
     ) -> Tensor:
-        attention, mlp = layer.self_attn, layer.mlp
         poll()
         normed = rms_norm(layer.input_layernorm, stream)
-        query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), *turn)
-        keys, values = self._remember(attention, store, normed, turn)
+        projected = layer.self_attn.q_proj(normed)
+        return self._rest(layer, stream, projected, self._remember(layer.self_attn, store, normed, turn), turn, bias)
+
+    def _rest(
+        self,
+        layer: Any,
+        stream: Tensor,
+        projected: Tensor,
+        kept: tuple[Tensor, Tensor],
+        turn: tuple[Tensor, Tensor],
+        bias: Tensor | None,
+    ) -> Tensor:
+        """A layer from its projected queries on; keys and values are `kept` of all tokens so far."""
+        attention, mlp = layer.self_attn, layer.mlp
+        query = rotate(split_heads(projected, attention.head_dim), *turn)
         first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
-        mixed = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
+        mixed = attend(query, *kept, bias, causal=first, scale=attention.scaling)
         poll()
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         normed = rms_norm(layer.post_attention_layernorm, stream)
