@@ -282,6 +282,8 @@ class Target:
         defaults: what the checkpoint's generation_config asks for where a request says nothing.
     """
 
+    keeps_prefixes = True  # what was read of a prompt's beginning holds whatever follows it
+
     def __init__(
         self,
         model: PreTrainedModel,

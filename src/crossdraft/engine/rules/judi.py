@@ -6,8 +6,9 @@ that itself, with nothing to train: a drafted token is kept, whichever it is, wh
 
     max p ≤ confidence   and   KL(p ‖ q) < threshold,   in nats.
 
-Everywhere else it is kept as in `speculative`. So a token chosen deterministically, whose q is a point mass, is never
-kept for its divergence. A greedy draft carries no q: this rule verifies sampled answers only. Where the authors decode
+Everywhere else it is kept as in `speculative`. A token that q lacks counts with a chance of `LEAST` there, as it would
+have after a softmax over a whole vocabulary: drafters may know a part of it. A point mass diverges by 1.5 nats or more
+where max p ≤ 0.9. A greedy draft carries no q: this rule verifies sampled answers only. Where the authors decode
 greedily, `speculative` stands for "the tokens are the same".
 """
 
@@ -23,6 +24,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.specs import Limit, check_settings
 
 NAME = "judi"
+LEAST = 1e-8
 POSITIVE = Limit("a number above 0", lambda value: value > 0)
 SHARE = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
 
@@ -61,10 +63,10 @@ class Judi:
 
 
 def divergences(p: Tensor, dists: Tensor) -> Tensor:
-    """[k] KL(p ‖ q) of p [V] and each q of `dists` [k, V], in nats; infinite where a token of p has no chance in q.
+    """[k] KL(p ‖ q) of p [V] and each q of `dists` [k, V], in nats.
 
     >>> divergences(torch.tensor([0.5, 0.5]), torch.tensor([[0.25, 0.75], [1.0, 0.0]]))
-    tensor([0.1438,    inf], dtype=torch.float64)
+    tensor([0.1438, 8.5172], dtype=torch.float64)
     """
-    p, dists = p.double(), dists.double()
-    return torch.where(p > 0, p * (p / dists).log(), 0).sum(-1).clamp_min(0)
+    p, dists = p.double(), dists.double().clamp_min(LEAST)
+    return torch.where(p > 0, p * (p / dists).log(), 0).sum(-1)
