@@ -40,7 +40,11 @@ def compressions() -> list[tuple[str, ...]]:
     return [head] + [(f"`{name}`", one.summary, one.paper) for name, one in COMPRESSIONS.items()]
 
 
-TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"drafters": drafters, "rules": rules, "compressions": compressions}
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {
+    "drafters": drafters,
+    "rules": rules,
+    "compressions": compressions,
+}
 
 
 def with_tables(page: str) -> str:

@@ -15,7 +15,7 @@ from crossdraft.bench.common import check_each_once, table
 from crossdraft.bench.measure import measure
 from crossdraft.bench.rules import facts_figures, right_facts
 from crossdraft.bench.specs import spec_of
-from crossdraft.bench.statistics import Interval, quartiles
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload, items
 from crossdraft.checks import whole
 from crossdraft.compression import COMPRESSIONS, compressed, settings_of
@@ -79,7 +79,6 @@ class CompressionResult:
         tau: tokens per verify pass.
         facts, facts_gained: share of facts that are right, and that minus the uncompressed target's.
         own: answers that are this target's own, of `total`.
-        prefill_ms: median time of encoding and reading; means little where cores are shared.
     """
 
     target: str
@@ -90,7 +89,6 @@ class CompressionResult:
     facts_gained: Interval
     own: int
     total: int
-    prefill_ms: float
 
     @property
     def lossless(self) -> bool:
@@ -108,7 +106,6 @@ class CompressionResult:
             "facts": self.facts.to_json(),
             "facts_gained": self.facts_gained.to_json(),
             "own_answers": {"equal": self.own, "total": self.total},
-            "prefill_ms": round(self.prefill_ms, 2),
         }
 
 
@@ -146,7 +143,6 @@ def compare_compressions(
                 *facts_figures(right(label), alone, facts),
                 sum(run.tokens == theirs.tokens for run, theirs in zip(runs, own, strict=True)),
                 len(runs),
-                quartiles([run.prefill_s or 0.0 for run in runs]).median * 1e3,
             )
         )
     return found
@@ -154,12 +150,12 @@ def compare_compressions(
 
 def results_table(found: Sequence[CompressionResult]) -> "Table":
     """The figures for people."""
-    heads = ("lossless", "prompt", "τ", "facts right", "minus the target's", "its own answers", "prefill")
+    heads = ("lossless", "prompt", "τ", "facts right", "minus the target's", "its own answers")
     shown = table(None, "target", heads)
     for row in found:
         figures = f"{row.prompt_tokens:.0f}", str(row.tau), str(row.facts), str(row.facts_gained)
-        times = f"{row.own}/{row.total}", f"{row.prefill_ms:.0f} ms"
-        shown.add_row(_label(row.target, row.drafter), "yes" if row.lossless else "NO", *figures, *times)
+        lossless = "yes" if row.lossless else "NO"
+        shown.add_row(_label(row.target, row.drafter), lossless, *figures, f"{row.own}/{row.total}")
     return shown
 
 
