@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from crossdraft.compression import COMPRESSIONS
 from crossdraft.engine.rules import RULES
 from crossdraft.methods import SHIPPED
 
@@ -33,7 +34,17 @@ def rules() -> list[tuple[str, ...]]:
     ]
 
 
-TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"drafters": drafters, "rules": rules}
+def compressions() -> list[tuple[str, ...]]:
+    """Every way to compress what a target sees."""
+    head = ("compression", "what it does", "source")
+    return [head] + [(f"`{name}`", one.summary, one.paper) for name, one in COMPRESSIONS.items()]
+
+
+TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {
+    "drafters": drafters,
+    "rules": rules,
+    "compressions": compressions,
+}
 
 
 def with_tables(page: str) -> str:

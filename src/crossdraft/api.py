@@ -86,7 +86,7 @@ class Engine:
         supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
-        self.prefixes = PrefixCache(cache_bytes(options, target.device))
+        self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
         fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
         self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
         most = None if options.max_queue is None else options.max_batch + options.max_queue

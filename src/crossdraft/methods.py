@@ -121,8 +121,8 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         builders.build_lookahead, settings=settings.LookaheadSettings, drafts_trees=True, has_network=False,
     ),
     Method(
-        "memory", "retrieval from earlier answers of the target (weighted n-gram match)",
-        "crossdraft; SAM, REST 2024", builders.build_memory,
+        "memory", "retrieval from earlier and running answers of the target (weighted n-gram match)",
+        "crossdraft; SAM, REST 2024; SRT: Chang 2026", builders.build_memory,
         settings=settings.MemorySettings, drafts_trees=True, has_network=False,
     ),
     Method(

@@ -231,6 +231,31 @@ def test_acceptance(models, tmp_path):
     assert set(found["ratio"]) == {"value", "ci95"}
 
 
+def test_rules(models, tmp_path):
+    out = tmp_path / "rules.json"
+    arguments = ["--pairs=2", "--rule=judi", "--drafter=blind", "--max-new-tokens=16", f"--json-out={out}"]
+    assert main(["bench", "rules", *arguments, *models]) == 0
+    found = json.loads(out.read_text())
+    assert [(row["rule"], row["lossless"]) for row in found["rules"]] == [
+        ("target", True),
+        ("judi:threshold=0.4,confidence=0.9", False),
+    ]
+
+
+def test_compression(models, tmp_path):
+    out = tmp_path / "compression.json"
+    arguments = ["--pairs=1", "--compress=pool", "--drafter=ngram", "--max-new-tokens=12", f"--json-out={out}"]
+    only = [one for one in models if not one.startswith("--blind")]
+    assert main(["bench", "compression", *arguments, *only]) == 0
+    found = json.loads(out.read_text())["targets"]
+    assert [(row["target"], row["drafter"], row["lossless"]) for row in found] == [
+        ("target", None, True),
+        ("target", "ngram", True),
+        ("pool", None, False),
+        ("pool", "ngram", False),
+    ]
+
+
 def test_heads(pair, models, tmp_path, capsys):
     head = random_head(pair.target, tmp_path / "eagle", "eagle")
     out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"

@@ -1,7 +1,7 @@
 """The workload: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +81,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One pair: the scene's seed, the kind of question, and the request that every method gets."""
+    """One pair: the scene's seed, the kind of question, the request that every method gets, and the facts asked for."""
 
     seed: int
     kind: str
     request: Request
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def items(work: Workload) -> Iterator[Item]:
@@ -96,7 +97,7 @@ def items(work: Workload) -> Iterator[Item]:
         video, events = _clip(scene, work)
         for index in range(number * work.questions, min(work.pairs, (number + 1) * work.questions)):
             qa = _question(scene, index, work)
-            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed))
+            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts)
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:

@@ -263,6 +263,68 @@ def acceptance(
 
 @app.command()
 @option_groups
+def rules(
+    models: BenchModels,
+    output: ReportOptions,
+    pairs: Pairs = 100,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="SPEC", help="An acceptance rule; repeated. Default: all for sampled answers."),
+    ] = None,
+    drafter: Annotated[str, typer.Option(metavar="SPEC", help="What drafts, in chains.")] = "event",
+    temperature: Annotated[float, typer.Option(help="Of sampled answers.")] = 1.0,
+    nodes: Nodes = 8,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    blind: Blind = "blind",
+) -> None:
+    """Compare acceptance rules under the same rounds: how much each keeps, and what lossy ones do to the answers."""
+    output.check()
+    from crossdraft.bench.rules import RulesBench, compare_rules, results_table
+    from crossdraft.bench.workload import Workload, describe
+
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature)
+    plan = RulesBench(models.models(blind), work, rule, drafter, nodes)
+    with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found = compare_rules(plan, target, tick)
+    output.console.print(results_table(found))
+    each = [row.to_json() for row in found]
+    output.write({"environment": where, "workload": describe(work), "drafter": drafter, "nodes": nodes, "rules": each})
+
+
+@app.command()
+@option_groups
+def compression(
+    models: BenchModels,
+    output: ReportOptions,
+    pairs: Pairs = 100,
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="A compression, such as fastv:keep=0.25; repeated. Default: one of each."),
+    ] = None,
+    drafter: Annotated[str, typer.Option(metavar="SPEC", help="What drafts for every target.")] = "eaglevlm",
+    nodes: Nodes = 60,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+) -> None:
+    """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
+    output.check()
+    from crossdraft.bench.compression import CompressionBench, compare_compressions, results_table
+    from crossdraft.bench.workload import Workload, describe
+
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens)
+    plan = CompressionBench(models.models(), work, compress, drafter, nodes)
+    with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found = compare_compressions(plan, target, tick)
+    output.console.print(results_table(found))
+    each = [row.to_json() for row in found]
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each})
+
+
+@app.command()
+@option_groups
 def heads(
     models: BenchModels,
     cores: CoreOptions,

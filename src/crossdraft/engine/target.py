@@ -167,11 +167,10 @@ class Prefill:
         row: of the cache, where its keys and values are.
         tokens: its ids.
         prefix: its beginning, which was known.
-        pieces: the rest, as `Target.chunks` split it; the last one carried the tree.
+        pieces: the rest, as `Target.chunks` split it; the last one carried the tree, if one was to ride along.
         front: what the passes over the pieces before it returned, one row each.
         out: what the last pass returned.
         cut: tokens up to the last visual one; 0 if none is, or no text follows.
-        joined: nothing could ride along, and one pass read all pieces.
     """
 
     row: int
@@ -180,8 +179,7 @@ class Prefill:
     pieces: tuple[Chunk, ...]
     front: list[TargetOut]
     out: TargetOut
-    cut: int = 0
-    joined: bool = False
+    cut: int
 
     @property
     def last(self) -> int:
@@ -285,6 +283,8 @@ class Target:
         reserved: ids that must never be drafted, besides the visual placeholders (padded rows of the head).
         defaults: what the checkpoint's generation_config asks for where a request says nothing.
     """
+
+    keeps_prefixes = True  # what was read of a prompt's beginning holds whatever follows it
 
     def __init__(
         self,
@@ -530,7 +530,7 @@ class Target:
             cache.drop_row(row)
             raise
         cut = self._cut(prompt.input_ids) % len(prompt)
-        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out, cut, joined)
+        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out, cut)
 
     @torch.inference_mode()
     def extend(

@@ -171,3 +171,66 @@ def test_a_file_written_anew_teaches_no_answer_twice(tmp_path):
     assert (ours.tokens == theirs.tokens).all()
     assert (ours.recency._scores == theirs.recency._scores).all()
     assert ours.recency.exponent >= 1.0
+
+
+def begun(drafter, request, tokens):
+    """The state of an answer that is being written."""
+    (state,) = drafter.begin([request])
+    drafter.commit([state], [VerifyOutput((), tuple(tokens))])
+    return state
+
+
+def drafted(drafter, state, nodes=8):
+    return drafter.propose([state], [Budget(nodes)])[0].tree.main_path_tokens
+
+
+def test_answers_to_the_same_prompt_draft_for_each_other_while_they_are_written():
+    """As far as the other one is, and no further; after it has ended, to its end."""
+    drafter = MemoryDrafter()
+    ahead, behind = begun(drafter, QUESTION, range(10, 16)), begun(drafter, QUESTION, [10, 11])
+    assert drafted(drafter, behind) == (12, 13, 14, 15)
+    assert drafted(drafter, ahead) == ()
+    drafter.commit([ahead], [VerifyOutput((), (16, 17))])
+    assert drafted(drafter, behind) == (12, 13, 14, 15, 16, 17)
+    drafter.end([ahead])
+    assert drafted(drafter, behind) == (12, 13, 14, 15, 16, 17)
+
+
+def test_running_answers_are_drafted_from_by_the_same_prompt_and_namespace_alone():
+    drafter = MemoryDrafter()
+    keep = [
+        begun(drafter, Request("What is ahead?", video="clip.mp4", namespace="other"), [10, 11, 12]),
+        begun(drafter, Request("Is it red?", video="clip.mp4"), [10, 11, 12]),
+        begun(drafter, Request("What is ahead?", video="another.mp4"), [10, 11, 12]),
+        begun(drafter, Request("What is ahead?", video="clip.mp4", namespace=None), [10, 11, 12]),
+    ]
+    own = begun(drafter, QUESTION, [10])
+    assert drafted(drafter, own) == ()
+    keep.append(begun(drafter, QUESTION, [10, 20]))
+    assert drafted(drafter, own) == (20,)
+
+
+def test_a_fork_drafts_for_nobody_and_a_dropped_answer_is_forgotten():
+    drafter = MemoryDrafter()
+    own = begun(drafter, QUESTION, [10])
+    (fork,) = drafter.fork([own])
+    drafter.commit([fork], [VerifyOutput((), (11, 12))])
+    assert drafted(drafter, own) == ()
+    drafter.commit([own], [VerifyOutput((), (11, 12, 13))])
+    assert drafted(drafter, fork) == ()  # nor does its original for it
+    own = begun(drafter, Request("Which way?"), [10])
+    dropped = begun(drafter, Request("Which way?"), [10, 13])
+    assert drafted(drafter, own) == (13,)
+    del dropped
+    assert drafted(drafter, own) == ()
+
+
+def test_what_most_running_answers_say_is_drafted_first():
+    """Two of three go on with 7: SRT's share of the continuations that were counted."""
+    drafter = MemoryDrafter()
+    others = [begun(drafter, QUESTION, [1, 2, 3, last]) for last in (7, 8, 7)]
+    own = begun(drafter, QUESTION, [1, 2, 3])
+    draft = drafter.propose([own], [Budget(2)])[0]
+    assert draft.tree.tokens == (7, 8)
+    assert draft.path_probs[0] > 0.6 > draft.path_probs[1] > 0.3
+    assert len(others) == 3

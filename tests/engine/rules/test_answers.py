@@ -48,6 +48,8 @@ def test_an_answer_names_its_lossless_rule(target, stranger, rule, request_, spe
         ("typical:eps=0", WARM, "typical:eps=0.0,delta=0.3"),
         ("fuzzy:threshold=0.69", WARM, "fuzzy:threshold=0.69"),
         ("ensemble:w=0.01", WARM, "ensemble:w=0.01"),
+        ("ears:tolerance=1", WARM, "ears:tolerance=1.0"),
+        ("judi:threshold=9,confidence=1", WARM, "judi:threshold=9.0,confidence=1.0"),
     ],
 )
 def test_an_answer_names_its_lossy_rule_which_keeps_what_an_exact_one_would_not(target, stranger, rule, request_, spec):

@@ -1,7 +1,9 @@
 """The drafter `memory`: trees retrieved from what the target has already answered.
 
 It weighs, in this order, this answer so far, answers about the same clip, to the same question, and all others. It
-needs no model and no training, costs well under a millisecond a round, and improves with every answer.
+needs no model and no training, costs well under a millisecond a round, and improves with every answer. Where the same
+is asked several times at once, as in the rollouts of reinforcement learning, the answers draft for each other while
+they are being written (SRT: Chang et al. 2026).
 """
 
 import hashlib
@@ -10,7 +12,9 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.memory.append_log import AppendLog
@@ -104,11 +108,12 @@ class Datastores:
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer: its namespace, its scope, and its tokens after START."""
+    """One answer: its namespace, its scope, its tokens after START, and a number that only its forks share."""
 
     namespace: str | None
     scope: Scope
     written: list[int]
+    number: int
 
 
 class MemoryDrafter(PerRequestDrafter[MemoryState]):
@@ -122,20 +127,30 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
 
     def __init__(self, datastores: Datastores | None = None) -> None:
         self.datastores = datastores or Datastores()
+        self._running = WeakValueDictionary[int, MemoryState]()  # by their numbers, in which order they began
+        self._numbers = count()
 
     def end(self, states: Sequence[MemoryState]) -> None:
         for state in states:
+            self._running.pop(state.number, None)
             if state.namespace is not None and len(state.written) > 1:
                 self.datastores.add(state.namespace, state.scope, state.written[1:])
 
     def _begin(self, request: Request) -> MemoryState:
-        return MemoryState(request.namespace, scope_of(request), [START])
+        state = MemoryState(request.namespace, scope_of(request), [START], next(self._numbers))
+        self._running[state.number] = state
+        return state
 
     def _propose(self, state: MemoryState, budget: Budget) -> Draft:
         if state.namespace is None:
             return Draft(DraftTree.empty())
         store = self.datastores.store(state.namespace)
-        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence)
+        running = [
+            other.written
+            for other in list(self._running.values())
+            if other.number != state.number and (other.namespace, other.scope) == (state.namespace, state.scope)
+        ]
+        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence, running)
         show(draft.tree.main_path_tokens, budget)
         return draft
 

@@ -1,4 +1,4 @@
-"""Retrieval: a draft tree from weighted n-gram matches in earlier answers and in this one.
+"""Retrieval: a draft tree from weighted n-gram matches in earlier answers, in running ones, and in this one.
 
 Every position whose context resembles the current one is a *match*: it predicts that the text goes on as it did there.
 A match's weight falls with every preceding token that differs from ours, the more the nearer that token stands, with
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from crossdraft.drafters.memory.datastore import Datastore, Scope
+from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 
@@ -29,6 +29,7 @@ GAPS = 2  # as many of the last tokens may be replaced ones
 PER_CHAIN, MOST = 16, 64  # matches taken from one chain, and of all chains
 NEWEST = 100  # positions that count whatever stands in front of them: what is being talked about
 RECENT, OWN_MOST = 256, 16  # of this answer: tokens that are searched, and most matches
+RUNNING = 16  # answers being written that are searched as well
 LIKE = 0.006  # ... and their least likeness: where the last token alone differs it is e^-5 = 0.0067
 DEEPEST = 48  # levels of a tree
 FAINT = 1e-6  # least path probability of a node
@@ -43,11 +44,19 @@ Match = tuple[float, int]  # weight, row of what it predicts
 Matches = list[Match]  # heaviest first
 
 
-def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int, faintest: float = FAINT) -> Draft:
+def retrieve(
+    store: Datastore,
+    scope: Scope,
+    context: Sequence[int],
+    nodes: int,
+    faintest: float = FAINT,
+    running: Sequence[Sequence[int]] = (),
+) -> Draft:
     """The likeliest `nodes` nodes after `context`, which begins with START.
 
     Args:
         faintest: least path probability of a node.
+        running: answers in the same scope that are being written, as `context` is.
     """
     positions, trust = find_matches(store, scope, context)
     weights = match_weights(store, positions, trust, context, scope.question)
@@ -56,8 +65,10 @@ def retrieve(store: Datastore, scope: Scope, context: Sequence[int], nodes: int,
         positions, weights = positions[best], weights[best]
     depth = min(nodes, DEEPEST)
     own, own_weights = own_matches(context, depth)
-    predicted = np.concatenate([own, store.around(positions, 0, depth)])
-    return tree_from_matches(predicted, np.concatenate([own_weights, weights]), nodes, max(FAINT, faintest))
+    others, other_weights = running_matches(running, context, depth)
+    predicted = np.concatenate([own, others, store.around(positions, 0, depth)])
+    every = np.concatenate([own_weights, other_weights, weights])
+    return tree_from_matches(predicted, every, nodes, max(FAINT, faintest))
 
 
 def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -65,14 +76,36 @@ def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], 
 
     After the last token a continuation repeats from its own position: what was repeated may be so again.
     """
-    recent = np.array(context[-RECENT:], np.int32)
-    known = recent[-CONTEXT:]
+    recent, positions, weights = similar_positions(context, context)
+    onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
+    return recent[onwards], weights * OWN
+
+
+def running_matches(
+    answers: Sequence[Sequence[int]], context: Sequence[int], depth: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """[M, depth] continuations in answers that are being written, as far as they go, and their [M] weights."""
+    found: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
+    for answer in answers[-RUNNING:]:
+        recent, positions, weights = similar_positions(answer, context)
+        padded = np.concatenate([recent, np.full(depth, START, np.int32)])
+        found.append((padded[positions[:, None] + np.arange(depth)], weights))
+    if not found:
+        return np.empty((0, depth), np.int32), np.empty(0)
+    predicted, weights = zip(*found, strict=True)
+    return np.concatenate(predicted), np.concatenate(weights)
+
+
+def similar_positions(
+    answer: Sequence[int], context: Sequence[int]
+) -> tuple[NDArray[np.int32], NDArray[np.intp], NDArray[np.float64]]:
+    """An answer's last tokens, positions among them in front of which it is like the end of `context`, and weights."""
+    recent, known = np.array(answer[-RECENT:], np.int32), np.array(context[-CONTEXT:], np.int32)
     padded = np.concatenate([np.full(len(known), NO_TOKEN, np.int32), recent])
-    before = sliding_window_view(padded, len(known))[1:-1]  # [position - 1]; the last one would be where we are
+    before = sliding_window_view(padded, len(known))[1:-1]  # [position - 1]; nothing follows the last token
     weights: NDArray[np.float64] = np.exp(-((before != known) @ MISMATCH[-len(known) :]))
     positions = 1 + np.flatnonzero(weights >= LIKE)[-OWN_MOST:]
-    onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
-    return recent[onwards], weights[positions - 1] * OWN
+    return recent, positions, weights[positions - 1]
 
 
 def find_matches(

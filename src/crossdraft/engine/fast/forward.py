@@ -197,9 +197,10 @@ class FastDecoder:
         mixed: list[Tensor] = []
         for (part, store, turn, bias), *projected in zip(parts, *made, strict=True):
             query, key, value = (split_heads(part.padded(one), attention.head_dim) for one in projected)
-            keys, values = store.update(rotate(key, *turn), value)
+            keys, values = store.update(self._key(attention, key, turn), value)
             first = bias is None and query.shape[2] > 1
-            found = attend(rotate(query, *turn), keys, values, bias, causal=first, scale=attention.scaling)
+            query = self._query(attention, query, turn)
+            found = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
             mixed.append(part.packed(found.transpose(1, 2).flatten(2)))
         poll()
         flat = flat + attention.o_proj(torch.cat(mixed, 1))
@@ -232,10 +233,15 @@ class FastDecoder:
         bias: Tensor | None,
     ) -> Tensor:
         """A layer from its projected queries on; keys and values are `kept` of all tokens so far."""
-        attention, mlp = layer.self_attn, layer.mlp
-        query = rotate(split_heads(projected, attention.head_dim), *turn)
+        attention = layer.self_attn
+        query = self._query(attention, split_heads(projected, attention.head_dim), turn)
         first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
         mixed = attend(query, *kept, bias, causal=first, scale=attention.scaling)
+        return self._after_attention(layer, stream, mixed)
+
+    def _after_attention(self, layer: Any, stream: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's output, of its input [B, n, h] and what its heads mixed [B, H, n, d]."""
+        attention, mlp = layer.self_attn, layer.mlp
         poll()
         stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         normed = rms_norm(layer.post_attention_layernorm, stream)
@@ -247,8 +253,16 @@ class FastDecoder:
         self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values after those that are there; returns all of them."""
-        key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), *turn)
+        key = self._key(attention, split_heads(attention.k_proj(normed), attention.head_dim), turn)
         return store.update(key, split_heads(attention.v_proj(normed), attention.head_dim))
+
+    def _query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, H, n, d] what a layer's scores are made of, beside `_key`."""
+        return rotate(query, *turn)
+
+    def _key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, G, n, d] what is kept of a token's key."""
+        return rotate(key, *turn)
 
 
 def find_lean(model: PreTrainedModel) -> FastDecoder | None:

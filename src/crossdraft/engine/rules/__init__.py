@@ -11,8 +11,11 @@ from types import MappingProxyType
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import block, greedy, speculative
+from crossdraft.engine.rules.ears import Ears
+from crossdraft.engine.rules.easd import Easd
 from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy
+from crossdraft.engine.rules.judi import Judi
 from crossdraft.engine.rules.relaxed import Relaxed
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
@@ -41,6 +44,18 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "ensemble", lossless=False, greedy=False, verify=Ensemble(), takes="a sampled draft",
                 paper="DIVERSE; `assistant_ensemble_weight` in `transformers`",
+            ),
+            Rule(
+                "ears", lossless=False, greedy=False, verify=Ears(),
+                paper="efficient adaptive rejection sampling, Sun et al. 2025",
+            ),
+            Rule(
+                "easd", lossless=False, greedy=False, verify=Easd(), takes="a sampled draft",
+                paper="entropy-aware speculative decoding, Su et al. 2025",
+            ),
+            Rule(
+                "judi", lossless=False, greedy=False, verify=Judi(), takes="a sampled draft",
+                paper="JuDi, Sun et al. 2026, after judge decoding, Bachmann et al. 2025",
             ),
             Rule(
                 "relaxed", lossless=False, greedy=True, verify=Relaxed(),

@@ -39,7 +39,7 @@ def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Accept
 
 
 def try_children(
-    tree: DraftTree, parent: int, p: Tensor, chance: Chance, ratios: Sequence[float] | None = None
+    tree: DraftTree, parent: int, p: Tensor, chance: Chance, ratios: Sequence[float] | None = None, added: float = 0.0
 ) -> tuple[int, Tensor]:
     """Multi-round rejection of a node's children: the first accepted one (`ROOT` if none), and what p [V] has become.
 
@@ -48,7 +48,13 @@ def try_children(
     Waiting for an answer of the device costs more than computing it. So p(x) / q(x) of an eldest child may be known
     (`ratios`, see `acceptance_ratios`); once that is refused, those of all the others are asked for together, each as
     if those before it had been refused.
+
+    What is `added` to the ratio of a token that the target gives any chance makes the rule lossy; see `ears`.
     """
+
+    def passes(ratio: float) -> bool:
+        return chance.happens(ratio + added if ratio > 0 else ratio)
+
     first: dict[int, int] = {}
     for child in tree.children(parent):
         first.setdefault(tree.tokens[child], child)
@@ -57,14 +63,14 @@ def try_children(
         q = draft_probs(tree, child, refused, p)
         if refused:
             asked.append(p[token] / q[token])
-        elif chance.happens(ratios[child] if ratios is not None else (p[token] / q[token]).item()):
+        elif passes(ratios[child] if ratios is not None else (p[token] / q[token]).item()):
             return child, p
         p = residual(p, q)
         refused.append(token)
         before.append(p)
     found = torch.stack(asked).tolist() if asked else []
     for child, left, ratio in zip(list(first.values())[1:], before[1:], found, strict=False):
-        if chance.happens(ratio):
+        if passes(ratio):
             return child, left
     return ROOT, p
 

@@ -1,0 +1,98 @@
+"""Targets that read fewer visual tokens. LOSSY: the target itself changes, and so do its answers.
+
+What is drafted for such a target is verified by it: drafting is lossless with respect to the compressed target, never
+to the one that it was made of. These are baselines (compression without drafting, and with it), not ways to draft.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from crossdraft.checks import did_you_mean, text
+from crossdraft.compression.fastv import FastVSettings, FastVTarget
+from crossdraft.compression.pool import PooledTarget, PoolSettings
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Prompt, Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import parse, read_settings
+
+COMPRESSION = "compression"
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way to compress what a target sees.
+
+    Args:
+        name: what a spec calls it.
+        summary: one line for the table.
+        paper: where it comes from.
+        settings: a frozen dataclass of what may be set.
+        make: the compressed target, of the target and the settings.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    settings: type[Any]
+    make: Callable[[Target, Any], Target]
+
+
+COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Compression(
+                "fastv",
+                "after some layers, the visual tokens that the prompt's last token attends to least are dropped",
+                "FastV, Chen et al. 2024", FastVSettings, FastVTarget,
+            ),
+            Compression(
+                "pool",
+                "a frame's patches are downsampled before the language model (TokenPacker's queries, without its "
+                "trained attention to the patches)",
+                "after TokenPacker, Li et al. 2024", PoolSettings, PooledTarget,
+            ),
+        )
+    }
+)  # fmt: skip
+
+
+def settings_of(spec: str) -> tuple[Compression, Any]:
+    """A compression and its settings, of a spec such as `fastv:keep=0.5`.
+
+    Raises:
+        CrossdraftError: no compression or setting has the name, or a value is out of range.
+    """
+    read = parse(text("compression", spec, "fastv:keep=0.5"), COMPRESSION)
+    if read.name not in COMPRESSIONS:
+        raise CrossdraftError(
+            f"There is no compression '{read.name}'{did_you_mean(read.name, COMPRESSIONS)}; choose one of: "
+            f"{', '.join(COMPRESSIONS)}."
+        )
+    if read.parts or read.runs_in is not None:
+        raise CrossdraftError(f"The compression '{spec}' takes settings alone, such as fastv:keep=0.5.")
+    found = COMPRESSIONS[read.name]
+    return found, read_settings(found.settings, read, COMPRESSION)
+
+
+def compressed(target: Target, spec: str) -> Target:
+    """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
+
+    Each of its answers says so in its notes.
+
+    Raises:
+        CrossdraftError: as `settings_of`, or the model is none that can be compressed so.
+    """
+    found, settings = settings_of(spec)
+    made = found.make(target, settings)
+    made.prepare = partial(_prepare_noted, made.prepare, f"Lossy: the target reads its clip compressed ({spec}).")
+    return made
+
+
+def _prepare_noted(prepare: Callable[[Request], Prompt], note: str, request: Request) -> Prompt:
+    """A prompt with one more note."""
+    prompt = prepare(request)
+    return replace(prompt, notes=(*prompt.notes, note))

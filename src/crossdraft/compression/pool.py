@@ -1,0 +1,128 @@
+"""Pooled frames: each frame's grid of patches is downsampled before the language model. LOSSY.
+
+It is where TokenPacker (Li et al. 2024) makes its queries: the grid interpolated to a fraction of its side, bilinearly;
+with an even side and a factor of 2, means of two by two patches. TokenPacker then has each query attend to the patches
+that it stands for, by weights that are trained with the model. These are not here: this needs no training, and shows
+what the number of tokens alone costs. A class token stays as it is. Positions count on over what is left.
+"""
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Encoded, Prompt, Target, visual_rows
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Limit, check_settings
+
+FACTOR = Limit("a whole number of 2 or more", lambda value: value >= 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """How much is kept.
+
+    Args:
+        factor: of a frame's side.
+
+    Raises:
+        CrossdraftError: a factor that leaves everything.
+    """
+
+    factor: Annotated[int, FACTOR] = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, "pool", "compression")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGrid:
+    """A frame's tokens: perhaps a class token, then `side` x `side` patches."""
+
+    side: int
+    class_token: bool
+
+    @property
+    def tokens(self) -> int:
+        """Of a frame."""
+        return self.side**2 + self.class_token
+
+    def pooled(self, factor: int) -> "FrameGrid":
+        """The grid after pooling."""
+        return FrameGrid(self.side // factor, self.class_token)
+
+    def pool(self, rows: Tensor, factor: int) -> Tensor:
+        """[F * tokens, E] features of frames -> those of the pooled grid.
+
+        >>> FrameGrid(2, True).pool(torch.tensor([[9.0], [1], [2], [3], [6]]), 2).flatten().tolist()
+        [9.0, 3.0]
+        """
+        first = int(self.class_token)
+        frames = rows.reshape(-1, self.tokens, rows.shape[-1])
+        grid = frames[:, first:].transpose(1, 2).unflatten(2, (self.side, self.side))
+        side = self.side // factor
+        small = F.interpolate(grid.float(), size=(side, side), mode="bilinear").to(rows.dtype)
+        return torch.cat((frames[:, :first], small.flatten(2).transpose(1, 2)), 1).flatten(0, 1)
+
+
+class PooledTarget(Target):
+    """A target that sees each frame smaller.
+
+    Raises:
+        CrossdraftError: its clips are not encoded beforehand as frames of one grid of patches.
+    """
+
+    def __init__(self, target: Target, settings: PoolSettings) -> None:
+        super().__init__(
+            target.model, self._prepare_pooled, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+        )
+        self.factor = settings.factor
+        self._whole = target
+        vision: Any = getattr(self.model.config, "vision_config", None)
+        size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
+        if not self.traits.takes_encoded or self.traits.mrope or not (isinstance(size, int) and isinstance(patch, int)):
+            raise CrossdraftError(
+                f"Frames of {type(self.model).__name__} are no grid of patches of one size; choose another compression."
+            )
+        self.side = size // patch
+        if self.side < self.factor:
+            raise CrossdraftError(f"A frame has {self.side} x {self.side} patches; pool by a factor of at most that.")
+
+    def _prepare_pooled(self, request: Request) -> Prompt:
+        """The prompt with as many placeholders as features are left of each clip."""
+        prompt = self._whole.prepare(request)
+        visual = torch.isin(prompt.input_ids, torch.tensor(sorted(self.traits.visual_ids)).to(prompt.input_ids))
+        count = int(visual.sum())
+        if not count:
+            return prompt
+        if len(prompt.items) > 1:
+            raise CrossdraftError("A pooled target reads one clip or image a request; ask about one.")
+        grid = self._grid(count)
+        left = count // grid.tokens * grid.pooled(self.factor).tokens
+        kept = ~visual
+        kept[visual.nonzero().flatten()[:left]] = True
+        return replace(prompt, input_ids=prompt.input_ids[kept], items=())
+
+    def _grid(self, tokens: int) -> FrameGrid:
+        """The grid of frames that have so many tokens together."""
+        for class_token in (True, False):
+            if tokens % (grid := FrameGrid(self.side, class_token)).tokens == 0:
+                return grid
+        raise CrossdraftError(
+            f"{tokens} visual tokens are no frames of {self.side} x {self.side} patches; choose another compression."
+        )
+
+    @torch.inference_mode()
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The visual features, pooled."""
+        return {kind: self._pooled(features) for kind, features in super().encode(prompt).items()}
+
+    def _pooled(self, features: Any) -> object:
+        rows = visual_rows(features)
+        pooled = copy.copy(features)
+        pooled.pooler_output = self._grid(len(rows)).pool(rows, self.factor)
+        return pooled
