@@ -1,6 +1,9 @@
 """Packed linear layers: the same products, and the same bits for a row whatever the other rows are."""
 
 import copy
+import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -10,10 +13,25 @@ from hypothesis import strategies as st
 from torch import nn
 
 from crossdraft.engine.fast import packed_linear
-from crossdraft.engine.fast.packed_linear import DTYPES, PrepackedLinear, prepack, usual_rows
+from crossdraft.engine.fast.packed_linear import CAPACITIES, DTYPES, PrepackedLinear, prepack, usual_rows
 from crossdraft.errors import CrossdraftError
 
 ROWS = (1, 2, 3, 8, 16, 17, 33)
+# Products of 400 shapes; prints the process's memory after 200 of them, and after all.
+MANY_SHAPES = """
+import torch
+from crossdraft.engine.fast.heap import resident, trim
+from crossdraft.engine.fast.packed_linear import prepack
+
+layers = torch.nn.ModuleList(torch.nn.Linear(width, 16) for width in range(64, 464))
+prepack(layers)
+for number, layer in enumerate(layers, 1):
+    with torch.inference_mode():
+        layer(torch.ones(3, layer.in_features))
+    if number in (200, 400):
+        trim()
+        print(resident())
+"""
 
 
 class Block(nn.Module):
@@ -120,7 +138,7 @@ def test_numbers_of_rows_that_there_were_serve_those_a_little_smaller(counts):
 
 @torch.inference_mode()
 def test_a_product_has_kernels_for_few_numbers_of_rows(block, monkeypatch):
-    """Each is half a megabyte that stays, so lengths that come later use what is there."""
+    """Each takes half a megabyte, so lengths that come later use what is there."""
     prepack(block)
     made: set[int] = set()
     product = packed_linear._linear
@@ -130,3 +148,27 @@ def test_a_product_has_kernels_for_few_numbers_of_rows(block, monkeypatch):
     for count in range(512, 256, -1):
         assert torch.equal(block(rows[:count]), whole[:count])
     assert len(made) <= 8
+
+
+def test_what_is_kept_of_products_is_bounded(block, monkeypatch):
+    for name in CAPACITIES:
+        monkeypatch.setenv(name, "")  # so that what `prepack` sets is taken back
+        monkeypatch.delenv(name)
+    prepack(block)
+    assert {name: os.environ[name] for name in CAPACITIES} == {name: str(most) for name, most in CAPACITIES.items()}
+
+
+def test_what_the_environment_says_is_kept_stays(block, monkeypatch):
+    for name in CAPACITIES:
+        monkeypatch.setenv(name, "7")
+    prepack(block)
+    assert [os.environ[name] for name in CAPACITIES] == ["7", "7"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_memory_stays_what_it_is_where_products_are_of_many_shapes():
+    """In a process of its own: the environment is asked once. They would keep 110 MiB more."""
+    environment = {name: value for name, value in os.environ.items() if name not in CAPACITIES}
+    found = subprocess.run([sys.executable, "-c", MANY_SHAPES], stdout=-1, text=True, check=True, env=environment)
+    half, whole = map(int, found.stdout.split())
+    assert whole - half < 16 << 20

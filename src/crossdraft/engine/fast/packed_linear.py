@@ -11,6 +11,7 @@ A packed model is for inference where it stands. It can be saved, but not moved,
 """
 
 import math
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
@@ -25,6 +26,9 @@ from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
+PRIMITIVES = 192  # that oneDNN keeps in a process, some 100 MiB: most that recur while requests of all lengths come
+DESCRIPTORS = 8  # that PyTorch keeps besides, in each thread; oneDNN knows those of the primitives that it keeps
+CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # in the environment
 DTYPES = (torch.float32, torch.bfloat16)
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
@@ -39,10 +43,11 @@ _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int fea
 def usual_rows(count: int, known: Sequence[int] = ()) -> int:
     """The next larger number of rows for which there are kernels, or will be.
 
-    oneDNN makes a primitive for each number of rows that a product of some shape ever has (and, it seems, for each
-    number of threads) and keeps it: half a megabyte, and as long to make as the product of twenty rows.
-    So that not every length of a draft or a prompt has its own, numbers above 8 are rounded up: to multiples of 2,
-    above 16 of 4, above 32 of 8, above 64 of 16; or to one that there was before, if that is at most an eighth more.
+    oneDNN makes a primitive for each number of rows that a product of some shape ever has, and for each number of
+    threads, and keeps it (`bound_kernels` says how many): half a megabyte, nearly all of it tables that describe
+    kernels, and as long to make as the product of twenty rows. So that not every length of a draft or a prompt has its
+    own, numbers above 8 are rounded up: to multiples of 2, above 16 of 4, above 32 of 8, above 64 of 16; or to one
+    that there was before, if that is at most an eighth more.
     What a row yields does not depend on the others.
 
     Args:
@@ -59,6 +64,17 @@ def usual_rows(count: int, known: Sequence[int] = ()) -> int:
         return known[at]
     step = min(16, 1 << max(0, (count - 1).bit_length() - 3))
     return -(-count // step) * step
+
+
+def bound_kernels() -> None:
+    """Bound what oneDNN and PyTorch keep of products, where the environment does not: they would keep 1,024 each.
+
+    A primitive takes half a megabyte, and PyTorch keeps its descriptor, half of that, in each thread that ever used it,
+    also when oneDNN has dropped the primitive. Both ask the environment when the first product is made, and not again.
+    What was not used for the longest time is made anew when it is wanted.
+    """
+    for name, capacity in CAPACITIES.items():
+        os.environ.setdefault(name, str(capacity))
 
 
 class _Product:
@@ -197,6 +213,7 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
     """
     if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
+    bound_kernels()
     count, heap = 0, HeapTrimmer()
     # A list of all modules would keep the plain layers, and so their weights, to the end.
     for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
