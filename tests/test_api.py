@@ -219,3 +219,11 @@ def test_the_drafter_that_is_taken_by_default_fits_any_target(pair, request_, al
     with cd.Engine.load(str(pair.target)) as engine:
         answer = engine.generate(request_)
     assert (answer.tokens, answer.notes) == (alone.tokens, ())
+
+
+@pytest.mark.parametrize(("cores", "complaint"), [((), "cores is empty"), ((99999,), "cores names core 99999")])
+def test_cores_that_are_not_there_are_refused(cores, complaint, pair, request_):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        with pytest.raises(cd.CrossdraftError, match=complaint):
+            engine.alone(request_, cores)
+        assert engine.alone(request_).tokens

@@ -289,12 +289,14 @@ def test_who_cannot_tell_images_from_clips_says_so(kind, family):
     ("messages", "complaint"),
     [
         ("What?", "messages is a str"),
-        ([], "messages is a list"),
+        ([], "messages is empty"),
         ([{"role": "tool", "content": "x"}], r"messages\[0\] has the role 'tool'"),
         ([{"role": "user"}], "a NoneType"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "end with the user's"),
         ([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}], "only the first one"),
         ([{"role": "system", "content": [image(IMAGE)]}, {"role": "user", "content": "y"}], "shows something"),
+        ([user()], "The last message is empty; ask a question in it"),
+        ([{"role": "user", "content": " "}], "The last message is empty; ask a question in it"),
         ([user({"type": "audio", "audio": "a.wav"})], "no known kind"),
         ([user({"type": "video"})], "without what it names"),
     ],
@@ -310,6 +312,7 @@ def test_messages_stand_alone_and_may_be_of_openais_shape():
     request = cd.Request(messages=[user({"type": "image_url", "image_url": {"url": "a.png"}}, text("What?"))])
     assert ([(part.kind, part.value) for part in request.visuals], request.question) == ([("image", "a.png")], "What?")
     assert cd.Request(messages=request.messages) == request
+    assert cd.Request(messages=[user({"type": "video", "video": CLIP})]).without_pixels().visuals == ()
 
 
 def test_a_drafter_in_another_process_is_sent_words_and_paths_alone():

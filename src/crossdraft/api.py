@@ -22,9 +22,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
+from crossdraft.checks import core_numbers
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.pass_times import learn_pass_times
@@ -291,7 +293,11 @@ class Engine:
         Args:
             request: what to answer.
             cores: CPU cores to use; `None` = the target's own.
+
+        Raises:
+            CrossdraftError: what is wrong with the request, or with the engine, or a core is not there.
         """
+        cores = core_numbers("cores", cores, available_cores(), none="the target's own")
         interrupted = threading.Event()
 
         def answer() -> Answer:

@@ -45,13 +45,17 @@ def read_messages(given: object) -> tuple[Message, ...]:
         CrossdraftError: they have another shape, or the last one is not the user's.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
-        raise CrossdraftError(f"messages is a {type(given).__name__}; {SHAPE}, one for each message, in a list.")
+        shown = "empty" if given == [] else f"a {type(given).__name__}"
+        raise CrossdraftError(f"messages is {shown}; {SHAPE}, one for each message, in a list.")
     found = tuple(_message(one, number) for number, one in enumerate(given))
     late = next((number for number, one in enumerate(found) if number and one.role == "system"), None)
     if late is not None:
         raise CrossdraftError(f"messages[{late}] is of the system; only the first one can be.")
     if found[-1].role != "user":
         raise CrossdraftError(f"The last message is of the {found[-1].role}; end with the user's, which is answered.")
+    said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts)
+    if not said and not isinstance(given[-1], Message):  # one that was read already may have lost its pixels
+        raise CrossdraftError("The last message is empty; ask a question in it.")
     return found
 
 

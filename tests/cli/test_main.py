@@ -2,7 +2,9 @@
 
 import io
 import re
+import signal
 import sys
+import time
 
 import pytest
 import typer
@@ -122,3 +124,21 @@ def test_ctrl_c_leaves_with_130_and_the_cursor_visible(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     assert run(raising(KeyboardInterrupt()), []) == 130
     assert terminal.getvalue().endswith(SHOW_CURSOR)
+
+
+def test_ctrl_c_during_an_import_counts_when_it_is_over(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nDONE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = typer.Typer()
+
+    @program.command()
+    def command() -> None:
+        import slow_to_import  # type: ignore[import-not-found]
+
+        assert slow_to_import.DONE
+        time.sleep(10)
+        pytest.fail("the interrupt was lost")
+
+    monkeypatch.setattr("crossdraft.cli.main.app", program)
+    assert main([]) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from transformers.utils import logging
 
 from crossdraft.api import Options, decided
 from crossdraft.cli.options import PairOptions
@@ -45,8 +46,11 @@ def test_the_default_drafter_fits_target_and_files(capsys):
 
 @pytest.mark.parametrize("drafter", ["event", "glance", "union:event_medusa,memory"])
 def test_a_drafter_that_reads_events_needs_some(drafter):
+    """In one sentence: `transformers` gives no advice beside it."""
+    logging.set_verbosity_warning()
     with pytest.raises(CrossdraftError, match="--events"):
         with_drafter(PairOptions(drafter=drafter), events=False)
+    assert logging.get_verbosity() == logging.ERROR
 
 
 def test_without_a_drafter_the_target_has_all_cores():

@@ -58,6 +58,13 @@ def test_a_refusal_is_one_sentence_and_no_warning(pair, clip, drafter, caplog):
     assert [record.getMessage() for record in caplog.records] == []
 
 
+def test_too_many_clips_that_are_known_are_refused_as_what_they_are(pair, clip):
+    with cd.Engine.load(str(pair.target), None, cd.Options(device="cpu")) as engine:
+        engine.generate(cd.Request("What?", clip.video, max_new_tokens=1))
+        with pytest.raises(CrossdraftError, match="ask a shorter question, or show fewer clips, images or frames"):
+            engine.generate(cd.Request("What?", [clip.video] * 60, max_new_tokens=1))
+
+
 def test_half_a_surrogate_pair_is_refused_in_one_sentence():
     with pytest.raises(CrossdraftError, match=r"half a surrogate pair, '\\ud800', at character 3"):
         cd.Request("hi \ud800 there")

@@ -5,9 +5,14 @@ Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 
 """
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from _thread import interrupt_main
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import typer
@@ -30,6 +35,7 @@ PACKAGE_OF = {
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
 
+AGAIN_S = 0.05  # after which Ctrl-C during an import is tried again
 SPIN_COUNT = "10000"  # about 0.4 ms; read when PyTorch is imported
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
@@ -77,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle threads shall leave the drafter's core to it soon: see `engine.fast.elastic`.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    return run(app, argv)
+    with _whole_imports():
+        return run(app, argv)
 
 
 def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
@@ -98,6 +105,33 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     finally:
         _show_cursor()
     return 0
+
+
+@contextmanager
+def _whole_imports() -> Iterator[None]:
+    """Ctrl-C during an import counts when the import is over: cut short, it ends in errors of others, or an abort."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # whoever calls has a handler of its own
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; later, if a module is being imported."""
+    caller = frame
+    while caller is not None:
+        if caller.f_code.co_filename.startswith("<frozen importlib"):
+            again = threading.Timer(AGAIN_S, interrupt_main)
+            again.daemon = True
+            again.start()
+            return
+        caller = caller.f_back
+    signal.default_int_handler(number, frame)
 
 
 def with_flags(sentence: str) -> str:

@@ -45,6 +45,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         return replace(pair, drafter=chosen)
     if pair.drafter == "none":
         return pair
+    hush()
     spec = read_spec(pair.drafter)
     check_spec(spec)
     ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one

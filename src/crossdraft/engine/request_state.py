@@ -149,8 +149,9 @@ class RequestState:
         prompt, self.known = known.prompt, known
         length = len(prompt)
         if length >= target.context:
+            fewer = ", or show fewer clips, images or frames" if self.request.visuals else ""
             raise CrossdraftError(
-                f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question."
+                f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question{fewer}."
             )
         wanted = self.request.max_new_tokens
         if wanted is None:

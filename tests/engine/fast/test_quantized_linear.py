@@ -48,8 +48,9 @@ def exact(bits: int) -> nn.Linear:
 @torch.inference_mode()
 def test_weights_that_fit_are_kept_exactly(bits: int) -> None:
     layer = exact(bits)
-    product = QuantizedLinear(layer, bits)(torch.eye(64, dtype=DTYPE))
-    assert torch.equal(product, layer.weight.T)
+    quantized = QuantizedLinear(layer, bits)
+    assert torch.equal(quantized(torch.eye(64, dtype=DTYPE)), layer.weight.T)
+    assert torch.equal(quantized.weight, layer.weight)
 
 
 @pytest.mark.parametrize(("bits", "error"), [(8, 0.006), (4, 0.09)])
@@ -153,6 +154,16 @@ def test_a_quantised_pair_answers_as_its_quantised_target_alone(name: str, clip:
     rows = torch.eye(128, dtype=DTYPE)
     own = plain.get_submodule(key).weight.T.float()
     assert 0 < (layers[key](rows).float() - own).norm() < 0.1 * own.norm()
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_heads_draft_for_a_quantised_target(name: str, clip: ClipPaths) -> None:
+    request = cd.Request(video=clip.video, prompt="What is ahead?", max_new_tokens=24)
+    options = cd.Options(device="cpu", quantize=name, placement="inline")
+    with cd.Engine.load("reference", "union:eagle2,glide", options) as engine:
+        answer = engine.generate(request)
+        assert answer.drafter_error is None
+        assert answer.tokens == engine.alone(request).tokens
 
 
 def test_the_command_line_and_loaded_models(

@@ -24,7 +24,9 @@ def test_gpus():
     assert read_groups("x", "cuda:0, cuda:1") == (DeviceGroup("cuda:0"), DeviceGroup("cuda:1"))
 
 
-@pytest.mark.parametrize("value", ["", "0,1", "cpu", "cpu:", "cpu:a", "cuda:0,1", "cpu:0,cuda:0", "tpu:0", "cpu:1-0"])
+@pytest.mark.parametrize(
+    "value", ["", "0,1", "cpu", "cpu:", "cpu:a", "cuda:0,1", "cpu:0,cuda:0", "tpu:0", "cpu:1-0", 5]
+)
 def test_what_is_no_list_is_refused_in_one_sentence(value):
     with pytest.raises(CrossdraftError, match=r"encode_devices is '.*'; write it as cpu:0,cpu:1 or cuda:0,cuda:1"):
         Options(encode_devices=value)

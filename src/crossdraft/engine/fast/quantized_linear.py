@@ -33,7 +33,7 @@ _int8_product, _int4_product, _int4_pack = (  # private: another PyTorch may lac
 
 
 class QuantizedLinear(nn.Module):
-    """`nn.Linear` without a copy of its plain weight.
+    """`nn.Linear` without a copy of its plain weight; `weight` makes one on demand.
 
     Args:
         linear: on the CPU, in bfloat16.
@@ -57,19 +57,27 @@ class QuantizedLinear(nn.Module):
         """Bytes of the weight."""
         return self.quantized.nbytes + self.scales.nbytes
 
+    @property
+    def weight(self) -> Tensor:
+        """[out, in] as the products see it, a copy."""
+        return self._product(torch.eye(self.in_features, dtype=DTYPE)).T.contiguous()
+
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        flat = rows.reshape(-1, self.in_features)
-        if flat.shape[0] == 0:
-            out = flat.new_empty(0, self.out_features)
-        elif self.bits == 4:
-            out = _int4_product(flat, self.quantized, GROUP, self.scales)
-        elif flat.shape[0] <= WIDE:
-            out = _int8_product(flat, self.quantized, self.scales)
-        else:  # whole numbers up to 127 are exact in bfloat16
-            out = nn.functional.linear(flat, self.quantized.to(flat.dtype)) * self.scales
+        out = self._product(rows.reshape(-1, self.in_features))
         out = out if self.bias is None else out + self.bias
         return out.view(*rows.shape[:-1], self.out_features)
+
+    def _product(self, flat: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out], without the bias."""
+        if flat.shape[0] == 0:
+            return flat.new_empty(0, self.out_features)
+        if self.bits == 4:
+            return _int4_product(flat, self.quantized, GROUP, self.scales)
+        if flat.shape[0] <= WIDE:
+            return _int8_product(flat, self.quantized, self.scales)
+        # Whole numbers up to 127 are exact in bfloat16.
+        return nn.functional.linear(flat, self.quantized.to(flat.dtype)) * self.scales
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bits={self.bits}"

@@ -1,6 +1,6 @@
 """Lists of devices and core groups, as a user writes them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crossdraft.engine.fast.cores import available_cores
@@ -42,6 +42,8 @@ def read_groups(name: str, value: str | Sequence[str]) -> tuple[DeviceGroup, ...
     Raises:
         CrossdraftError: it is no such list, mixes CPU and CUDA, or names a core twice or one that cannot be used here.
     """
+    if not isinstance(value, Iterable):
+        raise _no_list(name, value)
     words = value.split(",") if isinstance(value, str) else [word for item in value for word in str(item).split(",")]
     groups: list[tuple[str, list[str]]] = []
     for word in (word.strip() for word in words):
