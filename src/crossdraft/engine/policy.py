@@ -39,7 +39,8 @@ OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not th
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
 LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
-LENDING_GAP = 4  # periods, of as many answers, from one trial to the next
+LENDING_GAP = 8  # periods, of as many answers, from one trial to the next
+LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it has them until the first trial
 
 
 @dataclass(frozen=True)
@@ -320,8 +321,8 @@ class CostModel:
         """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial."""
         if rows < LENDING_ROWS or not self.lending_known:
             return self.lending_pays(most, rows) and not self.exploration.tries_reading
-        usual = self.lending_pays(most, rows)
-        way = self.lends.setdefault(rows.bit_length(), FasterWay(usual, trial=1, first=LENDING_GAP))
+        usual = min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
+        way = self.lends.setdefault(rows.bit_length(), FasterWay(usual, trial=1, first=LENDING_GAP, left=LENDING_GAP))
         if self.period.rows != rows:
             self.period = Period(rows)
         return way.now
