@@ -271,6 +271,14 @@ def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
     assert decoding.drafter.runner._slots == {}
 
 
+def test_a_request_that_forbids_every_token_is_refused(target):
+    every = tuple(range(target.vocab_size))
+    with pytest.raises(CrossdraftError, match=r"forbids all of the model's \d+ tokens"):
+        Decoder(target).generate([Request("x", max_new_tokens=4, sampling=Sampling(suppress_tokens=every))])
+    spared = Sampling(suppress_tokens=every[:7] + every[8:])
+    assert Decoder(target).generate([Request("x", max_new_tokens=4, sampling=spared)])[0].tokens == (7,) * 4
+
+
 @pytest.mark.parametrize("bad", [{"max_new_tokens": 0}, {"prompt": "  "}])
 def test_requests_that_ask_nothing_are_refused(bad):
     with pytest.raises(CrossdraftError):

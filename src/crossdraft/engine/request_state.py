@@ -1,6 +1,7 @@
 """RequestState: one request while it is answered, what was emitted and when it ends."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -161,6 +162,12 @@ class RequestState:
             raise CrossdraftError(
                 f"max_new_tokens is {wanted}, but after the prompt of {length} tokens the model's context has "
                 f"room for {target.context - length}; ask for at most that many."
+            )
+        forbidden = {token for token, bias in self.request.sampling.token_bias if bias == -math.inf}
+        if forbidden.issuperset(range(target.vocab_size)):
+            raise CrossdraftError(
+                f"The request forbids all of the model's {target.vocab_size} tokens; leave some out of suppress_tokens, "
+                "bad_words_ids or logit_bias."
             )
         self.notes.extend(prompt.notes)
         self.context = prompt.input_ids.tolist()
