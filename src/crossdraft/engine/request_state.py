@@ -166,8 +166,8 @@ class RequestState:
         forbidden = {token for token, bias in self.request.sampling.token_bias if bias == -math.inf}
         if forbidden.issuperset(range(target.vocab_size)):
             raise CrossdraftError(
-                f"The request forbids all of the model's {target.vocab_size} tokens; leave some out of suppress_tokens, "
-                "bad_words_ids or logit_bias."
+                f"The request forbids all of the model's {target.vocab_size} tokens; leave some out of "
+                "suppress_tokens, bad_words_ids or logit_bias."
             )
         self.notes.extend(prompt.notes)
         self.context = prompt.input_ids.tolist()
