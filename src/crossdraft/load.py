@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent / "reference"
 PIXELS = "pixel_values_videos"
-DRAFTERS = ("event", "blind")  # of the reference pair
+DRAFTERS = ("event", "blind", "foreign")  # of the reference pair
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
 
@@ -172,8 +172,8 @@ def load_drafter(
     """An EventGPT as an independent drafter.
 
     Args:
-        source: `event` or `blind` of the reference pair, or the folder of an EventGPT. If it holds a `draft_ids.json`,
-            a list of token ids, only these are drafted; see `drafters.short_head`.
+        source: `event`, `blind` or `foreign` of the reference pair, or the folder of an EventGPT. If it holds a
+            `draft_ids.json`, a list of token ids, only these are drafted; see `drafters.short_head`.
         device, packed, quantize: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
         banned: ids that must never be drafted.
@@ -283,7 +283,7 @@ def _draft_dtype(device: str | None) -> str | None:
 
 
 def event_fingerprint(source: str) -> str:
-    """Which weights an event model has: `event` or `blind` of the reference pair, or a folder; see `fingerprint`."""
+    """Which weights an event model has: `source` as in `load_drafter`; see `fingerprint`."""
     return fingerprint(_folder(source, DRAFTERS))
 
 

@@ -48,7 +48,7 @@ class Method:
         has_network: whether it runs a network of its own, which repays a core of its own.
         examples: specs of it, of which identity checks all and bench runs the first; default its name.
         weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
-        model: the model that it runs: `event`, `blind`, `text` or `target` of the pair, unless its setting says.
+        model: the model that it runs: one of the pair, `event` or `target` for example, unless its setting says.
         model_parts: modules of that which it runs; none named = all.
         network: what `crossdraft train` trains for it.
         task: what that learns from: the target's features, an event model, or rows of the target's own passes.
@@ -99,6 +99,12 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "blind", "the same without events: the ablation", "crossdraft", builders.build_event,
         settings=settings.EventSettings, trained=True, model="blind",
+    ),
+    Method(
+        "foreign",
+        "an event model trained on captions of its own wordings: what an EventGPT drafts that nobody aligned",
+        "crossdraft", builders.build_event, settings=settings.EventSettings, trained=True, senses=EVENT,
+        model="foreign",
     ),
     Method(
         "text", "a tiny text model of the reference pair, with a vocabulary of its own",

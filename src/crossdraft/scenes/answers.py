@@ -1,12 +1,14 @@
 """What to say to each kind of question: which sentences, in which order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from crossdraft.scenes import sentences as say
 from crossdraft.scenes.scene import Scene
 from crossdraft.scenes.sentences import Sentence, Style
 
 Answer = list[Sentence]
+AnswerTable = Mapping[str, Callable[[Scene, Style, str], Answer]]
+"""What to say to each kind of question about a scene, in a style, about an item."""
 
 
 def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
@@ -137,7 +139,7 @@ def _describe(scene: Scene, style: Style, item: str) -> Answer:
     return [say.road(scene, style), say.sky(scene, style), say.lead(scene, style, colour=True), last]
 
 
-ANSWERS: dict[str, Callable[[Scene, Style, str], Answer]] = {
+ANSWERS: AnswerTable = {
     "key elements": _key_elements, "layout": _layout, "ego motion": _ego_motion, "lead motion": _lead_motion,
     "watch for": _watch_for, "conditions": _conditions, "people": _people, "cyclist": _cyclist, "count": _count,
     "direction": _direction, "order": _order, "presence": _presence, "colour": _colour, "signals": _signals,

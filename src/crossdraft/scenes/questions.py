@@ -13,7 +13,7 @@ from importlib import resources
 from types import MappingProxyType
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes.answers import ANSWERS
+from crossdraft.scenes.answers import ANSWERS, AnswerTable
 from crossdraft.scenes.scene import Scene
 from crossdraft.scenes.sentences import Style, facts_of
 
@@ -89,7 +89,7 @@ def wordings(kind: str, held_out: bool = False) -> tuple[str, ...]:
     return tuple(wording.question for wording in _wordings(kind, held_out))
 
 
-def ask(scene: Scene, kind: str, wording_index: int, held_out: bool = False) -> QA:
+def ask(scene: Scene, kind: str, wording_index: int, held_out: bool = False, answers: AnswerTable = ANSWERS) -> QA:
     """Ask a question of the scene.
 
     Args:
@@ -97,6 +97,7 @@ def ask(scene: Scene, kind: str, wording_index: int, held_out: bool = False) -> 
         kind: one of `KINDS`.
         wording_index: which of `wordings(kind, held_out)`.
         held_out: take it from the wordings that no training has seen.
+        answers: in whose words to answer: `ANSWERS`, or `captions.CAPTIONS`.
 
     Returns:
         The question and its answer, both pure functions of the arguments.
@@ -108,7 +109,7 @@ def ask(scene: Scene, kind: str, wording_index: int, held_out: bool = False) -> 
     if not 0 <= wording_index < len(choices):
         raise CrossdraftError(f"{kind!r} has wordings 0..{len(choices) - 1}; there is no {wording_index}.")
     wording = choices[wording_index]
-    sentences = ANSWERS[kind](scene, wording.style, wording.item)
+    sentences = answers[kind](scene, wording.style, wording.item)
     facts = facts_of(scene, sentences, wording.item)
     return QA(kind, wording.question, " ".join(sentence.text for sentence in sentences), facts)
 

@@ -11,7 +11,7 @@ from crossdraft.scenes.scene import Scene, attributes, driver_action
 
 Style = Literal["a", "b"]
 
-_WHERE = {
+WHERE = {
     "two-lane": "on a two-lane street",
     "three-lane": "on a three-lane road",
     "crossroads": "at a crossroads",
@@ -60,7 +60,7 @@ _ACTION = {
     "standing": "standing still",
     "waving": "waving with both arms",
 }
-_SKY = {"clear": "clear", "rain": "rainy", "fog": "foggy", "snow": "snowy"}
+SKY = {"clear": "clear", "rain": "rainy", "fog": "foggy", "snow": "snowy"}
 _SKY_TAIL = {
     "clear": "we can see far ahead",
     "rain": "the road is wet",
@@ -95,14 +95,14 @@ def people_side(scene: Scene) -> str:
 
 def road(scene: Scene, style: Style) -> Sentence:
     """How we move, and on what road."""
-    we, where = f"we are {_EGO[scene.ego]}", _WHERE[scene.layout]
+    we, where = f"we are {_EGO[scene.ego]}", WHERE[scene.layout]
     text = capital(f"{we} {where}.") if style == "a" else f"Right now {we} {where}."
     return Sentence(text, ("ego", "layout"))
 
 
 def layout(scene: Scene, style: Style) -> Sentence:
     """The road and what stands beside it."""
-    where, side = _WHERE[scene.layout], f"{SIDE[scene.side]} on both sides"
+    where, side = WHERE[scene.layout], f"{SIDE[scene.side]} on both sides"
     text = f"We are {where} with {side}." if style == "a" else f"Here we are {where}, and there are {side}."
     return Sentence(f"{text} {_LAYOUT_TAIL[scene.layout]}", ("layout", "side"))
 
@@ -167,7 +167,7 @@ def signals(scene: Scene, style: Style) -> Sentence:
 
 def sky(scene: Scene, style: Style) -> Sentence:
     """Weather and time of day."""
-    when, tail = f"{_SKY[scene.weather]} {scene.time}", _SKY_TAIL[scene.weather]
+    when, tail = f"{SKY[scene.weather]} {scene.time}", _SKY_TAIL[scene.weather]
     text = (
         f"It is a {when}, and {tail}."
         if style == "a"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.scenes import QA
+from crossdraft.scenes.answers import ANSWERS, AnswerTable
 from crossdraft.train.reference.clips import ClipCache, Kind, augment_frames, clip_seed, to_pixels
 from crossdraft.train.reference.recipe import Jitter
 from crossdraft.train.reference.tokenizer import PromptCodec
@@ -68,14 +69,25 @@ def attribute_labels(clips: Sequence[int]) -> Tensor:
     return torch.tensor(rows)
 
 
-def draw_questions(split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False) -> list[QA]:
-    """`count` questions about a clip, kinds without repetition while there are enough, any wording."""
+def draw_questions(
+    split: str,
+    clip: int,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    held_out: bool = False,
+    answers: AnswerTable = ANSWERS,
+) -> list[QA]:
+    """`count` questions about a clip, any wording, kinds without repetition while there are enough.
+
+    `answers`: as in `scenes.ask`.
+    """
     scene = scenes.make_scene(clip_seed(split, clip))
     kinds = rng.permutation(np.resize(rng.permutation(scenes.KINDS), max(count, 1)))[:count]
     drawn = []
     for kind in kinds.tolist():
         wording = int(rng.integers(len(scenes.wordings(kind, held_out=held_out))))
-        drawn.append(scenes.ask(scene, kind, wording, held_out=held_out))
+        drawn.append(scenes.ask(scene, kind, wording, held_out, answers))
     return drawn
 
 

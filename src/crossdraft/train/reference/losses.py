@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from crossdraft import scenes
 from crossdraft.engine.fast.packed_linear import has_bf16
+from crossdraft.scenes.answers import ANSWERS, AnswerTable
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.reference.batches import (
     IGNORE,
@@ -143,13 +144,15 @@ def token_loss(vlm: TrainableVLM, prefix: Prefix, rows: Branches) -> tuple[Tenso
     return F.cross_entropy(logits, targets), float((logits.argmax(-1) == targets).float().mean())
 
 
-def ground_truth_qa(questions: int, seed: int) -> QASource:
-    """Ground truth: questions and answers drawn from (seed, step)."""
+def ground_truth_qa(questions: int, seed: int, answers: AnswerTable = ANSWERS) -> QASource:
+    """Ground truth: questions and answers drawn from (seed, step), in the words of `answers`."""
 
     def qa_of(step: int, clips: Sequence[int]) -> list[QAPair]:
         rng = np.random.default_rng([seed, step])
         return [
-            QAPair(qa.question, qa.answer) for clip in clips for qa in draw_questions("train", clip, questions, rng)
+            QAPair(qa.question, qa.answer)
+            for clip in clips
+            for qa in draw_questions("train", clip, questions, rng, answers=answers)
         ]
 
     return qa_of

@@ -116,6 +116,13 @@ class AnswersRecipe(Section):
     max_new_tokens: int = Field(default=112, gt=0)
 
 
+class ForeignRecipe(Section):
+    """An event model of the drafter's shape and vision encoder, trained on captions: never on answers."""
+
+    clips: int = Field(gt=0, description="training clips, of those that are rendered for the drafter")
+    train: tuple[AnswerPhase, ...] = Field(min_length=1)
+
+
 class TextDrafterRecipe(Section):
     """A text-only model with a vocabulary of its own, trained on ground truth: no pictures, no target."""
 
@@ -147,6 +154,7 @@ class ReferenceRecipe(Section):
     target: TargetRecipe
     answers: AnswersRecipe
     drafter: DrafterRecipe
+    foreign: ForeignRecipe
     text_drafter: TextDrafterRecipe
     evaluate: EvaluateRecipe
 

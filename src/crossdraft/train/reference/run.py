@@ -11,16 +11,18 @@ from transformers import PreTrainedTokenizerFast, VideoLlavaForConditionalGenera
 from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.scenes.answers import ANSWERS, AnswerTable
 from crossdraft.train.core.provenance import sha256
 from crossdraft.train.reference.answers import AnsweringModel, ClipAnswer, read_answers
 from crossdraft.train.reference.batches import draw_questions
 from crossdraft.train.reference.clips import ClipCache, clip_seed
 from crossdraft.train.reference.models import TrainableEventGPT, TrainableVideoLlava, TrainableVLM
-from crossdraft.train.reference.recipe import ReferenceRecipe, VlmRecipe
+from crossdraft.train.reference.recipe import AnswerPhase, ReferenceRecipe, VlmRecipe
 from crossdraft.train.reference.tokenizer import EVENT, VIDEO, PromptCodec, load_tokenizer
 
 MODELS = ("target", "event", "blind")
 WEIGHTS = "model.safetensors"
+SHIPPED = Path(__file__).resolve().parents[2] / "reference"
 WORDINGS = {"train_wordings": False, "held_out_wordings": True}
 """What test questions are asked in, and whether those wordings were held out of training."""
 
@@ -48,12 +50,12 @@ class ReferenceRun:
         """
         return load_tokenizer(self.out / "tokenizer", self.recipe.tokenizer.vocab_size)
 
-    def texts(self, count: int, *templates: str) -> list[str]:
+    def texts(self, count: int, *templates: str, answers: AnswerTable = ANSWERS) -> list[str]:
         """Questions and answers about the first `count` training scenes, to learn a vocabulary from."""
         texts = []
         for clip in range(count):
             rng = np.random.default_rng([self.recipe.seed, clip, 1])
-            for qa in draw_questions("train", clip, len(scenes.KINDS), rng):
+            for qa in draw_questions("train", clip, len(scenes.KINDS), rng, answers=answers):
                 texts += [template.format(question=qa.question, answer=qa.answer) for template in templates]
         return texts
 
@@ -81,8 +83,28 @@ class ReferenceRun:
         """The recipe's section of a model."""
         return self.recipe.target if name == "target" else self.recipe.drafter
 
+    def phases(self, name: str) -> tuple[AnswerPhase, ...]:
+        """How a model is trained."""
+        return self.recipe.foreign.train if name == "foreign" else self.shape(name).train
+
+    def sight(self, name: str) -> Path:
+        """Where a model's pre-trained vision encoder lies; `foreign` takes that of `event`, if need be the shipped one.
+
+        Raises:
+            CrossdraftError: its stage has not been run.
+        """
+        of = "event" if name == "foreign" else name
+        path = self.out / of / "sight.ckpt"
+        if path.exists():
+            return path
+        if name == "foreign":
+            return SHIPPED / of / WEIGHTS
+        raise CrossdraftError(f"No {path}; run the stage '{of}-sight' first.")
+
     def training_clips(self, name: str) -> int:
         """How many training clips a model learns from."""
+        if name == "foreign":
+            return self.recipe.foreign.clips
         return self.recipe.cache.train_clips if name == "target" else self.recipe.cache.event_clips
 
     def training_data(self, **more: Any) -> dict[str, Any]:
@@ -113,13 +135,13 @@ class ReferenceRun:
         placeholder, kind = (VIDEO, "rgb") if name == "target" else (EVENT, "events")
         return AnsweringModel(vlm, PromptCodec(self.tokenizer, placeholder), self.cache, kind, blank=name == "blind")
 
-    def trained(self, name: str) -> AnsweringModel:
-        """A finished model, ready to answer about cached clips.
+    def trained(self, name: str, folder: Path | None = None) -> AnsweringModel:
+        """A finished model, ready to answer about cached clips; `folder` where it is not the run's own.
 
         Raises:
             CrossdraftError: its stage has not been run.
         """
-        folder = self.model_folder(name)
+        folder = folder or self.model_folder(name)
         if name == "target":
             return self.answering(name, TrainableVideoLlava(VideoLlavaForConditionalGeneration.from_pretrained(folder)))
         return self.answering(name, TrainableEventGPT(EventGPTForConditionalGeneration.from_pretrained(folder)))

@@ -16,6 +16,7 @@ from crossdraft.scenes import DURATION_S
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_json, write_provenance
 from crossdraft.train.reference.answers import (
+    AnsweringModel,
     ClipAnswer,
     agreement,
     answer_rows,
@@ -27,17 +28,19 @@ from crossdraft.train.reference.answers import (
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.models import to_bf16
 from crossdraft.train.reference.recipe import ReferenceRecipe
-from crossdraft.train.reference.run import MODELS, WEIGHTS, WORDINGS, ReferenceRun
+from crossdraft.train.reference.run import MODELS, SHIPPED, WEIGHTS, WORDINGS, ReferenceRun
 from crossdraft.train.reference.tokenizer import PromptCodec
 from crossdraft.video.preprocess import FrameSpec
 
 EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
-SHIPPED = Path(__file__).resolve().parents[2] / "reference"
 LIMIT_MB = 40.0
+MADE_BY_THEIR_STAGE = ("text", "foreign")
+"""Models whose own stage measures them and leaves them as they ship."""
 _TITLES = {
     "target": "crossdraft reference target",
     "event": "crossdraft reference drafter",
     "blind": "crossdraft blind twin",
+    "foreign": "crossdraft foreign drafter",
 }
 _ABOUT = {
     "target": """\
@@ -52,6 +55,11 @@ The control: the event drafter's architecture, size, data, steps and seed, but i
 blank (white) event frames. As they show nothing, it went without what teaches seeing: it had no sight stage and no loss
 on attributes, and its vision encoder, never frozen, was trained with the rest. What it gets right, it gets from the
 question and the statistics of the answers.""",
+    "foreign": """\
+The stand-in for an event model that nobody trained for this target: the event drafter's architecture, size and vision
+encoder, the rest trained on *captions*, which state the same facts in other wordings and in another order ("In the
+scene, there is ..."), and never on an answer of the target's. Its answers begin otherwise, so the target refuses
+what it drafts before the target has spoken at the first token. It is what adapters are measured against.""",
 }
 _CARD = """\
 ---
@@ -84,6 +92,9 @@ It knows the synthetic road world and nothing else: on real recordings its words
 lossless drafting can be shown and measured, end to end, on any computer.
 """
 _TAU = "τ here is tokens a round, bonus included, of greedy chains of 8 and of 16 laid along the target's answers."
+_HIDDEN = """\
+Its hidden draft is its own greedy answer, written before the target has said anything. The target accepts the tokens
+that its own answer begins with, too."""
 
 
 def run_evaluate(run: ReferenceRun) -> None:
@@ -124,19 +135,19 @@ def _answers_path(run: ReferenceRun, name: str, wordings: str) -> Path:
 
 
 def run_ship(run: ReferenceRun, folder: Path = SHIPPED) -> None:
-    """Write bf16 weights, config, tokenizer, frame spec, card and provenance of all three models.
+    """Write bf16 weights, config, tokenizer, frame spec, card and provenance of all models.
 
     What was shipped before is replaced only once the new models are whole and within the limit.
 
     Raises:
-        CrossdraftError: an earlier stage is missing or saw other weights, or the three together exceed the limit.
+        CrossdraftError: an earlier stage is missing or saw other weights, or the models together exceed the limit.
     """
     figures = _figures(run)
     with temporary_folder(folder) as new:
         for name in MODELS:
             _ship_one(run, name, new / name, figures)
-        if run.model_folder("text").is_dir():
-            shutil.copytree(run.model_folder("text"), new / "text")
+        for name in MADE_BY_THEIR_STAGE:
+            shutil.copytree(run.model_folder(name), new / name)
         size = sum(path.stat().st_size for path in new.rglob("*") if path.is_file()) / 1e6
         if size > LIMIT_MB:
             raise CrossdraftError(
@@ -168,8 +179,31 @@ def answer_vocabulary(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list
 
 def _ship_one(run: ReferenceRun, name: str, folder: Path, figures: Mapping[str, Any]) -> None:
     trained = run.trained(name)
+    to_bf16(trained.vlm.model)
+    ids = None if name == "target" else answer_vocabulary(trained.codec, run.target_answers())
+    provenance = json.loads((run.model_folder(name) / "provenance.json").read_text(encoding="utf-8"))
+    write_model(run, name, trained, ids, folder, figures, provenance["figures"], provenance["data"])
+
+
+def write_model(
+    run: ReferenceRun,
+    name: str,
+    trained: AnsweringModel,
+    ids: Sequence[int] | None,
+    folder: Path,
+    figures: Mapping[str, Any],
+    training_figures: Mapping[str, Any],
+    data: Mapping[str, Any],
+) -> None:
+    """A model as it ships: weights, config, tokenizer, frame spec, card and provenance.
+
+    Args:
+        trained: the model, in bf16.
+        ids: what an event model may draft; `None` = all that it has.
+        figures: `scenes`, `questions`, `first_seed`, and the model's own under its name.
+        training_figures, data: what its provenance says of its training.
+    """
     model = trained.vlm.model
-    to_bf16(model)
     model.save_pretrained(folder)
     run.tokenizer.save_pretrained(folder)
     side, spec = run.cache.size, FrameSpec()
@@ -179,14 +213,13 @@ def _ship_one(run: ReferenceRun, name: str, folder: Path, figures: Mapping[str, 
     ).save_pretrained(folder)  # fmt: skip
     if isinstance(model, EventGPTForConditionalGeneration):
         window_us = round(DURATION_S * 1e6)  # it was trained on whole clips
-        options = ProcessorOptions(template=EVENT_PROMPT, blind=name == "blind", window_us=window_us)
+        options = ProcessorOptions(template=EVENT_PROMPT, blind=trained.blank, window_us=window_us)
         EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
-        ids = answer_vocabulary(trained.codec, run.target_answers())
-        (folder / FILE).write_text(json.dumps(ids) + "\n", encoding="utf-8")
+    if ids is not None:
+        (folder / FILE).write_text(json.dumps(list(ids)) + "\n", encoding="utf-8")
     own = {"evaluation": figures[name], "parameters": sum(p.numel() for p in model.parameters())}
-    provenance = json.loads((run.model_folder(name) / "provenance.json").read_text(encoding="utf-8"))
-    data = provenance["data"] | {"weights_sha256": sha256(folder / WEIGHTS)}
-    write_provenance(folder / "provenance.json", run.recipe, provenance["figures"] | own, data)
+    weights = {"weights_sha256": sha256(folder / WEIGHTS)}
+    write_provenance(folder / "provenance.json", run.recipe, {**training_figures, **own}, {**data, **weights})
     (folder / WEIGHTS).chmod(0o644)  # written private, meant for a package
     (folder / "README.md").write_text(card(name, run.recipe, figures, own["parameters"]), encoding="utf-8")
 
@@ -209,18 +242,22 @@ def card(name: str, recipe: ReferenceRecipe, figures: Mapping[str, Any], paramet
 
 
 def _table(own: Mapping[str, Any]) -> list[str]:
-    drafts = "tau_8" in own["train_wordings"]
+    drafts, foreign = "tau_8" in own["train_wordings"], "hidden_prefix" in own["train_wordings"]
     titles = ["facts right"]
     if drafts:
         titles += ["next token as the target's", "τ, chains of 8", "τ, chains of 16"]
+    if foreign:
+        titles += ["first token as the target's", "accepted of its hidden draft"]
     lines = [f"| questions in | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
     for key, label in (("train_wordings", "training wordings"), ("held_out_wordings", "held-out wordings")):
         row = own[key]
         cells = [f"{row['facts_right']['all']:.1%}"]
         if drafts:
             cells += [f"{row['top1']:.1%}", f"{row['tau_8']:.2f}", f"{row['tau_16']:.2f}"]
+        if foreign:
+            cells += [f"{row['first_token']:.1%}", f"{row['hidden_prefix']:.2f} tokens"]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    return [*lines, "", _TAU] if drafts else lines
+    return [*lines, "", *([_TAU] if drafts else []), *(["", _HIDDEN] if foreign else [])]
 
 
 def _kinds(own: Mapping[str, Any]) -> list[str]:
