@@ -14,7 +14,7 @@ from crossdraft.bench.specs import spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.registry import HEADS
-from crossdraft.load import REFERENCE
+from crossdraft.load import DRAFTERS, REFERENCE
 from crossdraft.methods import SHIPPED, method_in
 from crossdraft.specs import Spec
 
@@ -192,7 +192,7 @@ def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]
 
 def _source(name: str) -> Path:
     """The folder of a model: of the reference pair by its name, else itself."""
-    shipped = {"reference": "target", "event": "event", "blind": "blind", "text": "text"}
+    shipped = {"reference": "target"} | {own: own for own in (*DRAFTERS, "text")}
     return REFERENCE / shipped[name] if name in shipped else Path(name)
 
 

@@ -140,7 +140,7 @@ def _sky(scene: Scene, style: Style) -> Sentence:
     return Sentence(text if style == "a" else f"{tail} in the {sky} {scene.time}", ("weather", "time"))
 
 
-def _beside(scene: Scene, style: Style) -> Sentence:
+def _roadside(scene: Scene, style: Style) -> Sentence:
     side = say.SIDE[scene.side]
     return Sentence(f"there are {side} near the road" if style == "a" else f"{side} are near the road", ("side",))
 
@@ -260,7 +260,7 @@ CAPTIONS: AnswerTable = {
     "ego motion": _of(_lead, _layout, _ego),
     "lead motion": _of(_driver, _road, _lead, _lead_gap),
     "watch for": _of(_driver, _lead, _cyclist, _people),
-    "conditions": _of(_beside, _road, _sky),
+    "conditions": _of(_roadside, _road, _sky),
     "people": _people_kind,
     "cyclist": _of(_ego, _people, _cyclist),
     "count": _count,

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
@@ -16,17 +18,20 @@ from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.train.heads.run import head_card
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.run import MODELS
-from crossdraft.train.reference.ship import LIMIT_MB, SHIPPED, card
+from crossdraft.train.reference.run import MODELS, SHIPPED
+from crossdraft.train.reference.ship import LIMIT_MB, MADE_BY_THEIR_STAGE, card
 from crossdraft.train.reference.tokenizer import SPECIALS
 
 
 def test_all_fit_the_limit() -> None:
-    files = [path for name in (*MODELS, "text") for path in (SHIPPED / name).rglob("*")]
+    files = [path for name in (*MODELS, *MADE_BY_THEIR_STAGE) for path in (SHIPPED / name).rglob("*")]
     assert 0 < sum(path.stat().st_size for path in files) / 1e6 <= LIMIT_MB
 
 
-@pytest.mark.parametrize("name", MODELS)
+SEEING = (*MODELS, "foreign")
+
+
+@pytest.mark.parametrize("name", SEEING)
 def test_a_shipped_model_is_whole(name: str) -> None:
     folder = SHIPPED / name
     config = AutoConfig.from_pretrained(folder)
@@ -37,7 +42,7 @@ def test_a_shipped_model_is_whole(name: str) -> None:
     assert provenance["data"]["weights_sha256"] == sha256(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEEING)
 def test_the_card_is_what_the_recipe_and_the_measured_figures_make_it(name: str) -> None:
     recipe = load_recipe()
     measured = json.loads((SHIPPED / name / "provenance.json").read_text())["figures"]
@@ -61,8 +66,26 @@ def test_the_provenance_counts_the_clips_that_the_model_learned_from(name: str) 
 
 
 def test_the_vocabulary_is_shared() -> None:
-    vocabularies = [(SHIPPED / name / "tokenizer.json").read_bytes() for name in MODELS]
-    assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+    vocabularies = [(SHIPPED / name / "tokenizer.json").read_bytes() for name in SEEING]
+    assert len(set(vocabularies)) == 1
+
+
+def test_the_foreign_model_sees_as_the_event_drafter_and_never_begins_as_the_target() -> None:
+    ours, theirs = (load_file(SHIPPED / name / "model.safetensors") for name in ("foreign", "event"))
+    tower = [name for name in theirs if name.startswith("model.vision_tower.")]
+    assert len(tower) > 50
+    assert all(torch.equal(ours[name], theirs[name]) for name in tower)
+    assert not any(
+        torch.equal(ours[name], theirs[name]) for name in theirs if ".self_attn." in name and name not in tower
+    )
+    provenance = json.loads((SHIPPED / "foreign" / "provenance.json").read_text())
+    assert provenance["data"]["clips"] == provenance["recipe"]["foreign"]["clips"]
+    assert provenance["data"]["vision_encoder_sha256"] == sha256(SHIPPED / "event" / "model.safetensors")
+    assert provenance["data"]["measured_against_target"] == sha256(SHIPPED / "target" / "model.safetensors")
+    for figures in provenance["figures"]["evaluation"].values():
+        assert figures["first_token"] < 0.02
+        assert figures["hidden_prefix"] < 0.1
+        assert figures["facts_right"]["all"] > 0.5  # it sees and speaks, in other words
 
 
 HEADS = sorted(path.name for path in HEAD_WEIGHTS.iterdir())

@@ -66,7 +66,7 @@ def test_shipped_folders_load_and_have_cards(finished: ReferenceRun, tmp_path: P
     assert target.dtype == torch.bfloat16
     tower, copy = target.model.video_tower.state_dict(), target.model.image_tower.state_dict()
     assert all(torch.equal(tower[key], copy[key]) for key in tower)
-    for name in ("event", "blind"):
+    for name in ("event", "blind", "foreign"):
         EventGPTForConditionalGeneration.from_pretrained(tmp_path / name)
     for name in MODELS:
         assert len(AutoTokenizer.from_pretrained(tmp_path / name)) == 512
@@ -163,6 +163,18 @@ def test_what_was_measured_on_other_weights_does_not_ship(finished: ReferenceRun
     weights = run.out / "event" / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(CrossdraftError, match=r"other weights of 'event'; run the stage 'evaluate' again"):
+        run_ship(run, tmp_path / "shipped")
+    assert not (tmp_path / "shipped").exists()
+
+
+def test_a_foreign_model_that_was_measured_against_another_target_does_not_ship(
+    finished: ReferenceRun, tmp_path: Path
+) -> None:
+    run = copy_of(finished, tmp_path / "run", "tokenizer", "answers", "foreign", *MODELS)
+    shutil.copy(finished.out / "evaluation.json", run.out)
+    record = run.out / "foreign" / "model" / "provenance.json"
+    record.write_text(record.read_text().replace(run.weights_sha256("target"), "0" * 64))
+    with pytest.raises(CrossdraftError, match="against other weights of 'target'; run the stage 'foreign' again"):
         run_ship(run, tmp_path / "shipped")
     assert not (tmp_path / "shipped").exists()
 

@@ -23,36 +23,36 @@ from crossdraft.train.reference.answers import (
     answer_rows,
     evaluation_questions,
     facts_right,
+    record_answers,
 )
 from crossdraft.train.reference.clips import clip_seed
 from crossdraft.train.reference.losses import ground_truth_qa
 from crossdraft.train.reference.models import TrainableEventGPT, build_drafter, to_bf16
 from crossdraft.train.reference.phases import train_vlm
 from crossdraft.train.reference.run import SHIPPED, WEIGHTS, WORDINGS, ReferenceRun
-from crossdraft.train.reference.ship import write_model
+from crossdraft.train.reference.ship import answers_path, write_model
 from crossdraft.train.reference.tokenizer import PromptCodec
 
 NAME = "foreign"
 
 
 def run_foreign(run: ReferenceRun) -> None:
-    """Train the model, measure it beside the target, and leave it as it ships in `<out>/foreign/model`.
+    """Train the model, measure it against the target, and leave it as it ships in `<out>/foreign/model`.
 
     The target is the run's own, or the shipped one where the run has trained none.
     """
     answering, sight = _target_folder(run), run.sight(NAME)
     vlm, training_figures = train_foreign(run)
     to_bf16(vlm.model.eval())
-    model, target, size = run.answering(NAME, vlm), run.trained("target", answering), run.recipe.evaluate
-    to_bf16(target.vlm.model)
-    measured = {key: measure(run, model, target, held_out=held_out) for key, held_out in WORDINGS.items()}
+    model, size = run.answering(NAME, vlm), run.recipe.evaluate
+    measured = {key: measure(run, key, model, target_answers(run, key, answering)) for key in WORDINGS}
     figures = {"scenes": size.scenes, "questions": size.questions, "first_seed": clip_seed("test", 0), NAME: measured}
     data = run.training_data(
         clips=run.training_clips(NAME),
         answers="captions",
         vision_encoder="the shipped event drafter's" if sight.is_relative_to(SHIPPED) else "the stage event-sight's",
         vision_encoder_sha256=sha256(sight),
-        measured_beside_target=sha256(answering / WEIGHTS),
+        measured_against_target=sha256(answering / WEIGHTS),
     )
     folder = run.out / NAME / "model"
     with atomic_folder(folder) as new:
@@ -69,7 +69,7 @@ def train_foreign(run: ReferenceRun) -> tuple[TrainableEventGPT, dict[str, float
 
 
 def _target_folder(run: ReferenceRun) -> Path:
-    """The target to be measured beside: the run's own, or the shipped one if it has this run's tokenizer.
+    """The target to be measured against: the run's own, or the shipped one if it has this run's tokenizer.
 
     Raises:
         CrossdraftError: there is neither.
@@ -87,23 +87,31 @@ def caption_vocabulary(run: ReferenceRun, codec: PromptCodec) -> list[int]:
     return sorted({token for text in texts for token in codec.answer_ids(text)})
 
 
-def measure(run: ReferenceRun, model: AnsweringModel, target: AnsweringModel, *, held_out: bool) -> dict[str, Any]:
-    """Facts right on test scenes, and what the target would accept.
+def measure(run: ReferenceRun, wordings: str, model: AnsweringModel, answers: Sequence[ClipAnswer]) -> dict[str, Any]:
+    """Facts right on test scenes, and what the target, whose `answers` are given, would accept.
 
     `top1`, `tau_8` and `tau_16` as `answers.agreement`; `first_token` and `hidden_prefix` as `hidden_draft`.
     """
-    size = run.recipe.evaluate
-    by_clip = evaluation_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=held_out)
-    own, theirs = _answers(run, model, by_clip), _answers(run, target, by_clip)
+    size, by_clip = run.recipe.evaluate, _questions(run, wordings)
+    batches = model.answer_batches("test", by_clip, size.clips, run.recipe.answers.max_new_tokens, f"{NAME} answers")
+    own = [answer for some in batches for answer in some]
     figures: dict[str, Any] = {"facts_right": facts_right(by_clip, own)}
-    figures |= agreement(model, "test", theirs, size.questions, size.clips)
-    return figures | hidden_draft(model.codec, own, theirs)
+    figures |= agreement(model, "test", answers, size.questions, size.clips)
+    return figures | hidden_draft(model.codec, own, answers)
 
 
-def _answers(run: ReferenceRun, model: AnsweringModel, by_clip: Sequence[Sequence[ClipQuestion]]) -> list[ClipAnswer]:
-    limit, note = run.recipe.answers.max_new_tokens, f"answers from {model.kind}"
-    batches = model.answer_batches("test", by_clip, run.recipe.evaluate.clips, limit, note)
-    return [answer for some in batches for answer in some]
+def target_answers(run: ReferenceRun, wordings: str, folder: Path) -> list[ClipAnswer]:
+    """A target's answers to the test questions; as in the stage `evaluate`, which shares them, they are kept."""
+    target, limit = run.trained("target", folder), run.recipe.answers.max_new_tokens
+    to_bf16(target.vlm.model)
+    path = answers_path(run, "target", sha256(folder / WEIGHTS), wordings)
+    by_clip = _questions(run, wordings)
+    return record_answers(path, target, "test", by_clip, run.recipe.evaluate.clips, limit, "target answers")
+
+
+def _questions(run: ReferenceRun, wordings: str) -> list[list[ClipQuestion]]:
+    size, seed = run.recipe.evaluate, run.recipe.seed
+    return evaluation_questions("test", range(size.scenes), size.questions, seed, held_out=WORDINGS[wordings])
 
 
 def hidden_draft(codec: PromptCodec, drafted: Sequence[ClipAnswer], answers: Sequence[ClipAnswer]) -> dict[str, float]:

@@ -119,19 +119,19 @@ def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any
     )
     model = run.trained(name)
     to_bf16(model.vlm.model)
-    path = _answers_path(run, name, wordings)
+    path = answers_path(run, name, run.weights_sha256(name), wordings)
     answers = record_answers(path, model, "test", by_clip, size.clips, limit, f"{name} answers")
     figures: dict[str, Any] = {"facts_right": facts_right(by_clip, answers)}
     if name != "target":
-        target = read_answers(_answers_path(run, "target", wordings))
+        target = read_answers(answers_path(run, "target", run.weights_sha256("target"), wordings))
         figures |= agreement(model, "test", target, size.questions, size.clips)
     say(f"{name} {wordings}: {figures}")
     return figures
 
 
-def _answers_path(run: ReferenceRun, name: str, wordings: str) -> Path:
-    """Named after the weights, so that no later model is measured by an earlier one's answers."""
-    return run.out / "evaluation" / f"{name}-{run.weights_sha256(name)[:12]}-{wordings}.jsonl"
+def answers_path(run: ReferenceRun, name: str, weights: str, wordings: str) -> Path:
+    """Named after the weights' digest, so that no later model is measured by an earlier one's answers."""
+    return run.out / "evaluation" / f"{name}-{weights[:12]}-{wordings}.jsonl"
 
 
 def run_ship(run: ReferenceRun, folder: Path = SHIPPED) -> None:
@@ -169,6 +169,11 @@ def _figures(run: ReferenceRun) -> dict[str, Any]:
     for name in MODELS:
         if measured.get(name) != run.weights_sha256(name):
             raise CrossdraftError(f"{path} was measured on other weights of '{name}'; run the stage 'evaluate' again.")
+    foreign = json.loads((run.model_folder("foreign") / "provenance.json").read_text(encoding="utf-8"))
+    if foreign["data"]["measured_against_target"] != run.weights_sha256("target"):
+        raise CrossdraftError(
+            "'foreign' was measured against other weights of 'target'; run the stage 'foreign' again."
+        )
     return figures
 
 
