@@ -1,7 +1,7 @@
 """The stage `foreign`: an event model that words things otherwise than the target, as an EventGPT that nobody aligned.
 
 It has the event drafter's shape and pre-trained vision encoder. Everything else of it starts anew, from weights of its
-own, and learns captions (`scenes.captions`): no answer of the target's, nor any sentence that an answer uses.
+own, and learns captions (`scenes.captions`), never an answer of the target's.
 """
 
 from collections.abc import Sequence
@@ -41,18 +41,18 @@ def run_foreign(run: ReferenceRun) -> None:
 
     The target is the run's own, or the shipped one where the run has trained none.
     """
-    answering, sight = _target_folder(run), run.sight(NAME)
+    target, sight = _target_folder(run), run.sight(NAME)
     vlm, training_figures = train_foreign(run)
     to_bf16(vlm.model.eval())
     model, size = run.answering(NAME, vlm), run.recipe.evaluate
-    measured = {key: measure(run, key, model, target_answers(run, key, answering)) for key in WORDINGS}
+    measured = {key: measure(run, key, model, target_answers(run, key, target)) for key in WORDINGS}
     figures = {"scenes": size.scenes, "questions": size.questions, "first_seed": clip_seed("test", 0), NAME: measured}
     data = run.training_data(
         clips=run.training_clips(NAME),
         answers="captions",
         vision_encoder="the shipped event drafter's" if sight.is_relative_to(SHIPPED) else "the stage event-sight's",
         vision_encoder_sha256=sha256(sight),
-        measured_against_target=sha256(answering / WEIGHTS),
+        measured_against_target=sha256(target / WEIGHTS),
     )
     folder = run.out / NAME / "model"
     with atomic_folder(folder) as new:
