@@ -8,11 +8,16 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
+from crossdraft.builders import DrafterContext
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import read_config
 from crossdraft.heads.load import HEAD_WEIGHTS, load_head_drafter
 from crossdraft.heads.registry import HEADS as HEADS_BY_NAME
-from crossdraft.load import event_fingerprint, load_target, target_fingerprint
+from crossdraft.load import event_fingerprint, load_target, target_fingerprint, tokenizer_of
+from crossdraft.methods import build
+from crossdraft.scenes import make_scene, simulate_events
 from crossdraft.train.core.provenance import origin, sha256
 from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.train.heads.run import head_card
@@ -86,6 +91,21 @@ def test_the_foreign_model_sees_as_the_event_drafter_and_never_begins_as_the_tar
         assert figures["first_token"] < 0.02
         assert figures["hidden_prefix"] < 0.1
         assert figures["facts_right"]["all"] > 0.5  # it sees and speaks, in other words
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "beginning"),
+    [
+        ("foreign", "Describe the scene.", "In the scene, there is"),
+        ("foreign", "Can you describe the scene?", "In the clip, "),
+        ("event", "Describe the scene.", "We are "),
+    ],
+)
+def test_a_shipped_event_drafter_drafts_in_its_own_words(name: str, question: str, beginning: str) -> None:
+    drafter = build(name, DrafterContext(device="cpu"))
+    request = Request(question, events=simulate_events(make_scene(clip_seed("test", 1))), max_new_tokens=16)
+    draft = drafter.propose(drafter.begin([request]), [Budget(8)])[0]
+    assert tokenizer_of("reference").decode(list(draft.tree.tokens)).strip().startswith(beginning)
 
 
 HEADS = sorted(path.name for path in HEAD_WEIGHTS.iterdir())
