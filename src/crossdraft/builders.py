@@ -335,6 +335,27 @@ def build_glance(spec: Spec, options: settings.GlanceSettings, context: DrafterC
     )
 
 
+def build_aligned(spec: Spec, options: settings.AlignedSettings, context: DrafterContext) -> "Drafter[Any]":
+    """An event model whose features an adapter translates into the target's."""
+    from crossdraft.align.load import load_aligned_drafter
+
+    if options.dir is None:
+        raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
+    return load_aligned_drafter(
+        options.dir,
+        context.source,
+        options.model,
+        context.device,
+        context.dtype,
+        context.banned,
+        context.read_tokenizer().get_vocab(),
+        words=options.words or 1,
+        alone=options.alone,
+        packed=context.packed,
+        quantize=context.quantize,
+    )
+
+
 def join_union(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
     """One tree of several drafters' trees."""
     from crossdraft.drafters.combine.union import UnionDrafter

@@ -113,6 +113,33 @@ def _target(
     return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
+def load_embeddings(
+    source: str = "reference", device: str | None = None, dtype: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The input and output embeddings [V, H] of a target, of which nothing else is read.
+
+    Args:
+        source, device, dtype: as in `load_target`.
+
+    Raises:
+        CrossdraftError: as `load_target`.
+    """
+    folder = _folder(source, ("reference",))
+    where, kind = usable_device(device or None, "device"), _video_class(folder)
+    loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
+    model: Any = loaded
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    for layer in layers:
+        fill(layer)
+    return layers[0].weight.detach().to(where), layers[1].weight.detach().to(where)
+
+
+def _all_but_embeddings(model: PreTrainedModel) -> int:
+    """Bytes of a model's other weights."""
+    kept = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters() if id(weight) not in kept)
+
+
 def adapt_model(
     model: PreTrainedModel,
     processor: ProcessorMixin | PreTrainedTokenizerBase,

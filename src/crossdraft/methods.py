@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS, HeadRecord, weights_of
+from crossdraft.heads.registry import ADAPTERS, HEADS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -183,6 +183,13 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
     ),
     Method(
+        "aligned",
+        "an event drafter whose features an adapter translates into the target's (aligned:dir=FOLDER,model=FOLDER)",
+        "crossdraft; EAGLE: Li 2024", builders.build_aligned,
+        settings=settings.AlignedSettings, trained=True, senses=EVENT, weights={"dir": ""}, model="event",
+        examples=(),  # it needs an adapter; it drafts as `event` does
+    ),
+    Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
         builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
         weights={"dir": "pass"}, network="pass", task="rows",
@@ -252,7 +259,9 @@ def method_in(spec: Spec) -> Method:
 
 
 def task_of(network: str) -> str:
-    """What a network learns from; the target's features, unless a drafter's record says otherwise."""
+    """What a network learns from; the target's features, unless it is an adapter or a drafter's record says more."""
+    if network in ADAPTERS:
+        return "alignment"
     return next((method.task for method in METHODS.values() if method.network == network), "features")
 
 

@@ -87,18 +87,19 @@ def head(
         int, typer.Option(help="Without a capture: generate training data from this many scenes during training.")
     ] = 0,
     event: Annotated[
-        str, typer.Option(help="The event model of event_medusa, fast and glance: 'event', or the folder of one.")
+        str, typer.Option(help="The event model of adapters, event_medusa, fast and glance: 'event', or a folder.")
     ] = "event",
     as_json: AsJson = False,
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
     from crossdraft.cli.reporting import hush, report
+    from crossdraft.load import DRAFTERS
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.run import train_recipe
 
     hush()
     name = str(context.info_name)
-    reference = target == "reference" and event == "event"
+    reference = target == "reference" and event in DRAFTERS
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     folder = out or Path("runs/heads") / name
     figures = train_recipe(recipe, folder, target, device, capture, validation, online, event)
@@ -108,10 +109,12 @@ def head(
 
 def _taken(network: str, folder: Path, event: str) -> str:
     """How a drafter takes the head in that folder, for people."""
+    from crossdraft.heads.registry import ADAPTERS
     from crossdraft.methods import METHODS, task_of
 
-    model = f",model={event}" if event != "event" and task_of(network) == "events" else ""
+    model = f",model={event}" if event != "event" and task_of(network) in {"events", "alignment"} else ""
     methods = [name for name, method in METHODS.items() if method.network == network]
+    methods += ["aligned"] * (network in ADAPTERS)
     if not methods:
         return f"no drafter serves the network '{network}' yet: give it an entry in heads/registry.py"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)

@@ -146,6 +146,19 @@ class GlanceSettings:
 
 
 @dataclass(frozen=True)
+class AlignedSettings:
+    """The adapter's folder, the event model that it reads, and top-k tokens of a position.
+
+    `alone` is how many tokens the adapter drafts by itself after each pass of the event model (l5 alone can).
+    """
+
+    dir: Path | None = None
+    model: str = "event"
+    words: Words | None = None
+    alone: Annotated[int, Limit("0 or more", lambda value: value >= 0)] = 0
+
+
+@dataclass(frozen=True)
 class OnlineSettings:
     """Seconds of training that each round earns; newest answers kept; learning rate; where weights are saved."""
 

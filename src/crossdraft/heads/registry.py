@@ -18,12 +18,14 @@ class HeadRecord:
 
     Args:
         network: its name in `config.json` and in recipes.
-        model, drafter: module (below `crossdraft.heads`) and class of the network, and of the drafter around it.
+        model, drafter: module (below `crossdraft.heads`, unless `package` says otherwise) and class of the network, and
+            of the drafter around it.
         summary: one line for the table of methods.
         paper: its source.
         tree: its default tree: one of `head_drafter.TREES`, or `STATIC`; empty = the drafter's own.
         weights: name of the shipped weights; default the method's own.
         sees: whether it reads the target's visual features.
+        package: below `crossdraft`.
     """
 
     network: str
@@ -34,10 +36,11 @@ class HeadRecord:
     tree: str = ""
     weights: str | None = None
     sees: bool = False
+    package: str = "heads"
 
     @property
     def network_class(self) -> "type[Head]":
-        return _imported(self.model)
+        return _imported(self.package, self.model)
 
     @property
     def config_class(self) -> "type[HeadConfig]":
@@ -45,12 +48,12 @@ class HeadRecord:
 
     @property
     def drafter_class(self) -> type[Any]:
-        return _imported(self.drafter)
+        return _imported(self.package, self.drafter)
 
 
-def _imported(path: str) -> Any:
+def _imported(package: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
-    return getattr(import_module(f"crossdraft.heads.{module}"), name)
+    return getattr(import_module(f"crossdraft.{package}.{module}"), name)
 
 
 AUTOREGRESSIVE = "drafting.autoregressive.AutoregressiveDrafter"
@@ -143,7 +146,29 @@ OTHER_HEADS: Mapping[str, HeadRecord] = {
 }
 """Heads with drafters of their own, each in its own folder: `methods.SHIPPED` has the rest of their records."""
 
-NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in HEADS.values()} | OTHER_HEADS
+
+def _adapter(name: str, model: str, summary: str, paper: str) -> HeadRecord:
+    return HeadRecord(name, f"networks.{model}", "drafter.AlignedDrafter", summary, paper, package="align")
+
+
+LEVELS = "the levels of xifan-zhang/EventGPT"
+ADAPTERS: Mapping[str, HeadRecord] = {
+    record.network: record
+    for record in (
+        _adapter("none", "pointwise.NoAdapter", "the drafter's feature padded with zeros: the control", "crossdraft"),
+        _adapter("linear", "pointwise.LinearAdapter", "a linear map", "crossdraft"),
+        _adapter("mlp", "pointwise.MLPAdapter", "a linear map and an inner layer beside it", "LLaVA 1.5: Liu 2023"),
+        _adapter("l1", "pointwise.Bottleneck", "a residual bottleneck", LEVELS),
+        _adapter("l2", "pointwise.Bottleneck", "three of them", LEVELS),
+        _adapter("l3", "pointwise.Wide", "three wide blocks", LEVELS),
+        _adapter("l4", "attention.AttentionAdapter", "a causal decoder layer", LEVELS),
+        _adapter("l5", "attention.AutoregressiveAdapter", "the same with positions, tokens and its own outputs", LEVELS),
+        _adapter("levels", "pointwise.MLPAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
+    )
+}
+"""Adapters from a drafter's features to the target's, all with the drafter `aligned`."""
+
+NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:

@@ -98,6 +98,15 @@ def mse_cosine(predicted: Tensor, features: Tensor) -> Tensor:
     return mse(predicted, features) + cosine(predicted, features)
 
 
+def info_nce(predicted: Tensor, features: Tensor) -> Tensor:
+    """−log softmax of the cosine with the own feature among those with all n, over τ = 0.07 (van den Oord et al. 2018).
+
+    Features [n, H] twice, to [n]. The other positions of the batch are the negatives.
+    """
+    mine, theirs = F.normalize(_upcast(predicted), dim=-1), F.normalize(_upcast(features), dim=-1)
+    return F.cross_entropy(mine @ theirs.T / 0.07, torch.arange(len(mine), device=mine.device), reduction="none")
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A record of `LOSSES`.
@@ -125,6 +134,7 @@ LOSSES: Mapping[str, Loss] = {
     "smooth_l1": Loss("features", smooth_l1, "EAGLE (2401.15077), HiViS (2509.23928)"),
     "mse": Loss("features", mse, "Chimera (2402.15758)"),
     "cosine": Loss("features", cosine, "in addition to mse, for the direction alone"),
+    "info_nce": Loss("features", info_nce, "CPC (1807.03748), CLIP (2103.00020): contrastive alignment"),
     "mse_cosine": Loss("features", mse_cosine, "alignment of features of two models"),
 }  # fmt: skip
 

@@ -137,6 +137,17 @@ def default_levels(depth: int) -> tuple[int, int, int]:
     return levels_of(depth) if depth >= SHALLOW else (min(2, depth), depth // 2, max(depth - 1, 0))
 
 
+def source_layers(depth: int, *, several: bool) -> tuple[int, ...]:
+    """The hidden states of a drafter of that depth that an adapter reads: the last, or several, it among them.
+
+    >>> source_layers(32, several=False), source_layers(32, several=True), source_layers(2, several=True)
+    ((32,), (2, 16, 32), (0, 1, 2))
+    """
+    if not several:
+        return (depth,)
+    return (2, depth // 2, depth) if depth >= SHALLOW else tuple(range(depth + 1))
+
+
 def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequence[int]) -> list[float]:
     """One over the root mean square of each level, to two digits; see `networks.layers.concat_layers`.
 

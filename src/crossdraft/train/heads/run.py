@@ -23,6 +23,7 @@ from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.trainer import Stage, Trainer, load_weights
+from crossdraft.train.heads.align_task import AlignTask
 from crossdraft.train.heads.event_task import EventTask
 from crossdraft.train.heads.feature_task import FeatureTask
 from crossdraft.train.heads.pass_task import PassTask
@@ -30,7 +31,12 @@ from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
 from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
 
 # By what a network learns from; see `methods.Method.task`.
-TASKS: Mapping[str, type[HeadTask]] = {"features": FeatureTask, "events": EventTask, "rows": PassTask}
+TASKS: Mapping[str, type[HeadTask]] = {
+    "features": FeatureTask,
+    "events": EventTask,
+    "rows": PassTask,
+    "alignment": AlignTask,
+}
 MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
 ---
@@ -79,7 +85,7 @@ def train_recipe(
     """Train a head; see `run.train_head`.
 
     Args:
-        event: the event model of heads on one, `event` or a folder; they are trained on the CPU.
+        event: the event model of heads and adapters on one, `event` or a folder; they are trained on the CPU.
 
     Raises:
         CrossdraftError: neither capture nor scenes to ask about, a capture of another target, `out` is another

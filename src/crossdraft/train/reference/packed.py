@@ -57,6 +57,11 @@ def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
 
     Rows are clip-major; every branch starts at position P.
     """
+    return branch_states(llama, prefix, embeds)[-1]
+
+
+def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Tensor]:
+    """As `run_branches`, all hidden states: the embeddings, what each layer but the last returns, after the norm."""
     length = embeds.shape[1]
     causal = _causal_bias(length, embeds.device)
 
@@ -111,17 +116,19 @@ def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: 
         values[row_index, :, columns] = value.transpose(1, 2)
         return attend_behind(query, prefix.keys[layer], prefix.values[layer], keys, values, bias)
 
-    return _forward(llama, embeds, prefix.length + columns, attend)
+    return _forward(llama, embeds, prefix.length + columns, attend)[-1]
 
 
 def _forward(
     llama: LlamaModel, stream: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Every layer with its attention given as `attend(layer, query, key, value)`, then the final norm."""
+) -> list[Tensor]:
+    """Every layer with its attention given as `attend(layer, query, key, value)`: all hidden states."""
     cos, sin = _rotations(llama, positions)
+    states = [stream]
     for index, layer in enumerate(_layers(llama)):
-        stream = _finish(layer, stream, attend(index, *_project(layer, stream, cos, sin)))
-    return _norm(llama.norm, stream)
+        states.append(_finish(layer, states[-1], attend(index, *_project(layer, states[-1], cos, sin))))
+    states[-1] = _norm(llama.norm, states[-1])
+    return states
 
 
 def attend_behind(

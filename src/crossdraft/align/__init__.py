@@ -1,0 +1,1 @@
+"""Adapters between two models' features, and the drafter that speaks through them."""

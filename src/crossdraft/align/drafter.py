@@ -1,0 +1,123 @@
+"""The drafter `aligned`: an event drafter whose features an adapter translates; logits are the target's head's.
+
+It needs nothing of the target but rows of its head, which are read from the target's folder: so it drafts during the
+target's prefill, in a process of its own, as the event drafter does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.align.networks.attention import AutoregressiveAdapter
+from crossdraft.align.networks.base import Adapter, Past
+from crossdraft.drafters.base import draft_generator, read_prompt
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(eq=False)
+class AlignedState(IndependentState):
+    """One answer. `past` and `outputs` are the adapter's: of all that was fed; of what stands behind `logits`, [n, H].
+
+    `text` counts the prompt's tokens after the events, where the adapter begins.
+    """
+
+    past: Past = ()
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0))
+    text: int = 0
+
+
+class AlignedDrafter(IndependentDrafter):
+    """Drafts with an event model and an adapter.
+
+    Args:
+        model: the event model behind the adapter of models, with its own `prepare`.
+        adapter: on the model's device.
+        banned, words: as in `IndependentDrafter`.
+        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` alone can.
+
+    Raises:
+        CrossdraftError: the adapter reads another model's features, or cannot draft alone.
+    """
+
+    def __init__(
+        self, model: Target, adapter: Adapter, banned: Sequence[int] = (), *, words: int = 1, alone: int = 0
+    ) -> None:
+        super().__init__(model.features_only(), banned, words=words)
+        config, text = adapter.config, model.text_config
+        if config.source_size != text.hidden_size or config.source_layers[-1] > text.num_hidden_layers:
+            raise CrossdraftError(
+                f"The adapter reads layers {', '.join(map(str, config.source_layers))} of {config.source_size} "
+                f"features; the event model has {text.num_hidden_layers} of {text.hidden_size}; train one for it."
+            )
+        if model.vocab_size != config.vocab_size:
+            raise CrossdraftError(
+                f"The adapter drafts a vocabulary of {config.vocab_size} tokens, the event model reads one of "
+                f"{model.vocab_size}; both must be the target's."
+            )
+        if alone and not isinstance(adapter, AutoregressiveAdapter):
+            raise CrossdraftError("Only the adapter l5 drafts alone; leave out `alone`, or name the folder of an l5.")
+        self.needs = Needs()
+        self.adapter = adapter.eval()
+        self.capture = adapter.reads
+        self.alone = alone
+
+    def _begin(self, request: Request) -> AlignedState:
+        prompt, cache, out = read_prompt(
+            self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
+        )
+        generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
+        text = len(out.hidden[0][0])
+        state = AlignedState(request.sampling, cache, ids, generator, torch.empty(0), text=text)
+        self._read(state, out, ids[-text:])
+        return state
+
+    def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
+        state = cast("AlignedState", state)
+        chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
+        out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
+        state.past = first_positions(state.past, state.text + len(state.fed))
+        self._read(state, out, [*chunk.tokens.tolist(), *candidates])
+        state.fed = written
+
+    def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:
+        """The adapter after a pass of the model over `tokens`, the last of which are candidates."""
+        hidden = dict(zip(self.capture, out.hidden[0], strict=True))
+        source = self.adapter.source(hidden).to(self.adapter.embeddings)
+        ids = torch.tensor(tokens, device=source.device)
+        features, state.past = self.adapter.align(source[None], ids[None], state.past)
+        state.outputs = features[0, -len(out.logits[0]) :]
+        state.logits = self.adapter.to_full_vocab(self.adapter.logits(state.outputs)).float()
+
+    def _write(self, state: IndependentState, most: int) -> list[int]:
+        state, new = cast("AlignedState", state), super()._write(state, most)
+        state.outputs = state.outputs[len(new) - 1 :]  # as `logits`: after the last candidate that held
+        if self.alone:
+            new += self._go_on(state, min(self.alone, most - len(new)))
+        return new
+
+    def _go_on(self, state: AlignedState, most: int) -> list[int]:
+        """Tokens that the adapter drafts by itself; the model reads them in its next pass."""
+        adapter, new = cast("AutoregressiveAdapter", self.adapter), list[int]()
+        logits, features = state.logits, state.outputs[:1]
+        past = first_positions(state.past, state.text + len(state.fed))
+        while len(new) < most and not self.ended(state) and self.room(state):
+            token = torch.tensor([[state.pending[-1]]], device=features.device)
+            output, past = adapter.go_on(features[None], token, past)
+            features = output[0]
+            state.logits = adapter.to_full_vocab(adapter.logits(features)).float()
+            new += self._choose(state, [])
+        state.logits = logits
+        return new
+
+
+def first_positions(past: Past, count: int) -> Past:
+    """The past of the first `count` positions."""
+    return tuple((key[:, :, :count], value[:, :, :count]) for key, value in past)

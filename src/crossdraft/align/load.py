@@ -1,0 +1,73 @@
+"""Loads the drafter `aligned`: an adapter from its folder, checked against the two models that it belongs to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.networks.base import Adapter
+from crossdraft.engine.fast.packed_linear import prepack
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.registry import ADAPTERS
+from crossdraft.load import event_fingerprint, load_drafter, load_embeddings, target_fingerprint
+
+
+def load_adapter(folder: Path, target: str, event: str, device: str | None = None) -> Adapter:
+    """An adapter in float32.
+
+    Args:
+        folder: of the adapter.
+        target: what the target is loaded from; only its embeddings are read.
+        event: the event model, `event`, `blind` or a folder.
+        device: where it shall be; default CUDA if there is a GPU.
+
+    Raises:
+        CrossdraftError: it is missing, damaged, no adapter, or belongs to another pair of models.
+    """
+    found = read_config(folder)
+    if found.network not in ADAPTERS:
+        raise CrossdraftError(
+            f"{folder} holds a head of the network '{found.network}', not an adapter ({', '.join(ADAPTERS)})."
+        )
+    shared = SharedWeights(*load_embeddings(target, device, "float32"))
+    adapter = cast("Adapter", load_head(folder, shared, target_fingerprint(target)))
+    if adapter.config.drafter != event_fingerprint(event):
+        raise CrossdraftError(
+            f"The adapter in {folder} reads another event model than '{event}'; name its own with model=FOLDER, or "
+            "train one for this model."
+        )
+    return adapter.to(shared.lm_head.device)
+
+
+def load_aligned_drafter(
+    folder: Path,
+    target: str,
+    event: str = "event",
+    device: str | None = None,
+    dtype: str | None = None,
+    banned: Sequence[int] = (),
+    vocabulary: dict[str, int] | None = None,
+    *,
+    words: int = 1,
+    alone: int = 0,
+    packed: bool = True,
+    quantize: str | None = None,
+) -> AlignedDrafter:
+    """An event model and an adapter as a drafter.
+
+    Args:
+        folder, target, event: as in `load_adapter`.
+        device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
+        words, alone: as in `AlignedDrafter`.
+
+    Raises:
+        CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
+    """
+    adapter = load_adapter(folder, target, event, device)
+    model = load_drafter(event, device, dtype, banned, vocabulary, packed=packed, quantize=quantize).model
+    adapter = adapter.to(model.device, model.model.dtype)
+    if packed:
+        prepack(adapter)
+    return AlignedDrafter(model, adapter, banned, words=words, alone=alone)

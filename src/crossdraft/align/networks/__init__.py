@@ -1,0 +1,1 @@
+"""Networks of the adapters: from a drafter's features to the target's."""

@@ -1,0 +1,119 @@
+"""The interface of all adapters: a drafter's features in, the target's last feature out; logits by the target's head.
+
+    the drafter's features   h(s-1)    h(s)      h(s+1)   …      s = where the answer begins
+    the adapter              g(s-1)    g(s)      g(s+1)   …      as wide as the target's features
+    the target's LM head     -> x(s)   -> x(s+1) -> x(s+2)
+
+A prediction at position t is of the target at t: the drafter has read the same tokens. So the drafter's words are the
+target's, whatever the drafter itself would say. The two models differ in width; `project` maps one to the other, and
+begins as the identity, padded with zeros. The "target" of `heads.networks.base` is the target; a batch holds the
+drafter's features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.layers import KeyValue
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
+
+Past = tuple[KeyValue, ...]
+"""Keys and values [B, heads, n, d] of the positions so far, one pair for each attention layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterConfig(HeadConfig):
+    """Settings of every adapter; `hidden_size`, `vocab_size` and `num_layers` are the target's.
+
+    Args:
+        drafter: fingerprint of the model whose features it reads.
+        source_size: width of these.
+        source_layers: hidden states of the drafter that it reads, ascending; the last is after its final norm.
+
+    Raises:
+        CrossdraftError: as `HeadConfig`, or layers that do not ascend.
+    """
+
+    drafter: str
+    source_size: Count
+    source_layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = self.source_layers
+        if not layers or min(layers) < 0 or list(layers) != sorted(set(layers)):
+            raise CrossdraftError(
+                f"An adapter's source_layers must be one or more hidden states that ascend, such as 2,16,32; not "
+                f"{layers}."
+            )
+
+
+class Adapter(Head):
+    """See the module's text. Networks fill in `align`."""
+
+    config_class = AdapterConfig
+    config: AdapterConfig
+    owns_head = False
+    embeds_tokens = False  # whether it reads the target's embeddings
+
+    def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        if not self.embeds_tokens:
+            self.register_buffer("embeddings", self.embeddings[:0], persistent=False)
+        self.project = identity_projection(config.source_size * len(config.source_layers), config.hidden_size)
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Hidden states of the drafter."""
+        return self.config.source_layers
+
+    def source(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        """Features [..., S] of each layer -> [..., S · layers].
+
+        The levels of a residual stream differ in size by far more than their content does, so several of them are
+        brought to one size first. A single one is left as it is.
+        """
+        layers = [hidden[layer] for layer in self.reads]
+        if len(layers) == 1:
+            return layers[0]
+        return torch.cat([F.rms_norm(layer, layer.shape[-1:]) for layer in layers], -1)
+
+    def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
+        """The target's last features at the next positions of a text.
+
+        Args:
+            source: [B, n, S · layers] of `source`.
+            tokens: [B, n] ids at these positions.
+            past: what this function returned for the positions before.
+
+        Returns:
+            [B, n, H], and the past with these positions; `()` where a position does not depend on others.
+        """
+        raise NotImplementedError
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[..., H] features of the target -> [..., D] logits over the draft vocabulary."""
+        return self.lm_head(features)
+
+    def prediction(self, offset: int, features: Tensor) -> DraftLogits:
+        """Features [B, T, H] as the prediction of the target `offset` positions later."""
+        return DraftLogits(offset, self.logits(features), features)
+
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        """The target's own feature at every position: offset 0."""
+        features, _ = self.align(self.source(batch.hidden), batch.tokens)
+        return [self.prediction(0, features)]
+
+
+def identity_projection(size: int, out: int) -> nn.Linear:
+    """A linear layer that begins as the identity, padded with zeros or cut off."""
+    layer = nn.Linear(size, out)
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

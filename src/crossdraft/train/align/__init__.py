@@ -1,0 +1,1 @@
+"""Tuning a drafter itself to speak as its target does."""

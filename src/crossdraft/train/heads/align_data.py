@@ -1,0 +1,134 @@
+"""What adapters learn from: one text, the target's own answer, read by both models.
+
+    the drafter   its own view of the clip, the question, then the target's answer     ->  states h(t), read here
+    the target    its own view of the clip, the question, its answer                   ->  features f(t), captured
+
+Both have read the same tokens when they are at t: so f(t) is a function of the text and of the scene, and h(t) knows
+the text and what the drafter saw of the scene. (States of two free-running models, paired by their index, have no such
+relation: from the first token that differs on they are about different texts.)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureSource
+from crossdraft.train.reference.batches import IGNORE, Branches, pack
+from crossdraft.train.reference.models import TrainableEventGPT
+from crossdraft.train.reference.packed import branch_states, read_prefix
+from crossdraft.train.reference.tokenizer import PromptCodec
+
+
+@dataclass(frozen=True)
+class PairedAnswers:
+    """Answers with the target's last features, step by step; a pure function of the step.
+
+    Args:
+        store: a capture with the target's last layer.
+        codec: prompts with the drafter's placeholder.
+        features: the order of the clips, and what the drafter sees of them.
+        by_clip: numbers of the answers about each clip.
+        clips, each: how many clips a step, and answers about each.
+        seed: of the choice among a clip's answers, where it has more.
+    """
+
+    store: CaptureStore
+    codec: PromptCodec
+    features: FeatureSource
+    by_clip: Mapping[int, Sequence[int]]
+    clips: int
+    each: int
+    seed: int
+
+    def numbers(self, step: int) -> list[int]:
+        """The step's answers, clip-major."""
+        rng = np.random.default_rng([self.seed, step])
+        found: list[int] = []
+        for clip in self.features.numbers(step, self.clips):
+            known = self.by_clip[clip]
+            chosen = known if len(known) == self.each else rng.permutation(np.asarray(known))[: self.each].tolist()
+            found += sorted(chosen)
+        return found
+
+    def visual(self, step: int) -> Tensor:
+        """[clips, n, S] what the drafter sees of the step's clips."""
+        return self.features.visual(step, self.features.numbers(step, self.clips))
+
+    def read(self, numbers: Sequence[int]) -> tuple[Branches, Tensor]:
+        """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
+
+        A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
+        """
+        depth = self.store.index.owner.depth
+        answers = [self.store.answer(number, (depth,)) for number in numbers]
+        rows = pack([self._row(answer) for answer in answers], self.codec.pad_id)
+        features = torch.zeros(*rows.tokens.shape, answers[0].hidden[depth].shape[-1])
+        for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
+            own = answer.hidden[depth][answer.start - 1 :].float()
+            features[row, start : start + len(own)] = own
+        return rows, features
+
+    def _row(self, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
+        """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
+        ids = answer.tokens.tolist()
+        question = str(self.codec.tokenizer.decode(ids[: answer.start])).removeprefix(BEFORE).removesuffix(AFTER)
+        return self.codec.question_ids(question), ids[answer.start :]
+
+
+def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
+    """Rows, with hidden states of the drafter, as networks learn from them."""
+    starts = rows.answer_start + 1
+    return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
+
+
+def drafter_states(model: TrainableEventGPT, codec: PromptCodec, visual: Tensor, rows: Branches) -> list[Tensor]:
+    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
+    llama = model.llama
+    prefix = read_prefix(llama, model.prefix_embeds(codec.prefix_ids(), visual))
+    return branch_states(llama, prefix, llama.embed_tokens(rows.tokens))
+
+
+@dataclass(frozen=True)
+class AlignmentData:
+    """Batches for adapters, whose drafter is frozen: its states of an answer are read once, and kept in memory.
+
+    Args:
+        answers: which, step by step.
+        model: the drafter.
+        layers: its hidden states that are wanted.
+    """
+
+    answers: PairedAnswers
+    model: TrainableEventGPT
+    layers: tuple[int, ...]
+    _known: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by answer: [T, S] of each layer
+
+    @torch.no_grad()
+    def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
+        """The drafter's states of the step's answers, and [rows, T, H] the target's features."""
+        numbers = self.answers.numbers(step)
+        rows, features = self.answers.read(numbers)
+        if any(number not in self._known for number in numbers):
+            states = drafter_states(self.model, self.answers.codec, self.answers.visual(step), rows)
+            lengths = train_batch(rows, {}).lengths.tolist()
+            for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
+                self._known[number] = tuple(states[layer][row, :length].clone() for layer in self.layers)
+        width = rows.tokens.shape[1]
+        hidden = {
+            layer: _padded([self._known[number][index] for number in numbers], width)
+            for index, layer in enumerate(self.layers)
+        }
+        return train_batch(rows, hidden), features
+
+
+def _padded(rows: Sequence[Tensor], width: int) -> Tensor:
+    """[n, width, S] of rows [T, S], zeros on the right."""
+    padded = pad_sequence(list(rows), batch_first=True)
+    return torch.nn.functional.pad(padded, (0, 0, 0, width - padded.shape[1]))

@@ -1,0 +1,149 @@
+"""Training of adapters: from the features of a drafter that never saw the target's answers to the target's own.
+
+The drafter is frozen, small, and stays on the CPU. Losses of features (`mse`, `cosine`) bring the drafter's features to
+the target's; those through the target's frozen head (`cross_entropy`, `kl`) say which differences matter to a token.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.networks.base import Adapter, AdapterConfig
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
+from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.core.dist import LossFn, full_batch
+from crossdraft.train.heads.align_data import AlignmentData, PairedAnswers
+from crossdraft.train.heads.event_data import FeatureCache, clip_events
+from crossdraft.train.heads.measure import figures_json, measure_hidden
+from crossdraft.train.heads.recipe import source_layers
+from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.reference.models import TrainableEventGPT
+from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
+
+
+def alignment_loss(
+    head: Head,
+    batch_of: Callable[[int], tuple[TrainBatch, Tensor]],
+    objective: Objective,
+    predict: Callable[[TrainBatch], Sequence[DraftLogits]] | None = None,
+) -> LossFn:
+    """Loss of an adapter against the target's features and, through its head, against its distribution and tokens.
+
+    Its figure `prefix` is the mean accepted prefix of hidden drafts: tokens right in a row from the answer's first on.
+
+    Args:
+        head: what is trained; its LM head is the target's.
+        batch_of: a step's batch with the drafter's states, and the target's features.
+        objective: which losses, and their weights.
+        predict: makes predictions of a batch; by default the head.
+    """
+    layer = head.config.num_layers
+    lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
+
+    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        batch, features = batch_of(step)
+        rows = head.lm_head.weight.detach()
+        logits, labels = teacher(replace(batch, hidden={layer: features}), rows, layer, lookup)
+        predictions = (predict or head)(batch)
+        loss, figures = score(objective, predictions, batch, logits, labels, features)
+        return loss, figures | {"prefix": accepted_prefix(predictions[0].logits, batch, labels)}
+
+    return full_batch(loss_of)
+
+
+@torch.no_grad()
+def accepted_prefix(logits: Tensor, batch: TrainBatch, labels: Tensor) -> float:
+    """Mean number of tokens of greedy drafts that the target accepts, drafted before it has said anything.
+
+    Where all tokens before a position are right, the drafter's own text is the target's; so it is read off predictions
+    [B, T, D] along the target's answer.
+    """
+    asked = batch.loss_mask(0)
+    right = (logits.argmax(-1) == labels) & (labels != OUTSIDE) & asked
+    positions = torch.arange(labels.shape[1], device=labels.device)
+    before = positions < batch.starts[:, None] - 1
+    return float(((right | before).long().cumprod(1).bool() & asked).sum() / len(batch))
+
+
+def paired_answers(inputs: TaskInputs, drafter: Target, store: CaptureStore) -> PairedAnswers:
+    """The answers of a capture, as many a step as the recipe's `clips` say; all about a clip stand together."""
+    source, seed = captured_source(store), inputs.recipe.seed
+    store.require_layers((store.index.owner.depth,), ())
+    codec = PromptCodec(cast("Any", drafter.prepare).processor.tokenizer, EVENT)
+    by_clip: dict[int, list[int]] = {}
+    for number in range(len(store)):
+        by_clip.setdefault(source.locate(number)[0], []).append(number)
+    each = min(map(len, by_clip.values()))
+    clips = min(max(1, inputs.recipe.optim.clips // each), len(source))
+    owner = f"{event_fingerprint(inputs.event)} {store.index.asked_sha256}"
+    file = inputs.out / f"seen-{store.index.asked_sha256[:12]}.safetensors"
+    features = FeatureCache(drafter, source, seed, file, owner)
+    return PairedAnswers(store, codec, features, by_clip, clips, each, seed)
+
+
+class AlignTask(HeadTask):
+    """Training of adapters, from a capture; see `task.HeadTask`. Their host is the target, whose head they share.
+
+    Raises:
+        CrossdraftError: there is no capture, or the event model cannot draft for the target.
+    """
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        self.store = inputs.captured(f"The adapter '{inputs.recipe.network}' learns from answers about captured clips")
+        if inputs.target.device.type != "cpu":
+            raise CrossdraftError("Adapters are trained on the CPU, where their drafter is; leave out --device.")
+        reserved = tuple(sorted(inputs.target.reserved))
+        vocabulary = vocabulary_of(inputs.source)
+        self.drafter = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+
+    @property
+    def drafted(self) -> str:
+        return (
+            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
+            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
+        )
+
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the drafter's features are, and of which drafter."""
+        text, known = self.drafter.text_config, settings.get("source_layers")
+        layers = known or source_layers(text.num_hidden_layers, several=self.inputs.recipe.network == "levels")
+        found = {"source_size": text.hidden_size, "drafter": event_fingerprint(self.inputs.event)}
+        return found | {"source_layers": tuple(layers)}
+
+    def data(self, head: Head) -> TaskData:
+        recipe, validation = self.inputs.recipe, self.inputs.validation
+        model = TrainableEventGPT(cast("Any", self.drafter.model))
+        layers = cast("AdapterConfig", head.config).source_layers
+        objective = Objective(recipe.loss, recipe.step_weight)
+        answers = paired_answers(self.inputs, self.drafter, self.store)
+
+        def loss_of(some: PairedAnswers) -> LossFn:
+            return alignment_loss(head, AlignmentData(some, model, layers).batch, objective)
+
+        def describe(step: int) -> str:
+            return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
+
+        check = None
+        if validation is not None:
+            check = check_of(loss_of(paired_answers(self.inputs, self.drafter, validation)))
+        return TaskData(loss_of(answers), describe, check)
+
+    def measured_figures(self, head: Head, folder: Any) -> dict[str, object]:
+        settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
+        questions = validation_questions(store, settings.pairs)
+        if store is None or not questions:
+            return {}
+        source = captured_source(store)
+        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
+        drafter = AlignedDrafter(self.drafter, cast("Adapter", head), sorted(target.reserved))
+        return figures_json(measure_hidden(target, drafter, requests, settings.nodes))

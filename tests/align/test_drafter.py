@@ -1,0 +1,178 @@
+"""The aligned drafter: it drafts what its adapter was trained to say, and answers stay the target's own."""
+
+import pytest
+import torch
+
+import crossdraft as cd
+from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.load import load_adapter
+from crossdraft.align.networks import attention
+from crossdraft.align.networks.attention import PastAttention
+from crossdraft.drafters.base import read_prompt
+from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import save_head
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.registry import ADAPTERS
+from crossdraft.load import load_drafter, target_fingerprint
+from tests.align.small import IDS, some_adapter
+
+TEXT = (45, 77, 130, 45, 200, 61, 99, 77, 250, 140)
+
+
+@pytest.fixture(scope="module")
+def event(pair):
+    return load_drafter(str(pair.event), "cpu", "float64", packed=False).model
+
+
+@pytest.fixture
+def question(clip):
+    return Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=24)
+
+
+@pytest.fixture
+def drafter_of(pair, event):
+    def make(network, alone=0, words=1, **more):
+        return AlignedDrafter(
+            event, some_adapter(network, pair.target, pair.event, event, **more), alone=alone, words=words
+        )
+
+    return make
+
+
+@torch.inference_mode()
+def trained_logits(drafter, event, question, text=TEXT):
+    """(Predictions of the training forward, where the answer starts), the text being read in one plain forward."""
+    prompt = event.prepare(question)
+    ids = prompt.input_ids.tolist()
+    cut = max(i for i, token in enumerate(ids) if token in event.traits.visual_ids) + 1
+    out = event.model.model(
+        input_ids=torch.tensor([[*ids, *text]]),
+        pixel_values_videos=prompt.features["pixel_values_videos"].double(),
+        output_hidden_states=True,
+    )
+    hidden = {layer: out.hidden_states[layer][:, cut:] for layer in drafter.capture}
+    tokens = torch.tensor([[*ids[cut:], *text]])
+    start = len(ids) - cut
+    batch = TrainBatch(tokens, hidden, torch.tensor([start]), torch.tensor([tokens.shape[1]]))
+    return {one.offset: one.logits[0] for one in drafter.adapter(batch)}, start
+
+
+def committed(drafter, question, text, pieces=1):
+    """A state whose committed text this is, verified in pieces, and read by the model."""
+    (state,) = drafter.begin([question])
+    with torch.inference_mode():
+        for at in range(0, len(text), pieces):
+            drafter.commit([state], [VerifyOutput((), tuple(text[at : at + pieces]))])
+            drafter._read_on(state, 0)
+    return state
+
+
+def check_consistency(drafter, event, question, pieces):
+    """Logits of training and of drafting after every token of a text; returns how many were compared."""
+    expected, start = trained_logits(drafter, event, question)
+    for count in range(len(TEXT) + 1):
+        state = committed(drafter, question, TEXT[:count], pieces)
+        own = state.logits[-1][list(IDS)]
+        assert torch.allclose(own, expected[0][start - 1 + count].float(), atol=1e-5), count
+    return count + 1
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("network", ADAPTERS)
+def test_drafts_are_as_trained(drafter_of, event, question, network, pieces):
+    assert check_consistency(drafter_of(network), event, question, pieces) == 11
+
+
+@pytest.mark.parametrize("network", ["l4", "l5"])
+def test_a_past_that_is_forgotten_would_be_noticed(drafter_of, event, question, network, monkeypatch):
+    """The planted bug: new positions that do not see the earlier ones."""
+    drafter = drafter_of(network)
+    predictions = trained_logits(drafter, event, question)
+    monkeypatch.setattr("tests.align.test_drafter.trained_logits", lambda *_: predictions)
+    monkeypatch.setattr(attention, "PastAttention", lambda past: PastAttention(()))
+    with pytest.raises(AssertionError):
+        check_consistency(drafter, event, question, 1)
+
+
+@torch.inference_mode()
+def test_what_it_drafts_alone_is_as_trained(drafter_of, event, question):
+    """Predictions of offsets 1, 2, 3 of the training-time test, after tokens that the drafter did not read."""
+    drafter = drafter_of("l5", alone=3)
+    adapter = drafter.adapter
+    state = committed(drafter, question, TEXT[:4])
+    (draft,) = drafter.propose([state], [Budget(4)])
+    assert len(draft.tree) == 4
+    expected, start = trained_logits(drafter, event, question, (*TEXT[:4], *draft.tree.tokens))
+    for offset, token in enumerate(draft.tree.tokens):
+        assert adapter.config.draft_ids[int(expected[offset][start - 1 + 4].argmax())] == token, offset
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("alone", [0, 2])
+def test_a_fork_and_a_rejection_leave_nothing_behind(drafter_of, question, alone):
+    """What is drafted after a verification is what a fresh state drafts after the same text."""
+    drafter = drafter_of("l5", alone=alone)
+    (state,) = drafter.begin([question])
+    (draft,) = drafter.propose([state], [Budget(6)])
+    output = VerifyOutput((0, 1), (*draft.tree.tokens[:2], 77))
+    (fork,) = drafter.fork([state])
+    drafter.commit([fork], [output])
+    (forked,) = drafter.propose([fork], [Budget(6)])
+    drafter.commit([state], [output])
+    (own,) = drafter.propose([state], [Budget(6)])
+    assert own.tree.tokens == forked.tree.tokens
+    if not alone:  # where the adapter begins to draft alone depends on what was read
+        (fresh,) = drafter.begin([question])
+        drafter.commit([fresh], [VerifyOutput((), output.tokens)])
+        assert drafter.propose([fresh], [Budget(6)])[0].tree.tokens == own.tree.tokens
+
+
+def test_without_an_adapter_the_target_head_reads_the_padded_feature(drafter_of, event, question):
+    drafter = drafter_of("none")
+    with torch.no_grad():
+        drafter.adapter.project.weight.copy_(torch.eye(*drafter.adapter.project.weight.shape))
+        drafter.adapter.project.bias.zero_()
+    (state,) = drafter.begin([question])
+    _, _, out = read_prompt(event, question, 8, drafter.capture)
+    own = out.hidden[0][0][-1] @ drafter.adapter.lm_head.weight.T
+    assert torch.allclose(state.logits[-1][list(IDS)], own.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", ["aligned:dir={},model={}", "aligned:dir={},model={},alone=2", "union:(aligned:dir={},model={}),ngram"]
+)
+def test_answers_are_the_targets_own(pair, event, clip, tmp_path, spec):
+    adapter = some_adapter("l5", pair.target, pair.event, event)
+    save_head(tmp_path, adapter, "l5", target_fingerprint(str(pair.target)), torch.float32)
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
+    options = cd.Options(adaptive=False, dtype="float32", placement="inline")
+    with cd.Engine.load(str(pair.target), None, options) as engine:
+        alone = engine.generate(request)
+    with cd.Engine.load(str(pair.target), spec.format(tmp_path, pair.event), options) as engine:
+        answers = [engine.generate(request) for _ in range(2)]  # the second from its prefix cache
+        warm = engine.generate(cd.Request(
+            video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=8,
+            sampling=Sampling(temperature=1.0, seed=3),
+        ))  # fmt: skip
+    assert [answer.tokens for answer in answers] == [alone.tokens] * 2
+    assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
+
+
+def test_what_does_not_belong_together_is_refused(pair, event, tmp_path):
+    adapter = some_adapter("l1", pair.target, pair.event, event)
+    save_head(tmp_path, adapter, "l1", target_fingerprint(str(pair.target)))
+    with pytest.raises(CrossdraftError, match="reads another event model than"):
+        load_adapter(tmp_path, str(pair.target), str(pair.blind))
+    with pytest.raises(CrossdraftError, match="trained for another target"):
+        load_adapter(tmp_path, "reference", str(pair.event))
+    with pytest.raises(CrossdraftError, match="Only the adapter l5 drafts alone"):
+        AlignedDrafter(event, adapter, alone=2)
+    with pytest.raises(CrossdraftError, match="reads layers 2 of 16 features; the event model has 2 of 32"):
+        AlignedDrafter(event, some_adapter("l1", pair.target, pair.event, event, source_size=16))
+    with pytest.raises(CrossdraftError, match="needs the folder of an adapter"):
+        cd.Engine.load(str(pair.target), "aligned")
+    with pytest.raises(CrossdraftError, match="ascend"):
+        some_adapter("l1", pair.target, pair.event, event, source_layers=(2, 1))
