@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import transformers
@@ -136,7 +136,7 @@ def load_embeddings(
 
 def _all_but_embeddings(model: PreTrainedModel) -> int:
     """Bytes of a model's other weights."""
-    kept = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
+    kept = {id(cast("Any", layer).weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
     return sum(weight.numel() * weight.element_size() for weight in model.parameters() if id(weight) not in kept)
 
 
@@ -309,9 +309,14 @@ def _draft_dtype(device: str | None) -> str | None:
     return "bfloat16" if kind == "cpu" and has_bf16() else None
 
 
+def event_folder(source: str) -> Path:
+    """Where an event model lies; `source` as in `load_drafter`."""
+    return _folder(source, DRAFTERS)
+
+
 def event_fingerprint(source: str) -> str:
     """Which weights an event model has: `source` as in `load_drafter`; see `fingerprint`."""
-    return fingerprint(_folder(source, DRAFTERS))
+    return fingerprint(event_folder(source))
 
 
 def target_fingerprint(source: str) -> str:

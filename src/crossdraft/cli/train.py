@@ -67,6 +67,36 @@ def medusa2(
     )
 
 
+@app.command()
+def l6(
+    capture: Annotated[Path, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")],
+    overrides: Overrides = None,
+    config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="Capture of other clips: checks and the final measurement use it.")
+    ] = None,
+    target: LocalTarget = "reference",
+    event: Annotated[str, typer.Option(help="The drafter that learns: 'event', or a folder.")] = "event",
+    out: Annotated[Path, typer.Option(help="Folder for the new drafter.")] = Path("runs/heads/l6"),
+    as_json: AsJson = False,
+) -> None:
+    """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
+    from crossdraft.cli.reporting import hush, report
+    from crossdraft.load import target_fingerprint
+    from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
+    from crossdraft.train.capture.store import CaptureStore
+    from crossdraft.train.core.recipe import read_section
+
+    hush()
+    recipe = read_section(TuneRecipe, config or RECIPE, overrides or ())
+    digest = target_fingerprint(target)
+    store = CaptureStore.open(capture, digest)
+    back = None if validation is None else CaptureStore.open(validation, digest)
+    figures = tune_drafter(TuneInputs(recipe, target, event, store, back, out))
+    drafter = out / "drafter"
+    report({"out": str(drafter), **figures}, f"The drafter lies in {drafter}; --drafter takes it.", as_json=as_json)
+
+
 def head(
     context: typer.Context,
     overrides: Overrides = None,

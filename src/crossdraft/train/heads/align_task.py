@@ -5,7 +5,8 @@ the target's; those through the target's frozen head (`cross_entropy`, `kl`) say
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -30,30 +31,38 @@ from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 
 
+@dataclass(frozen=True)
+class TargetHead:
+    """The part of the target's LM head that drafts are compared through: [D, H] `rows` of `draft_ids`, of V tokens."""
+
+    rows: Tensor
+    draft_ids: Tensor
+    vocab_size: int
+
+
 def alignment_loss(
-    head: Head,
+    predict: Callable[[TrainBatch], Sequence[DraftLogits]],
     batch_of: Callable[[int], tuple[TrainBatch, Tensor]],
     objective: Objective,
-    predict: Callable[[TrainBatch], Sequence[DraftLogits]] | None = None,
+    target: TargetHead,
 ) -> LossFn:
-    """Loss of an adapter against the target's features and, through its head, against its distribution and tokens.
+    """Loss against the target's features and, through its head, against its distribution and tokens.
 
     Its figure `prefix` is the mean accepted prefix of hidden drafts: tokens right in a row from the answer's first on.
 
     Args:
-        head: what is trained; its LM head is the target's.
+        predict: what is trained.
         batch_of: a step's batch with the drafter's states, and the target's features.
         objective: which losses, and their weights.
-        predict: makes predictions of a batch; by default the head.
+        target: its head.
     """
-    layer = head.config.num_layers
-    lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
+    lookup = target_to_draft(target.draft_ids, target.vocab_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         batch, features = batch_of(step)
-        rows = head.lm_head.weight.detach()
-        logits, labels = teacher(replace(batch, hidden={layer: features}), rows, layer, lookup)
-        predictions = (predict or head)(batch)
+        with torch.autocast("cpu", enabled=False):
+            logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
+        predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
         return loss, figures | {"prefix": accepted_prefix(predictions[0].logits, batch, labels)}
 
@@ -74,19 +83,29 @@ def accepted_prefix(logits: Tensor, batch: TrainBatch, labels: Tensor) -> float:
     return float(((right | before).long().cumprod(1).bool() & asked).sum() / len(batch))
 
 
-def paired_answers(inputs: TaskInputs, drafter: Target, store: CaptureStore) -> PairedAnswers:
-    """The answers of a capture, as many a step as the recipe's `clips` say; all about a clip stand together."""
-    source, seed = captured_source(store), inputs.recipe.seed
+def paired_answers(
+    store: CaptureStore, drafter: Target, event: str, out: Path, seed: int, answers: int
+) -> PairedAnswers:
+    """The answers of a capture; all about a clip stand together.
+
+    Args:
+        store: the capture, with the target's last layer.
+        drafter: the event model.
+        event: what that was loaded from.
+        out: where features of the clips are kept.
+        seed: of the clips' order.
+        answers: about so many a step.
+    """
+    source = captured_source(store)
     store.require_layers((store.index.owner.depth,), ())
     codec = PromptCodec(cast("Any", drafter.prepare).processor.tokenizer, EVENT)
     by_clip: dict[int, list[int]] = {}
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)
     each = min(map(len, by_clip.values()))
-    clips = min(max(1, inputs.recipe.optim.clips // each), len(source))
-    owner = f"{event_fingerprint(inputs.event)} {store.index.asked_sha256}"
-    file = inputs.out / f"seen-{store.index.asked_sha256[:12]}.safetensors"
-    features = FeatureCache(drafter, source, seed, file, owner)
+    clips = min(max(1, answers // each), len(source))
+    owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
+    features = FeatureCache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
     return PairedAnswers(store, codec, features, by_clip, clips, each, seed)
 
 
@@ -125,20 +144,26 @@ class AlignTask(HeadTask):
         model = TrainableEventGPT(cast("Any", self.drafter.model))
         layers = cast("AdapterConfig", head.config).source_layers
         objective = Objective(recipe.loss, recipe.step_weight)
-        answers = paired_answers(self.inputs, self.drafter, self.store)
+        answers = self._answers(self.store)
+
+        shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
         def loss_of(some: PairedAnswers) -> LossFn:
-            return alignment_loss(head, AlignmentData(some, model, layers).batch, objective)
+            return alignment_loss(head, AlignmentData(some, model, layers).batch, objective, shared)
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
 
         check = None
         if validation is not None:
-            check = check_of(loss_of(paired_answers(self.inputs, self.drafter, validation)))
+            check = check_of(loss_of(self._answers(validation)))
         return TaskData(loss_of(answers), describe, check)
 
-    def measured_figures(self, head: Head, folder: Any) -> dict[str, object]:
+    def _answers(self, store: CaptureStore) -> PairedAnswers:
+        recipe = self.inputs.recipe
+        return paired_answers(store, self.drafter, self.inputs.event, self.inputs.out, recipe.seed, recipe.optim.clips)
+
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
         questions = validation_questions(store, settings.pairs)
         if store is None or not questions:

@@ -139,8 +139,7 @@ class JointModel(nn.Module):
 
     def merge(self) -> None:
         """Make the additions part of the target's weights: an ordinary model again."""
-        for layer in self.layers:
-            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+        merge_low_rank(self.layers)
         self.layers = []
 
     def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
@@ -153,8 +152,12 @@ class JointModel(nn.Module):
         return TrainBatch(ids[None, cut:], hidden, starts, lengths)
 
 
-def add_low_rank(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
+def add_low_rank(model: PreTrainedModel, rank: int = RANK, scale: float = SLOW) -> list[nn.Linear]:
     """Freeze a model but for low-rank additions to its text decoder's attention; returns the layers that got some.
+
+    Args:
+        model, rank: which, and of which rank.
+        scale: of the additions.
 
     Raises:
         CrossdraftError: it has no such layers under their usual names.
@@ -171,8 +174,14 @@ def add_low_rank(model: PreTrainedModel, rank: int = RANK) -> list[nn.Linear]:
             f"{type(model).__name__} has no {', '.join(ADAPTED)} that could learn; train the heads alone."
         )
     for layer in layers:
-        parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank, SLOW))
+        parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank, scale))
     return layers
+
+
+def merge_low_rank(layers: Sequence[nn.Linear]) -> None:
+    """Make additions part of the weights of the layers that got them."""
+    for layer in layers:
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
 
 def low_rank_of(layer: nn.Linear) -> LowRank:
@@ -188,9 +197,14 @@ def save_joint(folder: Path, joint: JointModel, network: str, source: Path) -> N
     joint.merge()
     target, head = folder / "target", folder / "head"
     joint.model.save_pretrained(target)
-    for path in source.iterdir():
-        stays = path.suffix in WORDS and not path.name.endswith(OUTDATED)
-        if path.is_file() and stays and not (target / path.name).exists():
-            shutil.copy(path, target)
+    copy_settings(source, target)
     head.mkdir()
     save_head(head, joint.head, network, fingerprint(target))
+
+
+def copy_settings(source: Path, folder: Path) -> None:
+    """Of a checkpoint what stays true when it has learned: tokenizer, settings, licence; what is there stays there."""
+    for path in source.iterdir():
+        stays = path.suffix in WORDS and not path.name.endswith(OUTDATED)
+        if path.is_file() and stays and not (folder / path.name).exists():
+            shutil.copy(path, folder)

@@ -107,11 +107,7 @@ class HeadTask(ABC):
         store, target, most = self.inputs.store, self.inputs.target, self.inputs.recipe.vocabulary.most
         if store is None:
             return [token for token in range(target.vocab_size) if token not in target.reserved]
-        counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
-        ids = [token for token, _ in counts.most_common() if token not in target.reserved]
-        if not ids:
-            raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
-        return ids[:most] if most else ids
+        return answer_ids(store, target, most)
 
     @property
     def about(self) -> str:
@@ -149,6 +145,19 @@ class HeadTask(ABC):
 
         What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
         """
+
+
+def answer_ids(store: CaptureStore, target: Target, most: int = 0) -> list[int]:
+    """Ids that captured answers are made of, the most frequent first; only `most` of them, 0 = all.
+
+    Raises:
+        CrossdraftError: there are none.
+    """
+    counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
+    ids = [token for token, _ in counts.most_common() if token not in target.reserved]
+    if not ids:
+        raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
+    return ids[:most] if most else ids
 
 
 def check_of(loss_of: LossFn) -> Check:
