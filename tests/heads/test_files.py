@@ -17,7 +17,7 @@ from tests.heads.consistency import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
-SIZES = {"token_size": 8, "width": 24}
+SIZES = {"token_size": 8, "width": 24, "drafter": "a drafter's hash", "source_size": 20, "source_layers": (1, 2)}
 EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config_class) if field.name in VALUES}
 
 

@@ -35,6 +35,7 @@ class Workload:
         first: index of the first scene within the split.
         frames: of each clip that is handed over in memory.
         questions: so many pairs, one after another, are about one scene.
+        trained_wordings: those of the training, in the test split too.
     """
 
     pairs: int = 40
@@ -47,6 +48,7 @@ class Workload:
     first: int = 0
     frames: int = DEFAULT_FRAMES
     questions: int = 1
+    trained_wordings: bool = False
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
@@ -76,7 +78,7 @@ class Workload:
     @property
     def held_out(self) -> bool:
         """True if no training has seen the wordings."""
-        return self.split == "test"
+        return self.split == "test" and not self.trained_wordings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import typer
 from crossdraft.bench.common import listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
 from crossdraft.checks import whole
+from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
 from crossdraft.cli.options import Device, DraftDevice, Dtype, check_values, option_groups
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.target import Target as LoadedTarget
 
 app = typer.Typer(add_completion=False)
+app.command()(align)
 app.command()(throughput)
 app.command()(soak)
 

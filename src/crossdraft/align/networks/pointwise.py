@@ -3,9 +3,7 @@
 `l1`, `l2` and `l3` are those of the project xifan-zhang/EventGPT, with a projection in front where widths differ.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -67,17 +65,16 @@ class MLPAdapter(Adapter):
 
 
 class ResidualBlock(nn.Module):
-    """x + α · up(GELU(down(LN(x)))), `up` is zero at first; `inner_norm`: a norm before the GELU."""
+    """x + α · up(GELU(down(LN(x)))), `up` is zero at first; with `inner_norm` the norm stands in front of the GELU."""
 
     def __init__(self, size: int, width: int, *, inner_norm: bool = False) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(size)
-        self.down_proj = nn.Linear(size, width)
+        self.norm = nn.Identity() if inner_norm else nn.LayerNorm(size)
+        self.down_proj = nn.Linear(size, width, bias=False)
         self.inner_norm = nn.LayerNorm(width) if inner_norm else nn.Identity()
-        self.up_proj = nn.Linear(width, size)
+        self.up_proj = nn.Linear(width, size, bias=False)
         self.alpha = nn.Parameter(torch.tensor(ALPHA))
         nn.init.zeros_(self.up_proj.weight)
-        nn.init.zeros_(self.up_proj.bias)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., H] -> [..., H]."""
@@ -90,24 +87,23 @@ class Bottleneck(Adapter):
 
     config_class = WidthConfig
     config: WidthConfig
-    inner_norm = False
+    wide = False
 
     def __init__(self, config: WidthConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        size, width = config.hidden_size, config.width
-        self.blocks = nn.ModuleList(
-            [ResidualBlock(size, width, inner_norm=self.inner_norm) for _ in range(config.blocks)]
-        )
-        self.norm = nn.LayerNorm(size)
+        self.blocks = residual_blocks(config.hidden_size, config.width, config.blocks, wide=self.wide)
 
     def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
-        rows = self.project(source)
-        for block in cast("Sequence[ResidualBlock]", self.blocks):
-            rows = block(rows)
-        return self.norm(rows), ()
+        return self.blocks(self.project(source)), ()
 
 
 class Wide(Bottleneck):
-    """`l3`: three wider blocks, with a norm inside each."""
+    """`l3`: a norm, three wider blocks with a norm inside each, and a norm."""
 
-    inner_norm = True
+    wide = True
+
+
+def residual_blocks(size: int, width: int, count: int, *, wide: bool) -> nn.Sequential:
+    """The blocks of `l1` and `l2`, or of `l3`, between their norms."""
+    blocks = [ResidualBlock(size, width, inner_norm=wide) for _ in range(count)]
+    return nn.Sequential(nn.LayerNorm(size) if wide else nn.Identity(), *blocks, nn.LayerNorm(size))

@@ -1,0 +1,313 @@
+"""`crossdraft bench align`: how far drafters that were, or were not, aligned with the target speak its language.
+
+What counts is the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
+rounds after it. Beside them, for adapters, stand the figures that feature alignment is usually judged by: they are
+taken along the target's own answer, position by position. Every row is measured on the same clips of the test split,
+with questions in wordings that no training has seen, and in those of the training.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.networks.pointwise import NoAdapter
+from crossdraft.bench.align_controls import accepted, best_text, templates
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.baselines import blank_window
+from crossdraft.bench.identity import ReferenceAnswer, reference_answers
+from crossdraft.bench.specs import is_blind, spec_of
+from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.workload import Workload, items
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import SharedWeights
+
+HELD_OUT, TRAINED = "held-out wordings", "training wordings"
+NODES = 8
+THRESHOLDS = (0.80, 0.90)
+CONTROLS = ("constant", "template", "memory", "blind")
+UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignBench:
+    """What is measured.
+
+    Args:
+        models: the pair.
+        work: the test questions; those in training wordings are about the same clips.
+        learned: questions about training clips whose answers the controls are made of.
+        drafters: specs, in the order of the table.
+        nodes: of the chains after the hidden draft.
+    """
+
+    models: Models
+    work: Workload
+    learned: int
+    drafters: tuple[str, ...]
+    nodes: int = NODES
+
+    @property
+    def ticks(self) -> int:
+        """What a progress bar counts to."""
+        tests = 2 * self.work.pairs
+        return self.learned + tests + (2 + len(self.drafters)) * tests + self.learned
+
+    def check(self) -> None:
+        """Refuse what cannot be measured, before a model is loaded.
+
+        Raises:
+            CrossdraftError: no drafter, one that stands there twice, no answers for the controls, or an unknown spec.
+        """
+        if not self.drafters or len(set(self.drafters)) != len(self.drafters):
+            raise CrossdraftError(
+                "Name one drafter or more, each once, such as --drafter aligned:dir=FOLDER,model=FOLDER."
+            )
+        if self.learned < 1 or self.nodes < 1:
+            raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
+        for spec in self.drafters:
+            spec_of(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFigures:
+    """Predictions of an adapter along the target's own answers; pooled over positions, `consecutive` over answers.
+
+    Args:
+        cosine: mean with the target's feature.
+        above: share of positions whose cosine is above each of `THRESHOLDS`.
+        consecutive: mean number of positions in a row from the first on whose cosine is above the last of these.
+        same, shifted: share whose likeliest token, by the target's head, is the target's at that position, and at the
+            next, which nothing predicts that draws on this one alone.
+    """
+
+    cosine: float
+    above: tuple[float, ...]
+    consecutive: float
+    same: float
+    shifted: float
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        shares = {f"acceptance@{one:.2f}": round(share, 4) for one, share in zip(THRESHOLDS, self.above, strict=True)}
+        rest = {"consecutive@0.90": self.consecutive, "same_position": self.same, "shifted": self.shifted}
+        return {"cosine": round(self.cosine, 4), **shares} | {name: round(value, 4) for name, value in rest.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftResult:
+    """One drafter or control on one set of questions.
+
+    Args:
+        prefix: accepted tokens of each hidden draft.
+        tau: tokens a verify pass after that, bonus included; `None` of what only says one text.
+        equal: answers that were the target's own.
+        features: of an adapter.
+    """
+
+    prefix: tuple[int, ...]
+    tau: Interval | None = None
+    equal: int | None = None
+    features: FeatureFigures | None = None
+
+    @property
+    def mean(self) -> Interval:
+        """Mean accepted prefix."""
+        return ratio(self.prefix, [1] * len(self.prefix))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "accepted_prefix": self.mean.to_json(),
+            "tau": None if self.tau is None else self.tau.to_json(),
+            "equal": self.equal,
+            "features": None if self.features is None else self.features.to_json(),
+            "prefixes": list(self.prefix),
+        }
+
+
+Results = Mapping[str, Mapping[str, DraftResult]]
+"""By the name of the drafter or control, then by wordings."""
+
+
+def run_align(plan: AlignBench, tick: Tick = lambda name: None) -> Results:
+    """Measure every drafter and the controls.
+
+    Raises:
+        CrossdraftError: as `AlignBench.check`, or a model cannot be loaded.
+    """
+    plan.check()
+    models, target = plan.models, plan.models.load_target()
+    built = {name: models.build(spec_of(name), target) for name in plan.drafters}  # refused before anything runs
+    learned = list(reference_answers(target, items(replace(plan.work, split="train", pairs=plan.learned)), tick))
+    tests = {
+        HELD_OUT: list(reference_answers(target, items(plan.work), tick)),
+        TRAINED: list(reference_answers(target, items(replace(plan.work, trained_wordings=True)), tick)),
+    }
+    features = {name: [target_features(target, pair) for pair in pairs] for name, pairs in tests.items()}
+    results: dict[str, dict[str, DraftResult]] = {}
+    for name, drafter in built.items():
+        results[name] = {
+            wordings: _drafted(plan, target, drafter, pairs, features[wordings], tick, name)
+            for wordings, pairs in tests.items()
+        }
+    results |= _controls(plan, target, built, learned, tests, features, tick)
+    return results
+
+
+def _controls(
+    plan: AlignBench,
+    target: Target,
+    built: Mapping[str, Drafter[Any]],
+    learned: Sequence[ReferenceAnswer],
+    tests: Mapping[str, Sequence[ReferenceAnswer]],
+    features: Mapping[str, Sequence[Tensor]],
+    tick: Tick,
+) -> dict[str, dict[str, DraftResult]]:
+    """What the drafters have to beat."""
+    constant, by_kind = best_text(pair.tokens for pair in learned), templates((p.item.kind, p.tokens) for p in learned)
+    memory = plan.models.build(spec_of("memory"), target)
+    _generate(target, memory, [pair.item.request for pair in learned], plan.nodes, tick, "memory")
+    blind = plan.models.build(spec_of("blind"), target)
+    found: dict[str, dict[str, DraftResult]] = {}
+    for wordings, pairs in tests.items():
+        own = {
+            "constant": DraftResult(tuple(accepted(constant, pair.tokens) for pair in pairs)),
+            "template": DraftResult(tuple(accepted(by_kind.get(p.item.kind, constant), p.tokens) for p in pairs)),
+            "memory": _drafted(plan, target, memory, pairs, (), tick, "memory"),
+            "blind": _drafted(plan, target, blind, pairs, (), tick, "blind"),
+            IDENTITY: DraftResult((), features=identity_figures(target, pairs, features[wordings])),
+        }
+        first = next((drafter for drafter in built.values() if isinstance(drafter, AlignedDrafter)), None)
+        if first is not None:
+            own[UNTRAINED] = _drafted(
+                plan, target, untrained(first, target), pairs, features[wordings], tick, UNTRAINED
+            )
+        for name, result in own.items():
+            found.setdefault(name, {})[wordings] = result
+    return found
+
+
+def untrained(drafter: AlignedDrafter, target: Target) -> AlignedDrafter:
+    """The same event model with nothing between its feature and the target's head."""
+    adapter = NoAdapter(drafter.adapter.config, SharedWeights.of(target.model))
+    like = drafter.adapter.embeddings
+    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), sorted(target.reserved))
+
+
+def _drafted(
+    plan: AlignBench,
+    target: Target,
+    drafter: Drafter[Any],
+    pairs: Sequence[ReferenceAnswer],
+    features: Sequence[Tensor],
+    tick: Tick,
+    name: str,
+) -> DraftResult:
+    """A drafter under the real engine and, of an adapter, its features along the answers."""
+    requests = [pair.item.request for pair in pairs]
+    if name == "blind" or (name in plan.drafters and is_blind(spec_of(name))):
+        blank = blank_window(plan.models.blind)
+        requests = [replace(request, events=blank) for request in requests]
+    answers = _generate(target, drafter, requests, plan.nodes, tick, name)
+    stats = [answer.stats for answer in answers]
+    later = [(one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1) for one in stats if one.rounds > 1]
+    return DraftResult(
+        tuple(one.hidden_accepted for one in stats),
+        ratio(*zip(*later, strict=True)) if later else None,
+        sum(tuple(answer.tokens) == tuple(pair.tokens) for answer, pair in zip(answers, pairs, strict=True)),
+        feature_figures(drafter, target, pairs, features) if isinstance(drafter, AlignedDrafter) else None,
+    )
+
+
+def _generate(
+    target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, tick: Tick, name: str
+) -> list[Any]:
+    """Greedy answers: a hidden draft without a limit of its own, then chains of `nodes` a round."""
+    decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
+    answers = []
+    for request in requests:
+        answers += decoder.generate([replace(request, sampling=Sampling())])
+        tick(name)
+    return answers
+
+
+@torch.inference_mode()
+def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
+    """[A, H] the target's last features that its answer of A tokens comes from."""
+    prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
+    length = len(prompt) + len(pair.tokens)
+    cache = target.new_cache(capacity=length)
+    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
+    rows = [read.out.hidden[0][0][-1:]]
+    if len(pair.tokens) > 1:
+        chunk = Chunk(torch.tensor(pair.tokens[:-1]))
+        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
+    return torch.cat(rows).float()
+
+
+@torch.inference_mode()
+def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer) -> Tensor:
+    """[A, H] what the adapter has for these, the drafter having read the same tokens."""
+    (state,) = drafter.begin([pair.item.request])
+    rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
+    if tokens:
+        drafter.feed(state, tokens[:1], tokens[1:])
+        rows.append(state.outputs)
+    return torch.cat(rows).float()
+
+
+def feature_figures(
+    drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
+) -> FeatureFigures:
+    """An adapter's predictions along the answers."""
+    found = [(aligned_features(drafter, pair), own) for pair, own in zip(pairs, features, strict=True)]
+    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs])
+
+
+def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
+    """The same of the target's own features, offered as predictions of themselves.
+
+    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
+    given the target's feature.
+    """
+    return figures_of([(own, own) for own in features], lm_head_of(target), [pair.tokens for pair in pairs])
+
+
+def lm_head_of(target: Target) -> Tensor:
+    """[V, H] in float32."""
+    return SharedWeights.of(target.model).lm_head.float()
+
+
+def figures_of(
+    found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]]
+) -> FeatureFigures:
+    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer."""
+    cosines, same, shifted, rows = [], [], [], []
+    for (predicted, own), tokens in zip(found, answers, strict=True):
+        cosine = F.cosine_similarity(predicted, own, dim=-1)
+        likeliest, wanted = (predicted @ lm_head.T).argmax(-1), torch.tensor(tokens)
+        cosines.append(cosine)
+        same.append(likeliest == wanted)
+        shifted.append(likeliest[:-1] == wanted[1:])
+        rows.append(int((cosine > THRESHOLDS[-1]).long().cumprod(0).sum()))
+    every = torch.cat(cosines)
+    return FeatureFigures(
+        float(every.mean()),
+        tuple(float((every > threshold).float().mean()) for threshold in THRESHOLDS),
+        sum(rows) / len(rows),
+        float(torch.cat(same).float().mean()),
+        float(torch.cat(shifted).float().mean()),
+    )

@@ -1,0 +1,109 @@
+"""Adapters by themselves: where they begin, what they may see, and that pieces of a text give what the whole gives."""
+
+import pytest
+import torch
+
+from crossdraft.align.networks.base import identity_projection
+from crossdraft.align.networks.pointwise import residual_blocks
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.registry import ADAPTERS
+from tests.heads.consistency import HIDDEN, some_head
+from tests.heads.test_files import SIZES
+
+LENGTH, SOURCE = 9, 20
+
+
+def some(network):
+    layers = (0, 1, 2) if network == "levels" else (2,)
+    return some_head(network, **{**SIZES, "source_layers": layers, "positions": 16})
+
+
+def some_batch(adapter, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = {layer: torch.randn(1, LENGTH, SOURCE, generator=generator, dtype=torch.double) for layer in adapter.reads}
+    tokens = torch.randint(3, 40, (1, LENGTH), generator=generator)
+    return TrainBatch(tokens, hidden, torch.tensor([3]), torch.tensor([LENGTH]))
+
+
+@pytest.mark.parametrize("network", ADAPTERS)
+def test_the_lm_head_is_the_targets_and_is_not_stored(network):
+    adapter = some(network)
+    assert not adapter.lm_head.weight.requires_grad
+    assert not any("lm_head" in name or "embeddings" in name for name in adapter.stored())
+    (first, *_) = adapter(some_batch(adapter))
+    assert first.offset == 0
+    assert first.features.shape == (1, LENGTH, HIDDEN)
+    assert torch.equal(first.logits, adapter.lm_head(first.features))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("network", ADAPTERS)
+def test_no_position_sees_a_later_one(network):
+    """What comes after position 5, tokens and features, changes nothing up to it, at any offset."""
+    adapter = some(network)
+    batch, other = some_batch(adapter), some_batch(adapter, seed=1)
+    other.tokens[:, :6] = batch.tokens[:, :6]
+    for layer in adapter.reads:
+        other.hidden[layer][:, :6] = batch.hidden[layer][:, :6]
+    for one, two in zip(adapter(batch), adapter(other), strict=True):
+        seen = 6 - one.offset  # a prediction of offset k was told k tokens more
+        assert torch.allclose(one.logits[:, :seen], two.logits[:, :seen], atol=1e-12)
+        assert not torch.allclose(one.logits[:, 6:], two.logits[:, 6:], atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("network", ADAPTERS)
+def test_pieces_of_a_text_give_what_the_whole_gives(network):
+    adapter = some(network)
+    batch, past, parts = some_batch(adapter), (), []
+    source = adapter.source(batch.hidden)
+    for a, b in ((0, 4), (4, 5), (5, LENGTH)):
+        features, past = adapter.align(source[:, a:b], batch.tokens[:, a:b], past)
+        parts.append(features)
+    assert torch.allclose(torch.cat(parts, 1), adapter(batch)[0].features, atol=1e-12)
+
+
+@torch.no_grad()
+def test_going_on_alone_is_the_training_time_test():
+    adapter = some("l5")
+    batch = some_batch(adapter)
+    predictions, at = adapter(batch), 4
+    source = adapter.source(batch.hidden)[:, : at + 1]
+    features, past = adapter.align(source, batch.tokens[:, : at + 1])
+    features = features[:, -1:]
+    for offset in range(1, 4):
+        features, past = adapter.go_on(features, batch.tokens[:, at + offset : at + offset + 1], past)
+        assert torch.allclose(features[0, 0], predictions[offset].features[0, at], atol=1e-12), offset
+
+
+def test_without_tokens_l5_does_not_read_any():
+    blind = some_head("l5", **{**SIZES, "source_layers": (2,), "reads_tokens": False})
+    batch = some_batch(blind)
+    other = TrainBatch(batch.tokens.flip(1), batch.hidden, batch.starts, batch.lengths)
+    assert all(torch.equal(a.logits, b.logits) for a, b in zip(blind(batch), blind(other), strict=True))
+    reading = some("l5")
+    assert not torch.allclose(reading(batch)[0].logits, reading(other)[0].logits)
+
+
+def test_projections_begin_as_a_padded_identity():
+    assert torch.equal(identity_projection(2, 3)(torch.tensor([5.0, 7.0])), torch.tensor([5.0, 7.0, 0.0]))
+    assert torch.equal(identity_projection(3, 2)(torch.tensor([5.0, 7.0, 9.0])), torch.tensor([5.0, 7.0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"), [((256, 1, False), 2_113_537), ((256, 3, False), 6_324_227), ((1024, 3, True), 25_188_355)]
+)
+def test_l1_l2_and_l3_have_as_many_parameters_as_the_origins(settings, count):
+    width, blocks, wide = settings
+    with torch.device("meta"):
+        made = residual_blocks(4096, width, blocks, wide=wide)
+    assert sum(weight.numel() for weight in made.parameters()) == count
+
+
+@torch.no_grad()
+def test_several_layers_are_brought_to_one_size():
+    adapter = some("levels")
+    batch = some_batch(adapter)
+    larger = {layer: rows * (1 + 100 * layer) for layer, rows in batch.hidden.items()}
+    assert torch.allclose(adapter.source(larger), adapter.source(batch.hidden), atol=1e-5)
+    assert adapter.source(larger).shape == (1, LENGTH, 3 * SOURCE)

@@ -1,0 +1,141 @@
+"""What adapters learn from: both models at the same token of the same answer, and how far a draft along it would go."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from crossdraft.heads.networks.objective import OUTSIDE, Objective
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.core.dist import MicroBatch
+from crossdraft.train.heads import align_data
+from crossdraft.train.heads.align_data import AlignmentData, PairedAnswers, drafter_states, train_batch
+from crossdraft.train.heads.align_task import TargetHead, accepted_prefix, alignment_loss
+from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
+
+DEPTH, WIDTH = 3, 5
+
+
+class Store:
+    """A capture of the answers `TEXTS`; the feature at position t of an answer is t everywhere."""
+
+    def __init__(self, codec) -> None:
+        self.index = type("Index", (), {"owner": type("Owner", (), {"depth": DEPTH})})
+        self.rows = [(codec.question_ids(question), codec.answer_ids(text)) for question, text in TEXTS]
+
+    def answer(self, number, layers=(), visual_layers=()):
+        assert layers == (DEPTH,)
+        question, answer = self.rows[number]
+        length = len(question) + len(answer)
+        hidden = torch.arange(length - 1.0)[:, None].expand(-1, WIDTH)
+        return CapturedAnswer(torch.tensor([*question, *answer]), len(question), {DEPTH: hidden}, torch.empty(0))
+
+
+@pytest.fixture
+def paired(answers):  # noqa: F811
+    store = Store(answers.codec)
+    return PairedAnswers(store, answers.codec, answers.features, {0: [0, 1], 1: [2, 3]}, CLIPS, 2, 0)
+
+
+def test_a_feature_stands_where_the_same_tokens_have_been_read(paired):
+    rows, features = paired.read(paired.numbers(0))
+    batch = train_batch(rows, {})
+    for row, (question, answer) in enumerate(paired.store.rows):
+        length = len(question) + len(answer)
+        assert batch.tokens[row, :length].tolist() == [*question, *answer]
+        assert (int(batch.starts[row]), int(batch.lengths[row])) == (len(question), length)
+        expected = torch.zeros(batch.tokens.shape[1])
+        expected[len(question) - 1 : length - 1] = torch.arange(len(question) - 1.0, length - 1)
+        assert torch.equal(features[row], expected[:, None].expand(-1, WIDTH))
+
+
+def test_a_drafter_with_another_prompt_reads_the_same_answer(paired, monkeypatch):
+    """Its question may be longer than the target's: features move with the answer, ids stay the target's own."""
+    monkeypatch.setattr(type(paired.codec), "question_ids", lambda codec, question: [7] * 40)
+    rows, features = paired.read([0])
+    own, answer = paired.store.rows[0]
+    assert rows.tokens[0, 40 : 40 + len(answer)].tolist() == answer
+    assert features[0, 39, 0] == len(own) - 1
+    assert features[0, :39].abs().sum() == 0
+    assert features[0, 39 + len(answer) - 1, 0] == len(own) + len(answer) - 2
+
+
+@torch.no_grad()
+def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatch):  # noqa: F811
+    """Every layer along prompt and answer is that of a plain forward; the second time nothing is run."""
+    data = AlignmentData(paired, answers.model, (1, 2))
+    batch, _ = data.batch(0)
+    visual = answers.features.visual(0, [0, 1])
+    model = answers.model.model
+    for row in range(4):
+        length = int(batch.lengths[row])
+        before = model.get_input_embeddings()(torch.tensor([answers.codec.prefix_ids()]))
+        text = model.get_input_embeddings()(batch.tokens[row : row + 1, :length])
+        embeds = torch.cat((before, visual[row // 2][None], text), 1)
+        out = model.model.language_model(inputs_embeds=embeds, output_hidden_states=True)
+        for layer in (1, 2):
+            own = batch.hidden[layer][row, :length]
+            assert torch.allclose(own, out.hidden_states[layer][0, -length:], atol=1e-6), (row, layer)
+    monkeypatch.setattr(align_data, "drafter_states", lambda *_: pytest.fail("read again"))
+    again, _ = data.batch(0)
+    assert torch.equal(again.hidden[2], batch.hidden[2])
+    assert drafter_states is not align_data.drafter_states
+
+
+LABELS = torch.tensor([[1, 2, 0, 1, OUTSIDE, OUTSIDE], [0, 0, 1, 2, 2, OUTSIDE]])
+BATCH = TrainBatch(torch.zeros(2, 6, dtype=torch.long), {}, starts=torch.tensor([2, 3]), lengths=torch.tensor([5, 6]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ((), (3 + 3) / 2),  # positions 1 to 3 of the first answer, 2 to 4 of the second
+        (((0, 1),), (0 + 3) / 2),
+        (((0, 0), (1, 1)), (3 + 3) / 2),  # before the answers
+        (((0, 3), (1, 3)), (2 + 1) / 2),
+        (((1, 2), (1, 4)), (3 + 0) / 2),
+    ],
+)
+def test_the_accepted_prefix_by_hand(wrong, expected):
+    logits = torch.nn.functional.one_hot(LABELS.clamp(min=0), 3).float()
+    for row, position in wrong:
+        logits[row, position] = -logits[row, position]
+    assert accepted_prefix(logits, BATCH, LABELS) == expected
+
+
+def test_a_token_outside_the_draft_vocabulary_ends_the_draft():
+    labels = LABELS.clone()
+    labels[0, 2] = OUTSIDE
+    logits = torch.nn.functional.one_hot(LABELS.clamp(min=0), 3).float()
+    assert accepted_prefix(logits, BATCH, labels) == (1 + 3) / 2
+
+
+@dataclass
+class Fixed:
+    """Predictions that are the target's features at a position `shift` off."""
+
+    target: TargetHead
+    features: torch.Tensor
+    shift: int = 0
+
+    def __call__(self, batch):
+        features = self.features.roll(-self.shift, 1)
+        return [DraftLogits(0, features @ self.target.rows.T, features)]
+
+
+def test_the_loss_is_0_at_the_targets_own_features_and_not_one_position_off(paired):
+    """The planted bug: features paired one position later."""
+    rows, _ = paired.read([0, 1, 2, 3])
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(*rows.tokens.shape, WIDTH, generator=generator)
+    ids = torch.arange(300)
+    head = TargetHead(torch.randn(300, WIDTH, generator=generator), ids, 320)
+    batch = train_batch(rows, {})
+
+    def loss(shift):
+        objective = Objective({"mse": 1.0, "cosine": 0.5, "kl": 1.0})
+        return alignment_loss(Fixed(head, features, shift), lambda step: (batch, features), objective, head)
+
+    assert float(loss(0)(0, MicroBatch())[0]) == pytest.approx(0, abs=1e-5)
+    assert float(loss(1)(0, MicroBatch())[0]) > 1
