@@ -8,13 +8,13 @@ with questions in wordings that no training has seen, and in those of the traini
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.drafter import AlignedDrafter, AlignedState
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
 from crossdraft.bench.assembly import Models
@@ -101,9 +101,10 @@ class FeatureFigures:
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        shares = {f"acceptance@{one:.2f}": round(share, 4) for one, share in zip(THRESHOLDS, self.above, strict=True)}
-        rest = {"consecutive@0.90": self.consecutive, "same_position": self.same, "shifted": self.shifted}
-        return {"cosine": round(self.cosine, 4), **shares} | {name: round(value, 4) for name, value in rest.items()}
+        found = {f"acceptance@{one:.2f}": share for one, share in zip(THRESHOLDS, self.above, strict=True)}
+        found |= {"cosine": self.cosine, "consecutive@0.90": self.consecutive}
+        found |= {"same_position": self.same, "shifted": self.shifted}
+        return {name: round(value, 4) for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +262,7 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
 @torch.inference_mode()
 def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer) -> Tensor:
     """[A, H] what the adapter has for these, the drafter having read the same tokens."""
-    (state,) = drafter.begin([pair.item.request])
+    state = cast("AlignedState", drafter.begin([pair.item.request])[0])
     rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
     if tokens:
         drafter.feed(state, tokens[:1], tokens[1:])

@@ -83,7 +83,6 @@ class AttentionAdapter(Adapter):
     """`l4`: g + α · (layer(g) − g) and a norm, where g = project(h) and `layer` is a causal decoder layer."""
 
     config_class = AttentionConfig
-    config: AttentionConfig
 
     def __init__(self, config: AttentionConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -104,11 +103,11 @@ class AutoregressiveAdapter(AttentionAdapter):
     """`l5`: `l4` with positions and tokens, which also reads its own outputs; see the module's text."""
 
     config_class = AutoregressiveConfig
-    config: AutoregressiveConfig
     embeds_tokens = True
 
     def __init__(self, config: AutoregressiveConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
+        self.steps = config.steps
         self.own_proj = identity_projection(config.hidden_size, config.hidden_size)
         self.embed_positions = nn.Parameter(torch.zeros(config.positions, config.hidden_size))
         self.embed_proj = identity_projection(config.hidden_size, config.hidden_size) if config.reads_tokens else None
@@ -135,7 +134,7 @@ class AutoregressiveAdapter(AttentionAdapter):
 
     def _at(self, tokens: Tensor, start: int) -> Tensor:
         """What the tokens [B, n] and their positions from `start` on add: [B, n, H]."""
-        last = self.config.positions - 1
+        last = len(self.embed_positions) - 1
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device).clamp(max=last)
         known = self.embed_positions[positions][None]
         return known if self.embed_proj is None else known + self.embed_proj(self.embed(tokens).to(known))
@@ -143,7 +142,7 @@ class AutoregressiveAdapter(AttentionAdapter):
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         attend, predictions = TTTAttention(Unrotated()), []
         rows, tokens = self.project(self.source(batch.hidden)), batch.tokens
-        for step in range(self.config.steps):
+        for step in range(self.steps):
             features = self.run(rows + self._at(tokens, step), attend.at(step))
             predictions.append(self.prediction(step, features))
             rows, tokens = self.own_proj(features), shifted(tokens, 1)

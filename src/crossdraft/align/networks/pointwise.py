@@ -51,7 +51,6 @@ class MLPAdapter(Adapter):
     """project(h) + out(GELU(up(h))), `out` is zero at first."""
 
     config_class = WidthConfig
-    config: WidthConfig
 
     def __init__(self, config: WidthConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -86,7 +85,6 @@ class Bottleneck(Adapter):
     """`l1`: project(h), one residual bottleneck, a norm. `l2`: three of them."""
 
     config_class = WidthConfig
-    config: WidthConfig
     wide = False
 
     def __init__(self, config: WidthConfig, shared: SharedWeights) -> None:
