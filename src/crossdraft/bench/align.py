@@ -62,8 +62,8 @@ class AlignBench:
     @property
     def ticks(self) -> int:
         """What a progress bar counts to."""
-        tests = 2 * self.work.pairs
-        return self.learned + tests + (2 + len(self.drafters)) * tests + self.learned
+        rows = 2 + len(self.drafters) + any(spec_of(spec).name == "aligned" for spec in self.drafters)
+        return 3 * self.learned + (1 + rows) * 2 * self.work.pairs
 
     def check(self) -> None:
         """Refuse what cannot be measured, before a model is loaded.
@@ -179,11 +179,11 @@ def _controls(
 ) -> dict[str, dict[str, DraftResult]]:
     """What the drafters have to beat."""
     constant, by_kind = best_text(pair.tokens for pair in learned), templates((p.item.kind, p.tokens) for p in learned)
-    memory = plan.models.build(spec_of("memory"), target)
-    _generate(target, memory, [pair.item.request for pair in learned], plan.nodes, tick, "memory")
     blind = plan.models.build(spec_of("blind"), target)
     found: dict[str, dict[str, DraftResult]] = {}
     for wordings, pairs in tests.items():
+        memory = plan.models.build(spec_of("memory"), target)  # anew: it learns from test answers, too
+        _generate(target, memory, [pair.item.request for pair in learned], plan.nodes, tick, "memory")
         own = {
             "constant": DraftResult(tuple(accepted(constant, pair.tokens) for pair in pairs)),
             "template": DraftResult(tuple(accepted(by_kind.get(p.item.kind, constant), p.tokens) for p in pairs)),

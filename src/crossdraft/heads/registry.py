@@ -163,7 +163,7 @@ ADAPTERS: Mapping[str, HeadRecord] = {
         _adapter("l3", "pointwise.Wide", "three wide blocks", LEVELS),
         _adapter("l4", "attention.AttentionAdapter", "a causal decoder layer", LEVELS),
         _adapter("l5", "attention.AutoregressiveAdapter", "l4 with positions, tokens and its own outputs", LEVELS),
-        _adapter("levels", "pointwise.MLPAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
+        _adapter("levels", "pointwise.FusedAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
     )
 }
 """Adapters from a drafter's features to the target's, all with the drafter `aligned`."""

@@ -61,6 +61,7 @@ class Adapter(Head):
     config: AdapterConfig
     owns_head = False
     embeds_tokens = False  # whether it reads the target's embeddings
+    fuses = False  # whether it reads several layers of the drafter, unless its settings say which
 
     def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

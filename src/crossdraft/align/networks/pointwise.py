@@ -63,6 +63,12 @@ class MLPAdapter(Adapter):
         return self.project(source) + self.out_proj(F.gelu(self.up_proj(source))), ()
 
 
+class FusedAdapter(MLPAdapter):
+    """`levels`: the same from several layers of the drafter, side by side as EAGLE-3 (Li et al. 2025) has a target's."""
+
+    fuses = True
+
+
 class ResidualBlock(nn.Module):
     """x + α · up(GELU(down(LN(x)))), `up` is zero at first; with `inner_norm` the norm stands in front of the GELU."""
 

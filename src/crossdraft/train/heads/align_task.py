@@ -19,6 +19,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
@@ -134,10 +135,13 @@ class AlignTask(HeadTask):
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """What the drafter's features are, and of which drafter."""
-        text, known = self.drafter.text_config, settings.get("source_layers")
-        layers = known or source_layers(text.num_hidden_layers, several=self.inputs.recipe.network == "levels")
-        found = {"source_size": text.hidden_size, "drafter": event_fingerprint(self.inputs.event)}
-        return found | {"source_layers": tuple(layers)}
+        text, network = self.drafter.text_config, cast("Any", ADAPTERS[self.inputs.recipe.network].network_class)
+        found: dict[str, Any] = {
+            "source_size": text.hidden_size,
+            "drafter": event_fingerprint(self.inputs.event),
+            "source_layers": source_layers(text.num_hidden_layers, several=network.fuses),
+        }
+        return {name: value for name, value in found.items() if name not in settings}
 
     def data(self, head: Head) -> TaskData:
         recipe, validation = self.inputs.recipe, self.inputs.validation
