@@ -82,13 +82,14 @@ def l6(
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
     from crossdraft.cli.reporting import hush, report
-    from crossdraft.load import target_fingerprint
+    from crossdraft.load import DRAFTERS, target_fingerprint
     from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
     from crossdraft.train.capture.store import CaptureStore
     from crossdraft.train.core.recipe import read_section
 
     hush()
-    recipe = read_section(TuneRecipe, config or RECIPE, overrides or ())
+    reference = target == "reference" and event in DRAFTERS
+    recipe = read_section(TuneRecipe, config or RECIPE, overrides or (), ("reference", reference))
     digest = target_fingerprint(target)
     store = CaptureStore.open(capture, digest)
     back = None if validation is None else CaptureStore.open(validation, digest)

@@ -64,7 +64,7 @@ class MLPAdapter(Adapter):
 
 
 class FusedAdapter(MLPAdapter):
-    """`levels`: the same from several layers of the drafter, side by side as EAGLE-3 (Li et al. 2025) has a target's."""
+    """`levels`: the same from several layers of the drafter side by side (EAGLE-3: Li et al. 2025)."""
 
     fuses = True
 
