@@ -18,7 +18,7 @@ def best_text(answers: Iterable[Sequence[int]]) -> Tokens:
     That is the heaviest path through their trie, where each node weighs as many answers as pass through it. It is an
     answer as it stands, for a prefix of one is never accepted further.
 
-    >>> best_text([(1, 2, 3), (1, 2, 4), (1, 5)])
+    >>> best_text([(1, 2, 3), (1, 2, 3), (1, 5)])
     (1, 2, 3)
     """
     counts = Counter(tuple(answer) for answer in answers)

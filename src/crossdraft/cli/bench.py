@@ -274,7 +274,7 @@ def rules(
         typer.Option("--rule", metavar="SPEC", help="An acceptance rule; repeated. Default: all for sampled answers."),
     ] = None,
     drafter: Annotated[str, typer.Option(metavar="SPEC", help="What drafts, in chains.")] = "event",
-    temperature: Annotated[float, typer.Option(help="Of sampled answers.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Answers are sampled at this temperature.")] = 1.0,
     nodes: Nodes = 8,
     max_new_tokens: MaxTokens = 96,
     answers: Answers = "any",

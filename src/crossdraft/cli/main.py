@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -126,7 +125,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename.startswith("<frozen importlib"):
-            again = threading.Timer(AGAIN_S, interrupt_main)
+            main_thread = threading.main_thread().ident
+            again = threading.Timer(AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT))
             again.daemon = True
             again.start()
             return
