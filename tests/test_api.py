@@ -157,6 +157,8 @@ def test_without_video_or_events_the_request_says_so(pair, clip, caplog):
         assert "--events" not in answer.notes[0]
         engine.generate(cd.Request("where?", video=str(clip.video)))
         assert engine.drafter is not None
+        other = engine.generate(cd.Request("where?", video=str(clip.video), events=5))
+        assert "The event recording (`events`) is of type int" in other.notes[0]
     (warning,) = caplog.messages  # once for an engine
     assert "The request has no event recording (`events`)" in warning
 

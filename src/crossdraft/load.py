@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor
@@ -377,7 +378,14 @@ class EventPrompt:
             events = Excerpt(Path(events))
         if isinstance(events, Excerpt):
             return events.read_windows(size)
-        return size.of(events) if isinstance(events, Events) else events
+        if isinstance(events, Events):
+            return size.of(events)
+        if not isinstance(events, np.ndarray | Tensor):
+            raise CrossdraftError(
+                f"The event recording (`events`) is of type {type(events).__name__}; give a path, an Excerpt, Events, or "
+                "frames."
+            )
+        return events
 
     def _blank(self) -> Tensor:
         size = self.processor.config.vision_config.image_size

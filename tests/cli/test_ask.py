@@ -152,6 +152,7 @@ def test_a_stop_string_and_a_penalty_change_the_answer(ask):
         (["--hidden", "sometimes"], "Unknown --hidden 'sometimes'"),
         (["--placement", "orbit"], "Unknown --placement 'orbit'"),
         (["--target-cores", "zero"], "is no list of cores"),
+        (["--target-cores", ""], "is no list of cores"),
         (["--target-cores", "9999"], "names core"),
         (["--target", "no/such/folder"], "no/such/folder"),
         (["--drafter", "no/such/folder"], "no/such/folder"),

@@ -1,5 +1,6 @@
 """`crossdraft demo` on the tiny pair: a clip is made, every question is answered and compared."""
 
+import json
 import os
 
 import pytest
@@ -30,6 +31,16 @@ def test_every_question_is_answered_and_compared(pair, tmp_path, capsys, monkeyp
     heads = next(line for line in shown.splitlines() if line.startswith("question")).split()
     assert heads == ["question", "facts", "tokens", "τ", "hidden", "alone", "drafter", "speedup", "identical"]
     assert {path.suffix for path in tmp_path.iterdir()} == {".mp4", ".h5", ".json"}
+
+
+@pytest.mark.usefixtures("cores_restored")
+def test_json_is_a_record_for_each_question_and_all_there_is_on_standard_output(pair, tmp_path, capsys):
+    models = ["--target", str(pair.target), "--drafter", str(pair.event), "--max-new-tokens", "8"]
+    assert main(["demo", "--json", "--out", str(tmp_path), *models]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == len({one["question"] for one in found}) == len(KINDS)
+    assert all(one["compare"]["identical"] and len(one["tokens"]) <= 8 for one in found)
+    assert all(set(one["facts"].values()) <= {True, False} for one in found)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def choose_cores(target: str | None = None, draft: str | None = None, *, all_tar
         CrossdraftError: a core that this process may not use.
     """
     allowed = available_cores()
-    own = parse_cores(target, allowed) if target else None
-    other = parse_cores(draft, allowed) if draft else None
+    own = None if target is None else parse_cores(target, allowed)
+    other = None if draft is None else parse_cores(draft, allowed)
     if own is None:
         free = [core for core in allowed if core not in (other or ())] or allowed
         own = tuple(free[: max(1, len(free) - (other is None))] if all_target else free[:1])

@@ -1,12 +1,13 @@
 """`crossdraft demo`: a clip made on the spot, questions answered, each compared with the target alone."""
 
+import json
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import MaxNewTokens, NoColour, PairOptions
+from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -31,43 +32,48 @@ def demo(
         str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
     ] = None,
     max_new_tokens: MaxNewTokens = None,
+    as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
     """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""
     from crossdraft.api import Request
-    from crossdraft.cli.ask import typical
+    from crossdraft.cli.ask import report, typical
     from crossdraft.cli.compare import compare
+    from crossdraft.cli.reporting import console_for
     from crossdraft.cli.session import opened, stream, with_drafter
     from crossdraft.cli.view import answer_console, say, show
-    from crossdraft.scenes import ask, make_scene, split_seeds, write_clip
+    from crossdraft.scenes import ask, make_scene, score, split_seeds, write_clip
 
     if drafter == "none":
         raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
     test = split_seeds("test")
     if seed >= len(test):
         raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
-    console = answer_console(plain=no_color)
+    console = console_for(as_json=True) if as_json else answer_console(plain=no_color)
     scene = make_scene(test[seed])
     clip = write_clip(scene, out)
     say(console, f"A road scene: {clip.video} and {clip.events}")
     questions = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
     requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in questions]
-    results = []
+    results, found = [], []
     # Without a prefix cache: the target alone, which is compared with, has none either.
     with opened(with_drafter(PairOptions(target, drafter, cache_bytes=0), events=True), requests[0]) as engine:
         for qa, request in zip(questions, requests, strict=True):
             console.rule() if console.color_system else console.print()
             say(console, qa.question, "bold")
-            answer = stream(engine, request, console)
+            answer = stream(engine, request, None if as_json else console)
             comparison = compare(engine, request, answer, REPEATS)
             timed, baseline = typical(answer, comparison)
             show(console, timed, engine.target, baseline)
             say(console, f"\n{comparison.sentence()}")
             results.append((qa, timed, comparison))
+            found.append(report(request, timed, engine.target, comparison) | {"facts": score(qa.facts, timed.text)})
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
     say(console, "\nAsk it yourself:")
     say(console, f'{command} ask --video {clip.video} --events {clip.events} "…"')
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
 
 
 def summarise(console: "Console", results: "list[tuple[QA, Answer, AnswerComparison]]") -> None:

@@ -351,7 +351,7 @@ def check_values(**values: Any) -> None:
     for name in sorted(values, key=list(CHECKS).index):
         if values[name] is not None:
             CHECKS[name](f"--{name.replace('_', '-')}", values[name])
-    if values.get("target_cores") or values.get("draft_cores"):
+    if values.get("target_cores") is not None or values.get("draft_cores") is not None:
         choose_cores(values.get("target_cores"), values.get("draft_cores"), all_target=True)
 
 
