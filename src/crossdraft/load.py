@@ -382,8 +382,8 @@ class EventPrompt:
             return size.of(events)
         if not isinstance(events, np.ndarray | Tensor):
             raise CrossdraftError(
-                f"The event recording (`events`) is of type {type(events).__name__}; give a path, an Excerpt, Events, or "
-                "frames."
+                f"The event recording (`events`) is of type {type(events).__name__}; give a path, "
+                "an Excerpt, Events, or frames."
             )
         return events
 
