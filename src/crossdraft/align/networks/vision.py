@@ -35,6 +35,7 @@ class VisionConfig(HeadConfig):
         frames: of the clip that are predicted.
         tokens: of each of them.
         length: N, visual tokens of the whole clip.
+        scale: of the target's visual tokens: how far they are from what any clip looks like, in each dimension.
     """
 
     drafter: str
@@ -44,6 +45,7 @@ class VisionConfig(HeadConfig):
     tokens: Count
     length: Count
     frames: Count = 1
+    scale: float = 1.0
 
     @property
     def predicted(self) -> int:
@@ -52,7 +54,7 @@ class VisionConfig(HeadConfig):
 
 
 class VisionAdapter(Head):
-    """See the module's text. Networks fill in `predict`."""
+    """scale · (mean + f(X)), where `mean` [K, H] is what any clip looks like; networks fill in f, `deviation`."""
 
     config_class = VisionConfig
     config: VisionConfig
@@ -61,19 +63,28 @@ class VisionAdapter(Head):
     def __init__(self, config: VisionConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.register_buffer("embeddings", self.embeddings[:0], persistent=False)
-        self.mean = nn.Parameter(torch.zeros(config.predicted, config.hidden_size))  # what any clip looks like
+        self.mean = nn.Parameter(torch.zeros(config.predicted, config.hidden_size))
 
     @property
     def reads(self) -> tuple[int, ...]:
         return ()
 
+    @torch.no_grad()
+    def begin_at(self, tokens: Tensor) -> None:
+        """Let `mean` be that of the target's visual tokens [clips, K, H] of some clips."""
+        self.mean.copy_(tokens.mean(0) / self.config.scale)
+
     def predict(self, source: Tensor) -> Tensor:
         """Features [B, T, P, S] of the event encoder -> [B, K, H] visual tokens of the target."""
+        return self.config.scale * (self.mean + self.deviation(source))
+
+    def deviation(self, source: Tensor) -> Tensor:
+        """[B, T, P, S] -> [B, K, H], see the class."""
         raise NotImplementedError
 
 
 class LinearVision(VisionAdapter):
-    """mean + A·X·W: a mixture of all patches, one for each predicted token, and a linear map."""
+    """A·X·W: a mixture of all patches, one for each predicted token, and a linear map."""
 
     def __init__(self, config: VisionConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -84,8 +95,8 @@ class LinearVision(VisionAdapter):
         """[B, T, P, S] -> [B, K, S]."""
         return self.mix(source.flatten(1, 2).transpose(1, 2)).transpose(1, 2)
 
-    def predict(self, source: Tensor) -> Tensor:
-        return self.mean + self.project(self.mixed(source))
+    def deviation(self, source: Tensor) -> Tensor:
+        return self.project(self.mixed(source))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +119,9 @@ class MLPVision(LinearVision):
         nn.init.zeros_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
-    def predict(self, source: Tensor) -> Tensor:
+    def deviation(self, source: Tensor) -> Tensor:
         mixed = self.mixed(source)
-        return self.mean + self.project(mixed) + self.out_proj(F.gelu(self.up_proj(mixed)))
+        return self.project(mixed) + self.out_proj(F.gelu(self.up_proj(mixed)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +162,12 @@ class QueriesVision(VisionAdapter):
         self.norm = nn.LayerNorm(width)
         self.out_proj = nn.Linear(width, config.hidden_size)
 
-    def predict(self, source: Tensor) -> Tensor:
+    def deviation(self, source: Tensor) -> Tensor:
         memory = self.source_proj(self.source_norm(source.flatten(1, 2))) + self.places
         rows = self.queries.expand(len(source), -1, -1)
         for layer in self.layers:
             rows = layer(rows, memory)
-        return self.mean + self.out_proj(self.norm(rows))
+        return self.out_proj(self.norm(rows))
 
 
 def spread(count: int, length: int) -> Tensor:

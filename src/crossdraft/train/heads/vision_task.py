@@ -37,6 +37,8 @@ from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.packed import read_prefix, run_branches
 
+SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over which their mean is taken
+
 
 class EncoderFeatures(FeatureCache):
     """What the event encoder makes of each clip, before it is projected and pooled: [T, P, S]."""
@@ -61,16 +63,24 @@ class FrameTokens(FeatureCache):
         self.config = config
 
     def _encode(self, clip: int) -> Tensor:
-        prompt = self.model.prepare(self.source.read(clip).requests(1)[0])
-        rows = self.model.visual_features(self.model.encode(prompt))
-        if rows is None or len(rows) != self.config.length:
-            found = "none" if rows is None else len(rows)
+        rows = clip_tokens(self.model, self.source, clip)
+        if len(rows) != self.config.length:
             raise CrossdraftError(
-                f"Clip {clip} of the capture has {found} visual tokens, the adapter stands for {self.config.length}; "
-                "capture clips of which the target reads equally many frames."
+                f"Clip {clip} of the capture has {len(rows)} visual tokens, the adapter stands for "
+                f"{self.config.length}; capture clips of which the target reads equally many frames."
             )
         frames = rows.view(-1, self.config.tokens, rows.shape[-1])
         return frames[evenly(len(frames), self.config.frames)].flatten(0, 1).clone()
+
+
+@torch.inference_mode()
+def clip_tokens(target: Target, source: ClipSource, clip: int) -> Tensor:
+    """[N, H] the target's visual tokens of a clip."""
+    prompt = target.prepare(source.read(clip).requests(1)[0])
+    rows = target.visual_features(target.encode(prompt))
+    if rows is None:
+        raise CrossdraftError(f"The target finds nothing visual in clip {clip} of the capture; capture clips.")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -116,13 +126,17 @@ class VisionAnswers:
         # Copies: what was made in inference mode cannot be learned through.
         return self.answers.visual(step).clone(), self.frames.visual(step, clips).clone()
 
+    def some_tokens(self) -> Tensor:
+        """[clips, K, H] of the first clips."""
+        return self.frames.visual(0, range(min(SOME, self.frames.pool))).clone()
+
 
 def vision_loss(
     adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder, loss: Mapping[str, float], feature_steps: int
 ) -> LossFn:
     """Loss of an adapter; see the module's text.
 
-    Its figures: every loss; `similarity`, the mean cosine of predicted and true tokens; and, where the language model
+    Tokens are compared in units of the adapter's scale. Figures: every loss; `similarity`, the mean cosine of predicted and true tokens; and, where the language model
     is asked, `prefix`, the mean accepted prefix of hidden drafts.
 
     Args:
@@ -137,7 +151,8 @@ def vision_loss(
         seen, shown = data.visual(step)
         predicted = adapter.predict(seen)
         flat, true = predicted.flatten(0, 1), shown.flatten(0, 1)
-        parts = {name: LOSSES[name].measure(flat, true).mean() for name in of_tokens}
+        scale = adapter.config.scale
+        parts = {name: LOSSES[name].measure(flat / scale, true / scale).mean() for name in of_tokens}
         total = flat.new_zeros(()) + sum(of_tokens[name] * part for name, part in parts.items())
         figures = {name: float(part.detach()) for name, part in parts.items()}
         figures["similarity"] = float(F.cosine_similarity(flat.detach(), true, dim=-1).mean())
@@ -199,11 +214,26 @@ class VisionTask(HeadTask):
             "source_tokens": (vision.image_size // vision.patch_size) ** 2 + 1,
             "length": sum(token in visual_ids for token in self.prompt.input_ids.tolist()),
             "tokens": patches_per_frame(self.prompt, visual_ids),
+            "scale": self._scale(),
         }
+
+    def _scale(self) -> float:
+        """The standard deviation of visual tokens from their mean over clips, to two digits."""
+        source = captured_source(self.store)
+        rows = [clip_tokens(self.inputs.target, source, clip) for clip in range(min(SCALED, len(source)))]
+        if len({len(one) for one in rows}) > 1:
+            raise CrossdraftError(
+                "The clips of the capture have different numbers of visual tokens, for which no adapter can stand; "
+                "capture clips of which the target reads equally many frames."
+            )
+        tokens = torch.stack(rows).float()
+        spread_out = float((tokens - tokens.mean(0)).square().mean().sqrt())
+        return float(f"{spread_out:.2g}") if spread_out else 1.0
 
     def data(self, head: Head) -> TaskData:
         recipe, validation, adapter = self.inputs.recipe, self.inputs.validation, cast("VisionAdapter", head)
         answers, decoder = self._answers(self.store, adapter), self._decoder(adapter)
+        adapter.begin_at(answers.some_tokens())
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, answers.answers.numbers(step)))} of {self.store.folder}"
