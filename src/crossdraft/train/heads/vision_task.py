@@ -136,8 +136,8 @@ def vision_loss(
 ) -> LossFn:
     """Loss of an adapter; see the module's text.
 
-    Tokens are compared in units of the adapter's scale. Figures: every loss; `similarity`, the mean cosine of predicted and true tokens; and, where the language model
-    is asked, `prefix`, the mean accepted prefix of hidden drafts.
+    Tokens are compared in units of the adapter's scale. Figures: every loss; `similarity`, the mean cosine of predicted
+    and true tokens; and, where the language model is asked, `prefix`, the mean accepted prefix of hidden drafts.
 
     Args:
         feature_steps: steps in which only features are compared.
