@@ -1,5 +1,6 @@
 """Adapters on the vision side: predicted tokens, where they stand, and what the target's decoder says after them."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -140,7 +141,10 @@ def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, 
     assert torch.allclose(drafted_logits(drafter, question, 0, 1), own[list(IDS)], atol=1e-9)
 
 
-@pytest.mark.parametrize("spec", ["predicted:dir={},model={}", "union:(predicted:dir={},model={}),ngram"])
+@pytest.mark.parametrize(
+    "spec",
+    ["predicted:dir={},model={}", "predicted:dir={},model={}@process", "union:(predicted:dir={},model={}),ngram"],
+)
 def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec):
     adapter = some_vision("vision_queries", models[0], pair.event)
     save_head(tmp_path, adapter, "vision_queries", target_fingerprint(str(pair.target)), torch.float32)
@@ -168,7 +172,37 @@ def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):
         load_predicted_drafter(tmp_path, target, "reference", str(pair.event), tokenizer)
     with pytest.raises(CrossdraftError, match="reads 8 features of an event encoder, this one has 16"):
         PredictedPrefill(target, events, some_vision("vision_linear", target, pair.event, source_size=8), tokenizer)
+    with pytest.raises(CrossdraftError, match="visual tokens of 16 features, this target reads 32"):
+        some = some_vision("vision_linear", target, pair.event)
+        some.config = replace(some.config, hidden_size=16)
+        PredictedPrefill(target, events, some, tokenizer)
+    with pytest.raises(CrossdraftError, match="9 frames of 5 tokens of a clip that has 40"):
+        some_vision("vision_linear", target, pair.event, frames=9)
+    with pytest.raises(CrossdraftError, match="positive number; it is nan"):
+        some_vision("vision_linear", target, pair.event, scale=float("nan"))
     with pytest.raises(CrossdraftError, match="needs the folder of an adapter"):
         cd.Engine.load(str(pair.target), "predicted")
     with pytest.raises(CrossdraftError, match="multiple of 64; 40 is none"):
         some_vision("vision_queries", target, pair.event, width=40)
+
+
+def test_a_clip_without_events_and_weights_that_are_not_finite_cost_the_draft_alone(pair, models, clip, tmp_path):
+    """The answer is the target's, and says why nothing was drafted."""
+    adapter = some_vision("vision_linear", models[0], pair.event)
+    fingerprint = target_fingerprint(str(pair.target))
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+    save_head(tmp_path / "good", adapter, "vision_linear", fingerprint, torch.float32)
+    with torch.no_grad():
+        adapter.project.bias[0] = torch.nan
+    save_head(tmp_path / "bad", adapter, "vision_linear", fingerprint, torch.float32)
+    options = cd.Options(adaptive=False, dtype="float32", placement="inline")
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=8)
+    with cd.Engine.load(str(pair.target), None, options) as engine:
+        alone = engine.generate(request)
+    spec = f"predicted:dir={{}},model={pair.event}"
+    for folder, events, note in (("good", None, "event"), ("bad", str(clip.events), "not finite")):
+        with cd.Engine.load(str(pair.target), spec.format(tmp_path / folder), options) as engine:
+            answer = engine.generate(replace(request, events=events))
+        assert answer.tokens == alone.tokens
+        assert any(note in line for line in answer.notes), (folder, answer.notes)

@@ -64,7 +64,8 @@ class PredictedPrefill(Target):
         tokenizer: the target's.
 
     Raises:
-        CrossdraftError: the target reads visual tokens in a way of its own, or the adapter another encoder.
+        CrossdraftError: the target reads visual tokens in a way of its own, or the adapter another encoder, or it is of
+            another target.
     """
 
     def __init__(
@@ -72,6 +73,12 @@ class PredictedPrefill(Target):
     ) -> None:
         check_readable(target)
         config, vision = adapter.config, cast("Any", events.model.config).vision_config
+        size = target.text_config.hidden_size
+        if config.hidden_size != size:
+            raise CrossdraftError(
+                f"The adapter predicts visual tokens of {config.hidden_size} features, this target reads {size}; train "
+                "one for this target."
+            )
         if config.source_size != vision.hidden_size:
             raise CrossdraftError(
                 f"The adapter reads {config.source_size} features of an event encoder, this one has "
@@ -85,6 +92,8 @@ class PredictedPrefill(Target):
     def encode(self, prompt: Prompt) -> Encoded:
         features = encoder_features(self.events, prompt)[None].to(self.adapter.mean)
         rows = self.adapter.predict(features).to(self.device, self.model.dtype)
+        if not bool(rows.isfinite().all()):
+            raise CrossdraftError("The adapter predicts visual tokens that are not finite; train it anew.")
         return {self.kind: BaseModelOutputWithPooling(pooler_output=cast("Any", rows))}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:

@@ -12,6 +12,7 @@ The text after the clip keeps the position that it has after all N tokens, and t
 positions (`spread`): a model was trained with text that far away.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,9 @@ class VisionConfig(HeadConfig):
         tokens: of each of them.
         length: N, visual tokens of the whole clip.
         scale: of the target's visual tokens: how far they are from what any clip looks like, in each dimension.
+
+    Raises:
+        CrossdraftError: as `HeadConfig`, more tokens are predicted than a clip has, or the scale is no positive number.
     """
 
     drafter: str
@@ -46,6 +50,16 @@ class VisionConfig(HeadConfig):
     length: Count
     frames: Count = 1
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predicted > self.length:
+            raise CrossdraftError(
+                f"An adapter predicts {self.frames} frames of {self.tokens} tokens of a clip that has {self.length}; "
+                "let it predict fewer frames."
+            )
+        if not 0 < self.scale < math.inf:
+            raise CrossdraftError(f"The scale of visual tokens must be a positive number; it is {self.scale}.")
 
     @property
     def predicted(self) -> int:
