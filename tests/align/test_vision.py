@@ -62,7 +62,7 @@ def test_predicted_tokens_stand_evenly_where_the_clip_would(count, length):
 
 
 def test_text_after_the_clip_keeps_its_position():
-    positions, delta = stretched_positions(torch.tensor([1, 4, 9, 9, 9, 5, 6]), frozenset({9}), 3, 12)
+    positions, delta = stretched_positions(torch.tensor([1, 4, 9, 9, 9, 5, 6]), frozenset({9}), spread(3, 12), 12)
     assert positions.tolist() == [0, 1, 2 + 2, 2 + 6, 2 + 10, 14, 15]
     assert delta == 9
 

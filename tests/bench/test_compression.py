@@ -30,7 +30,7 @@ def test_drafting_is_lossless_to_each_target(pair):
     )
     ticks = []
     found = compare_compressions(plan, models.load_target(), ticks.append)
-    assert len(ticks) == plan.runs == 12
+    assert len(ticks) == plan.runs == 18
     assert [(row.target, row.drafter) for row in found] == [
         (name, drafter) for name in ("target", "fastv:layer=1,keep=0.5", "pool") for drafter in (None, "event")
     ]

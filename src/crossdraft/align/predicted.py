@@ -90,15 +90,24 @@ class PredictedPrefill(Target):
 
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
-        features = encoder_features(self.events, prompt)[None].to(self.adapter.mean)
-        rows = self.adapter.predict(features).to(self.device, self.model.dtype)
+        return encoded_rows(self.kind, self.predict(encoder_features(self.events, prompt)))
+
+    @torch.inference_mode()
+    def predict(self, features: Tensor) -> Tensor:
+        """[T, P, S] of the event encoder -> [K, H] visual tokens, as the target takes them.
+
+        Raises:
+            CrossdraftError: they are not finite.
+        """
+        rows = self.adapter.predict(features[None].to(self.adapter.mean))[0].to(self.device, self.model.dtype)
         if not bool(rows.isfinite().all()):
             raise CrossdraftError("The adapter predicts visual tokens that are not finite; train it anew.")
-        return {self.kind: BaseModelOutputWithPooling(pooler_output=cast("Any", rows))}
+        return rows
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         config = self.adapter.config
-        return stretched_positions(prompt.input_ids, self.traits.visual_ids, config.predicted, config.length)
+        places = spread(config.predicted, config.length)
+        return stretched_positions(prompt.input_ids, self.traits.visual_ids, places, config.length)
 
 
 def check_readable(target: Target) -> None:
@@ -120,17 +129,22 @@ def encoder_features(events: Target, prompt: Prompt) -> Tensor:
     return cast("Any", events.encode(prompt))["video"].last_hidden_state
 
 
-def stretched_positions(ids: Tensor, visual: frozenset[int], count: int, length: int) -> tuple[Tensor, int]:
-    """[L] positions of a prompt whose `count` visual tokens stand for `length`, and the offset of later text.
+def encoded_rows(kind: str, rows: Tensor) -> Encoded:
+    """Visual tokens [n, H] as a target's encoder would give them."""
+    return {kind: BaseModelOutputWithPooling(pooler_output=cast("Any", rows[None]))}
 
-    >>> stretched_positions(torch.tensor([7, 9, 9, 8]), frozenset({9}), 2, 8)
+
+def stretched_positions(ids: Tensor, visual: frozenset[int], places: Tensor, length: int) -> tuple[Tensor, int]:
+    """[L] positions of a prompt whose visual tokens have these `places` among `length`, and the offset of later text.
+
+    >>> stretched_positions(torch.tensor([7, 9, 9, 8]), frozenset({9}), torch.tensor([2, 6]), 8)
     (tensor([0, 3, 7, 9]), 6)
     """
     shown = torch.tensor([token in visual for token in ids.tolist()])
-    first = int(shown.int().argmax())
+    first, count = int(shown.int().argmax()), len(places)
     positions = torch.arange(len(ids))
     positions[first + count :] += length - count
-    positions[first : first + count] = first + spread(count, length)
+    positions[first : first + count] = first + places
     return positions, length - count
 
 
@@ -158,6 +172,14 @@ def load_predicted_drafter(
     Raises:
         CrossdraftError: the folder holds no such adapter, or one of another pair; or as `PredictedPrefill`.
     """
+    events, adapter = load_vision(folder, target, source, event, packed=packed)
+    return IndependentDrafter(PredictedPrefill(target, events, adapter, tokenizer), banned, words=words)
+
+
+def load_vision(
+    folder: Path, target: Target, source: str, event: str, *, packed: bool = True
+) -> tuple[Target, VisionAdapter]:
+    """The event model on the target's device, and the adapter from its folder; see `load_predicted_drafter`."""
     found = read_config(folder)
     if found.network not in VISION_ADAPTERS:
         raise CrossdraftError(
@@ -171,5 +193,4 @@ def load_predicted_drafter(
             "train one for this model."
         )
     events = load_drafter(event, str(target.device), packed=packed).model
-    model = PredictedPrefill(target, events, adapter.to(events.device), tokenizer)
-    return IndependentDrafter(model, banned, words=words)
+    return events, adapter.to(events.device)

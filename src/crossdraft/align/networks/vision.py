@@ -124,7 +124,6 @@ class MLPVision(LinearVision):
     """The same, and out(GELU(up(A·X))) beside it; `out` is zero at first."""
 
     config_class = VisionWidthConfig
-    config: VisionWidthConfig
 
     def __init__(self, config: VisionWidthConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -158,7 +157,6 @@ class QueriesVision(VisionAdapter):
     """Learned queries that attend to the event features and to one another (Q-Former: Li et al. 2023)."""
 
     config_class = QueriesConfig
-    config: QueriesConfig
 
     def __init__(self, config: QueriesConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaModel
 
+from crossdraft.align.gate import PrefillGate, save_gate
 from crossdraft.align.networks.vision import VisionAdapter, VisionConfig, spread
 from crossdraft.align.predicted import PredictedPrefill, check_readable, encoder_features
 from crossdraft.drafters.independent import IndependentDrafter
@@ -24,15 +25,17 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
-from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, Objective, score, teacher
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits
 from crossdraft.load import event_fingerprint, load_drafter, tokenizer_of, vocabulary_of
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
+from crossdraft.train.core.log import say
 from crossdraft.train.heads.align_data import PairedAnswers
 from crossdraft.train.heads.align_task import accepted_prefix, paired_answers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
+from crossdraft.train.heads.gate import LEAST, Agreements, fit_gate, gate_figures
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.packed import read_prefix, run_branches
@@ -168,6 +171,23 @@ def vision_loss(
     return full_batch(loss_of)
 
 
+@torch.no_grad()
+def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder) -> Agreements:
+    """How far the target's answers about each clip survive its predicted tokens; one epoch."""
+    answers, lookup = data.answers, target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
+    depth = answers.store.index.owner.depth
+    pooled, shares = [], []
+    for step in range(data.frames.pool // answers.clips):
+        seen, batch = answers.visual(step), answers.store.batch(answers.numbers(step), (depth,))
+        _, labels = teacher(batch, decoder.rows, depth, lookup)
+        asked = batch.loss_mask(0) & (labels != OUTSIDE)
+        right = asked & (decoder.logits(adapter.predict(seen), batch.tokens).argmax(-1) == labels)
+        counts = (one.sum(1).view(answers.clips, -1).sum(1) for one in (right, asked))
+        pooled.append(PrefillGate.pool(seen))
+        shares.append(torch.div(*counts))
+    return Agreements(torch.cat(pooled), torch.cat(shares))
+
+
 class VisionTask(HeadTask):
     """Training of adapters on the vision side, from a capture; see `task.HeadTask`.
 
@@ -244,6 +264,7 @@ class VisionTask(HeadTask):
         return TaskData(vision_loss(adapter, answers, decoder, recipe.loss, recipe.feature_steps), describe, check)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
+        self._leave_gate(cast("VisionAdapter", head), folder)
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
         questions = validation_questions(store, settings.pairs)
         if store is None or not questions:
@@ -253,6 +274,20 @@ class VisionTask(HeadTask):
         model = PredictedPrefill(target, self.events, cast("VisionAdapter", head), tokenizer_of(self.inputs.source))
         drafter = IndependentDrafter(model, sorted(target.reserved))
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+
+    def _leave_gate(self, adapter: VisionAdapter, folder: Path) -> None:
+        """Fit the gate of a speculative prefill, and leave it beside the adapter, where there are clips enough."""
+        if len(captured_source(self.store)) < LEAST:
+            say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} clips.")
+            return
+        config, decoder = adapter.config, self._decoder(adapter)
+        gate = PrefillGate(config.source_frames, config.source_size)
+        fit_gate(gate, agreements(adapter, self._answers(self.store, adapter), decoder))
+        save_gate(gate, folder)
+        if self.inputs.validation is not None:
+            found = agreements(adapter, self._answers(self.inputs.validation, adapter), decoder)
+            figures = ", ".join(f"{name} {value:.3g}" for name, value in gate_figures(gate, found).items())
+            say(f"gate, on validation clips: {figures}")
 
     def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
         visual = self.inputs.target.traits.visual_ids
