@@ -29,7 +29,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Encoded, Prompt, Target, visual_rows
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
-from crossdraft.video.clip import read_clip
+from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.inputs import clip_inputs
 from crossdraft.video_prompt import VideoPrompt
 
@@ -87,6 +87,11 @@ class SpeculativePrefill(Target):
         if settings.confidence:
             self.gate()  # refused now rather than with the first request
 
+    @property
+    def sampling(self) -> FrameSampling:
+        """Which frames of a clip the whole target reads."""
+        return self._whole.sampling
+
     def gate(self) -> PrefillGate:
         """The adapter's gate; see `load_gate`."""
         config, folder = self.predicting.adapter.config, self.settings.dir
@@ -134,7 +139,7 @@ class SpeculativePrefill(Target):
         if not chosen:
             return ids, {}
         (clip,) = request.visuals
-        frames = read_clip(clip.value, self._whole.sampling)
+        frames = read_clip(clip.value, self.sampling)
         if len(frames.times_s) * config.tokens != config.length:
             raise CrossdraftError(
                 f"The clip gives {len(frames.times_s)} frames, the adapter stands for "

@@ -17,6 +17,7 @@ from crossdraft.align.checked import CheckedPrefill, QualityBudget, rouge_l
 from crossdraft.align.prefill import READ_WHOLE, SpeculativePrefill
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, close_all
+from crossdraft.bench.clip_cosines import ClipCosine, clip_cosines
 from crossdraft.bench.common import check_each_once, table
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run, measure
@@ -194,6 +195,15 @@ def compare_compressions(
             )
         )
     return found
+
+
+def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
+    """Cosines of the first speculative prefill's view of each clip with the clip; `[]` if there is none."""
+    first = next((spec for spec in plan.specs if settings_of(spec)[0].name == "predicted"), None)
+    if first is None:
+        return []
+    one_each = {pair.seed: pair.request for pair in items(plan.work)}
+    return clip_cosines(target, cast("SpeculativePrefill", compressed(target, first)), list(one_each.values()))
 
 
 def _predicted(name: str, runs: Sequence[Run]) -> float | None:
