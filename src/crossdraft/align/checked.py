@@ -114,17 +114,17 @@ class CheckedPrefill(Generic[R, A]):
     def answer(self, request: R) -> CheckedAnswer[A]:
         """Answer one request."""
         budget = self.budget
-        if self.confidence(request) < self.threshold:
+        if not self.confidence(request) >= self.threshold:  # no number is no confidence
             self.threshold -= budget.rate * budget.loss * budget.check
             own = self.true(request)
             return CheckedAnswer(own, None, own)
-        guess = self.predicted(request)
+        lossy = self.predicted(request)
         if self._chance.random() >= budget.check:
-            return CheckedAnswer(guess, guess, None)
+            return CheckedAnswer(lossy, lossy, None)
         own = self.true(request)
-        loss = 1 - rouge_l(guess.tokens, own.tokens)
+        loss = 1 - rouge_l(lossy.tokens, own.tokens)
         self.threshold += budget.rate * (loss - budget.loss)
-        return CheckedAnswer(own if loss > budget.loss else guess, guess, own, loss)
+        return CheckedAnswer(own if loss > budget.loss else lossy, lossy, own, loss)
 
 
 def rouge_l(found: Sequence[int], wanted: Sequence[int]) -> float:

@@ -228,14 +228,14 @@ class CheckedMethod:
     def __init__(self, predicting: Target, target: Target, plan: CompressionBench, budget: QualityBudget) -> None:
         gated = cast("SpeculativePrefill", predicting)
         gated.gate()  # refused now, if there is none
-        guess, own = _method(plan, predicting, None), _method(plan, target, None)
-        self.methods = guess, own
+        lossy, own = _method(plan, predicting, None), _method(plan, target, None)
+        self.methods = lossy, own
         self.cores: Cores | None = None
 
         def confidence(item: Item) -> float:
             return gated.confidence(item.request)
 
-        self._checked = CheckedPrefill(confidence, guess.answer, own.answer, budget)
+        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
 
     @property
     def workers(self) -> Sequence[int]:

@@ -26,7 +26,7 @@ def test_at_first_it_says_the_mean():
     assert torch.allclose(gate.logits(found.pooled).sigmoid(), found.share.mean().expand(40), atol=1e-5)
 
 
-def test_it_tells_other_clips_apart(tmp_path):
+def test_it_knows_which_other_clips_survive(tmp_path):
     torch.manual_seed(0)
     gate = PrefillGate(2, 4)
     fit_gate(gate, clips(80, 0)[1])
