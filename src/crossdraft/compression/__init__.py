@@ -13,6 +13,7 @@ from typing import Any
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill
 from crossdraft.checks import did_you_mean, text
 from crossdraft.compression.fastv import FastVSettings, FastVTarget
+from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft.compression.pool import PooledTarget, PoolSettings
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -57,6 +58,9 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "a frame's patches are downsampled before the language model (TokenPacker's queries, without its "
                 "trained attention to the patches)",
                 "after TokenPacker, Li et al. 2024", PoolSettings, PooledTarget,
+            ),
+            Compression(
+                "frames", "fewer frames of the clip are read", "crossdraft", FramesSettings, FewerFramesTarget,
             ),
             Compression(
                 "predicted",
