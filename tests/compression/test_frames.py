@@ -22,6 +22,12 @@ def test_it_reads_those_frames_alone(target, clip, count):
     made = compressed(target, f"frames:count={count}")
     prompt, whole = made.prepare(request), target.prepare(request)
     assert len(whole) - len(prompt) == (FRAMES - count) * TOKENS
+    visual = target.prepare(request).input_ids.tolist().index(prompt.input_ids[made._cut(prompt.input_ids) - 1])
+    positions, delta = made._positions(prompt)
+    first = [3] if count == 1 else [0, 7]
+    own = [visual + frame * TOKENS + at for frame in first for at in range(TOKENS)]
+    assert positions[visual : visual + count * TOKENS].tolist() == own
+    assert (positions[-1], delta) == (len(whole) - 1, len(whole) - len(prompt))
     answer = Decoder(made, None).generate([request])[0]
     assert answer.notes == (f"Lossy: the target reads its clip compressed (frames:count={count}).",)
     if count == 2:  # the first and the last are the same however many are read
@@ -29,7 +35,10 @@ def test_it_reads_those_frames_alone(target, clip, count):
         assert rows.allclose(full.view(FRAMES, TOKENS, -1)[[0, 7]].flatten(0, 1), atol=1e-9)
 
 
-def test_what_cannot_be_is_refused(target):
+def test_what_cannot_be_is_refused(target, clip):
+    two = [{"role": "user", "content": [{"type": "video", "video": str(clip.video)}] * 2}]
+    with pytest.raises(CrossdraftError, match="reads one clip a request"):
+        compressed(target, "frames").prepare(Request(messages=two))
     with pytest.raises(CrossdraftError, match="sees 8 frames of a clip; leave it fewer"):
         compressed(target, "frames:count=8")
     with pytest.raises(CrossdraftError, match="a whole number of 1 or more"):
