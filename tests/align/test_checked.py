@@ -48,21 +48,25 @@ def test_rouge_l_by_hand(found, wanted, score):
 def test_a_clip_that_the_gate_is_not_sure_of_is_read_whole():
     made, asked = checked(QualityBudget(0.1, check=0.5, rate=0.2), [0.5], [0.4])
     found = made.answer(0)
-    assert (found.answer.tokens, found.lossy, found.rolled_back, found.predicted) == (OWN, False, False, None)
+    assert (found.answer.tokens, found.lossy, found.predicted) == (OWN, False, None)
     assert asked == {"predicted": [], "true": [0]}
     assert made.threshold == pytest.approx(0.5 - 0.2 * 0.1 * 0.5)
 
 
-@pytest.mark.parametrize(("loss", "back"), [(0.0, False), (0.1, False), (0.3, True)])
-def test_a_check_takes_back_what_lost_too_much(loss, back):
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
+def test_a_checked_request_gets_the_targets_own_answer_and_moves_the_threshold(loss):
     made, asked = checked(QualityBudget(0.1, check=1.0, rate=0.2), [loss], [0.6])
     found = made.answer(0)
-    assert found.rolled_back == back
-    assert found.answer.tokens == (OWN if back else said(loss).tokens)
-    assert not found.lossy or not back
+    assert (found.answer.tokens, found.lossy) == (OWN, False)
+    assert found.predicted.tokens == said(loss).tokens
     assert found.loss == pytest.approx(loss)
     assert asked == {"predicted": [0], "true": [0]}
     assert made.threshold == pytest.approx(0.5 + 0.2 * (loss - 0.1))
+
+
+def test_at_first_no_more_than_the_budget_may_be_expected_to_be_lost():
+    made, _ = checked(QualityBudget(0.1), [], [], threshold=None)
+    assert made.threshold == pytest.approx(0.9)
 
 
 def test_what_is_not_checked_is_given_as_it_is_and_teaches_nothing():

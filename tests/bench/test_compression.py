@@ -87,11 +87,11 @@ def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, a
     assert len(ticks) == plan.runs == 5 * 4
     always, gated, strict, lax = (found[name] for name in (*plan.specs, f"{spec} within 0", f"{spec} within 1"))
     assert (always.predicted, gated.predicted) == (1, 0)
-    assert gated.agreed == strict.agreed == 3  # read whole; taken back
+    assert gated.agreed == strict.agreed == 3  # read whole
     assert always.prompt_tokens < gated.prompt_tokens == found["target"].prompt_tokens
-    assert lax.predicted == 1
-    assert lax.rouge_l.value == always.rouge_l.value < 1
-    assert strict.saved.value < 0  # each answer twice
+    assert lax.agreed == 3  # each of its requests is checked
+    assert lax.predicted == strict.predicted == 0
+    assert always.rouge_l.value < 1
     cosines = compare_clips(plan, target)
     assert [one.same == pytest.approx(one.other, abs=1e-7) for one in cosines] == [False, False, True]
     assert all(-1 <= one.same <= 1 for one in cosines)

@@ -1,8 +1,8 @@
 """Speculative prefill with checks on a sample of requests, and a threshold that keeps to a quality budget. LOSSY.
 
     confidence < threshold    the whole clip is read
-    otherwise                 the predicted one; of these requests some, by chance, are checked: they are answered both
-                              ways, and where the answers differ too much the true prefill's is given
+    otherwise                 the predicted one; but some of these requests, by chance, are checked: they are answered
+                              from the true prefill, and then from the predicted one, to be compared
 
 Each check moves the threshold: up where an answer lost more than the budget, down where it lost less, as in adaptive
 conformal inference (Gibbs & Candes 2021). A clip that is read whole has lost nothing, and moves it down by as much as
@@ -12,7 +12,7 @@ badly the gate knows what it says.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class QualityBudget:
     Args:
         loss: 1 - ROUGE-L between an answer and the target's own, on average over all requests.
         check: share of the requests with a predicted prefill that are checked.
-        rate: how far a check moves the threshold, for each unit of loss beyond the budget.
+        rate: how far a check moves the threshold, for each unit of loss beyond the budget; about the spread of the
+            gate's confidence over clips.
         seed: of the choice which are checked.
 
     Raises:
@@ -48,7 +49,7 @@ class QualityBudget:
 
     loss: float = 0.05
     check: float = 0.1
-    rate: float = 0.1
+    rate: float = 0.02
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,26 +66,24 @@ class CheckedAnswer(Generic[A]):
     """An answer, and how it came about.
 
     Args:
-        answer: which is given.
         predicted: the one after predicted tokens; `None` = there is none.
         true: the target's own; `None` = there is none.
         loss: of the one from the other, where there are both.
     """
 
-    answer: A
     predicted: A | None
     true: A | None
     loss: float | None = None
 
     @property
+    def answer(self) -> A:
+        """Which is given: the target's own, where there is one."""
+        return cast("A", self.predicted if self.true is None else self.true)
+
+    @property
     def lossy(self) -> bool:
         """Whether it need not be the target's own."""
         return self.true is None
-
-    @property
-    def rolled_back(self) -> bool:
-        """Whether a check took back what was predicted."""
-        return self.predicted is not None and self.answer is self.true
 
 
 class CheckedPrefill(Generic[R, A]):
@@ -96,7 +95,7 @@ class CheckedPrefill(Generic[R, A]):
         confidence: of the gate, for a request.
         predicted, true: answer a request one way and the other.
         budget: see there.
-        threshold: with which it begins.
+        threshold: with which it begins; by default the gate must expect no more to be lost than the budget.
     """
 
     def __init__(
@@ -105,26 +104,25 @@ class CheckedPrefill(Generic[R, A]):
         predicted: Callable[[R], A],
         true: Callable[[R], A],
         budget: QualityBudget,
-        threshold: float = 0.0,
+        threshold: float | None = None,
     ) -> None:
         self.confidence, self.predicted, self.true, self.budget = confidence, predicted, true, budget
-        self.threshold = threshold
+        self.threshold = 1 - budget.loss if threshold is None else threshold
         self._chance = np.random.default_rng(budget.seed)
 
     def answer(self, request: R) -> CheckedAnswer[A]:
-        """Answer one request."""
+        """Answer one request; of a checked one both answers are waited for."""
         budget = self.budget
         if not self.confidence(request) >= self.threshold:  # no number is no confidence
             self.threshold -= budget.rate * budget.loss * budget.check
-            own = self.true(request)
-            return CheckedAnswer(own, None, own)
-        lossy = self.predicted(request)
+            return CheckedAnswer(None, self.true(request))
         if self._chance.random() >= budget.check:
-            return CheckedAnswer(lossy, lossy, None)
+            return CheckedAnswer(self.predicted(request), None)
         own = self.true(request)
+        lossy = self.predicted(request)
         loss = 1 - rouge_l(lossy.tokens, own.tokens)
         self.threshold += budget.rate * (loss - budget.loss)
-        return CheckedAnswer(own if loss > budget.loss else lossy, lossy, own, loss)
+        return CheckedAnswer(lossy, own, loss)
 
 
 def rouge_l(found: Sequence[int], wanted: Sequence[int]) -> float:

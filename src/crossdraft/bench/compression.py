@@ -246,10 +246,10 @@ class CheckedMethod:
         """The run that was given, with the time of all that was done for it."""
         start = time.perf_counter()
         found = self._checked.answer(item)
-        total, last = time.perf_counter() - start, found.true or found.answer
-        read = found.answer is found.true
-        notes = (*found.answer.notes, f"{READ_WHOLE}: the gate, or a check, would have it so.") if read else ()
-        return replace(found.answer, total_s=total, ttft_s=total - last.total_s + last.ttft_s, notes=notes)
+        total, given = time.perf_counter() - start, found.answer
+        asked = total - sum(run.total_s for run in (found.predicted, found.true) if run is not None)  # the gate
+        notes = () if found.lossy else (*given.notes, f"{READ_WHOLE}: the gate was not confident, or this was a check.")
+        return replace(given, total_s=total, ttft_s=asked + given.ttft_s, notes=notes)
 
     def close(self) -> None:
         """Stop both."""
