@@ -356,6 +356,24 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
     )
 
 
+def build_predicted(spec: Spec, options: settings.PredictedSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The target's own language model after predicted visual tokens."""
+    from crossdraft.align.predicted import load_predicted_drafter
+
+    if options.dir is None:
+        raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write predicted:dir=FOLDER.")
+    return load_predicted_drafter(
+        options.dir,
+        context.load_host(),
+        context.source,
+        options.model,
+        context.read_tokenizer(),
+        context.banned,
+        words=options.words or 1,
+        packed=context.packed,
+    )
+
+
 def join_union(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
     """One tree of several drafters' trees."""
     from crossdraft.drafters.combine.union import UnionDrafter

@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ADAPTERS, HEADS, HeadRecord, weights_of
+from crossdraft.heads.registry import ADAPTERS, HEADS, VISION_ADAPTERS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -190,6 +190,14 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         examples=(),  # it needs an adapter; it drafts as `event` does
     ),
     Method(
+        "predicted",
+        "the target's own language model after visual tokens predicted from events; weighs as much as that "
+        "(predicted:dir=FOLDER)",
+        "crossdraft", builders.build_predicted,
+        settings=settings.PredictedSettings, trained=True, senses=EVENT, weights={"dir": ""}, model="target",
+        examples=(),  # it needs an adapter; it drafts as `view` does
+    ),
+    Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
         builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
         weights={"dir": "pass"}, network="pass", task="rows",
@@ -262,6 +270,8 @@ def task_of(network: str) -> str:
     """What a network learns from; the target's features, unless it is an adapter or a drafter's record says more."""
     if network in ADAPTERS:
         return "alignment"
+    if network in VISION_ADAPTERS:
+        return "vision"
     return next((method.task for method in METHODS.values() if method.network == network), "features")
 
 

@@ -1,11 +1,19 @@
 """Targets that read fewer visual tokens, alone and drafted for."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+
+from crossdraft.align.gate import PrefillGate, save_gate
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.compression import CompressionBench, compare_compressions
+from crossdraft.bench.clip_cosines import _compared
+from crossdraft.bench.compression import CompressionBench, compare_clips, compare_compressions
 from crossdraft.bench.workload import Workload
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import save_head
+from crossdraft.load import load_target, target_fingerprint
+from tests.align.test_vision import some_vision
 
 
 @pytest.mark.parametrize(
@@ -16,6 +24,10 @@ from crossdraft.errors import CrossdraftError
         ({"compressions": ["pool:factor=0"]}, "a whole number of 2 or more"),
         ({"drafter": "eaglevml"}, "did you mean 'eaglevlm'"),
         ({"nodes": 0}, "number of nodes"),
+        ({"compressions": ["predicted"]}, "needs a folder; write predicted:dir=FOLDER"),
+        ({"budgets": [0.1]}, "A budget is for a speculative prefill"),
+        ({"compressions": ["predicted:dir=x,confidence=0.5"], "budgets": [0.1]}, "that names no confidence"),
+        ({"compressions": ["predicted:dir=x"], "budgets": [2.0]}, "2.0 is none"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_first(options, part):
@@ -30,7 +42,7 @@ def test_drafting_is_lossless_to_each_target(pair):
     )
     ticks = []
     found = compare_compressions(plan, models.load_target(), ticks.append)
-    assert len(ticks) == plan.runs == 12
+    assert len(ticks) == plan.runs == 18
     assert [(row.target, row.drafter) for row in found] == [
         (name, drafter) for name in ("target", "fastv:layer=1,keep=0.5", "pool") for drafter in (None, "event")
     ]
@@ -40,3 +52,55 @@ def test_drafting_is_lossless_to_each_target(pair):
     prompts = [row.prompt_tokens for row in found]
     assert prompts[0] == prompts[2] > prompts[4]
     assert found[0].facts_gained.value == 0
+    assert found[0].rouge_l.value == 1
+    assert found[0].agreed == 2
+    assert found[0].saved.value == 0
+    assert {row.predicted for row in found} == {None}
+
+
+@pytest.fixture
+def adapter(pair, tmp_path):
+    """A random one, whose gate says 0.5."""
+    target = load_target(str(pair.target), "cpu", "float64", packed=False)
+    made = some_vision("vision_linear", target, pair.event)
+    save_head(tmp_path, made, "vision_linear", target_fingerprint(str(pair.target)), torch.float32)
+    gate = PrefillGate(5, 16)
+    for weight in (gate.out.weight, gate.out.bias):
+        torch.nn.init.zeros_(weight)
+    save_gate(gate, tmp_path)
+    return tmp_path
+
+
+def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, adapter):
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    spec = f"predicted:dir={adapter},model={pair.event}"
+    plan = CompressionBench(
+        models,
+        Workload(pairs=3, max_new_tokens=12),
+        [spec, f"{spec},confidence=0.6"],
+        None,
+        budgets=(0.0, 1.0),
+        check=1.0,
+    )
+    target, ticks = models.load_target(), []
+    found = {row.target: row for row in compare_compressions(plan, target, ticks.append)}
+    assert len(ticks) == plan.runs == 5 * 4
+    always, gated, strict, lax = (found[name] for name in (*plan.specs, f"{spec} within 0", f"{spec} within 1"))
+    assert (always.predicted, gated.predicted) == (1, 0)
+    assert gated.agreed == strict.agreed == 3  # read whole
+    assert always.prompt_tokens < gated.prompt_tokens == found["target"].prompt_tokens
+    assert lax.agreed == 3  # each of its requests is checked
+    assert lax.predicted == strict.predicted == 0
+    assert always.rouge_l.value < 1
+    cosines = compare_clips(plan, target)
+    assert [one.same == pytest.approx(one.other, abs=1e-7) for one in cosines] == [False, False, True]
+    assert all(-1 <= one.same <= 1 for one in cosines)
+    assert compare_clips(replace(plan, compressions=("pool",), budgets=()), target) == []
+
+
+def test_cosines_by_hand():
+    """Two clips of one token each: 0.6 and 0 within, 1 and 0.8 across."""
+    left = torch.tensor([[[1.0, 0]], [[0, 1]]])
+    found = _compared("x", left, torch.tensor([[[3.0, 4]], [[1, 0]]]))
+    assert found.same == pytest.approx((0.6 + 0) / 2)
+    assert found.other == pytest.approx((1 + 0.8) / 2)

@@ -184,6 +184,26 @@ def test_what_they_cannot_be_taught_is_one_sentence(
     assert not (tmp_path / "run" / "head").exists()
 
 
+def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
+    pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = "--clips 10 --prompts 2 --max-new-tokens 6 --workers 0 --device cpu --json"
+    assert main(["capture", str(tmp_path / "store"), "--target", str(pair.target), *settings.split()]) == 0
+    few = (*FEW, "config.width=64", "config.layers=1", "feature_steps=2")
+    event = ("--event", str(pair.event))
+    assert train(pair, tmp_path / "store", tmp_path / "run", *few, *event, method="vision_queries") == 0
+    head = tmp_path / "run" / "head"
+    assert {"gate.safetensors", "model.safetensors", "config.json"} <= {path.name for path in head.iterdir()}
+    command = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
+    command += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
+    texts = set()
+    for drafter in ("none", f"predicted:dir={head},model={pair.event}"):
+        capsys.readouterr()
+        assert main([*command, "--drafter", drafter]) == 0
+        texts.add(json.loads(capsys.readouterr().out)["text"])
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize("method", OTHERS)
 def test_they_learn_from_captures_alone(
     pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str

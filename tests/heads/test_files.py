@@ -17,7 +17,10 @@ from tests.heads.consistency import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
-SIZES = {"token_size": 8, "width": 24, "drafter": "a drafter's hash", "source_size": 20, "source_layers": (1, 2)}
+SIZES = {
+    "token_size": 8, "width": 64, "drafter": "a drafter's hash", "source_size": 20, "source_layers": (1, 2),
+    "source_frames": 3, "source_tokens": 5, "tokens": 4, "length": 32,
+}  # fmt: skip
 EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config_class) if field.name in VALUES}
 
 

@@ -163,6 +163,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         overhead_s=overhead,
         notes=answer.notes,
         lossy=None if stats.lossless else stats.rule,
+        prompt_tokens=stats.prompt_tokens,
     )
 
 

@@ -1,27 +1,36 @@
 """`crossdraft bench compression`: targets that read fewer visual tokens, alone and with a drafter.
 
 The corners of SpecVLM's comparison: drafting alone, compression alone, both. Compression is lossy: the share of facts
-that the answers get right says what it costs. Drafting is lossless with respect to the target that verifies it, so its
-answers are compared with that target's own.
+that the answers get right says what it costs, ROUGE-L and equal answers how far they are the target's own. Drafting is
+lossless with respect to the target that verifies it, so its answers are compared with that target's own.
+
+What is gained stands beside it: the share of the time to the first token that a compressed target saves, all that it
+does for that included (event frames, their encoder, an adapter).
 """
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
+from crossdraft.align.checked import CheckedPrefill, QualityBudget, rouge_l
+from crossdraft.align.prefill import READ_WHOLE, SpeculativePrefill
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, close_all
+from crossdraft.bench.clip_cosines import ClipCosine, clip_cosines
 from crossdraft.bench.common import check_each_once, table
-from crossdraft.bench.measure import measure
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.measure import BenchMethod, Run, measure
 from crossdraft.bench.rules import facts_figures, right_facts
 from crossdraft.bench.specs import spec_of
-from crossdraft.bench.statistics import Interval
-from crossdraft.bench.workload import Workload, items
+from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
 from crossdraft.compression import COMPRESSIONS, compressed, settings_of
 from crossdraft.engine.policy import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,36 +45,58 @@ class CompressionBench:
     Args:
         models: the target, and the pair's drafters.
         work: the pairs; greedy answers.
-        compressions: specs; `None` = each compression as it is by default.
-        drafter: what drafts for every target.
+        compressions: specs; `None` = each compression that has defaults.
+        drafter: what drafts for every target; `None` = nothing does.
         nodes: of every round's draft.
+        budgets: losses within which checks keep a speculative prefill; a row each for every such compression that names
+            no confidence.
+        check: share of its requests that are checked.
 
     Raises:
-        CrossdraftError: a spec that cannot be read, or a compression named twice.
+        CrossdraftError: a spec that cannot be read, a compression named twice, or a budget that is none.
     """
 
     models: Models
     work: Workload
     compressions: Sequence[str] | None = None
-    drafter: str = "eaglevlm"
+    drafter: str | None = "eaglevlm"
     nodes: int = 60
+    budgets: Sequence[float] = ()
+    check: float = 0.25
 
     def __post_init__(self) -> None:
-        spec_of(self.drafter)
+        if self.drafter is not None:
+            spec_of(self.drafter)
         whole("The number of nodes", self.nodes)
         check_each_once("compression", self.specs)
         for spec in self.specs:
             settings_of(spec)
+        for budget in self.budgets:
+            QualityBudget(budget, self.check)
+        if self.budgets and not self.checked:
+            raise CrossdraftError(
+                "A budget is for a speculative prefill that names no confidence; give --compress predicted:dir=FOLDER."
+            )
 
     @property
     def specs(self) -> tuple[str, ...]:
         """Of the compressions."""
-        return tuple(COMPRESSIONS if self.compressions is None else self.compressions)
+        if self.compressions is not None:
+            return tuple(self.compressions)
+        return tuple(name for name, one in COMPRESSIONS.items() if one.required is None)
+
+    @property
+    def checked(self) -> tuple[tuple[str, float], ...]:
+        """Compressions and budgets of the rows with checks."""
+        found = [(spec, *settings_of(spec)) for spec in self.specs]
+        always = [spec for spec, one, settings in found if one.name == "predicted" and not settings.confidence]
+        return tuple((spec, budget) for spec in always for budget in self.budgets)
 
     @property
     def runs(self) -> int:
         """How many answers it asks for; what a progress bar counts to."""
-        return 2 * (1 + len(self.specs)) * self.work.pairs
+        each = 1 if self.drafter is None else 2
+        return (each * (1 + len(self.specs)) + len(self.checked)) * (1 + self.work.pairs)
 
 
 @dataclass(frozen=True)
@@ -78,6 +109,10 @@ class CompressionResult:
         prompt_tokens: that enter its language model, of a prompt on average.
         tau: tokens per verify pass.
         facts, facts_gained: share of facts that are right, and that minus the uncompressed target's.
+        rouge_l: of the answers with the uncompressed target's, by tokens; mean.
+        agreed: answers that are the uncompressed target's.
+        saved: share of the time to the first token, against the uncompressed target alone.
+        predicted: share of the answers that come of a predicted prefill; `None` where none is predicted.
         own: answers that are this target's own, of `total`.
     """
 
@@ -87,6 +122,10 @@ class CompressionResult:
     tau: Interval
     facts: Interval
     facts_gained: Interval
+    rouge_l: Interval
+    agreed: int
+    saved: Interval
+    predicted: float | None
     own: int
     total: int
 
@@ -105,6 +144,10 @@ class CompressionResult:
             "tau": self.tau.to_json(),
             "facts": self.facts.to_json(),
             "facts_gained": self.facts_gained.to_json(),
+            "rouge_l": self.rouge_l.to_json(),
+            "agreed": self.agreed,
+            "ttft_saved": self.saved.to_json(),
+            "predicted": self.predicted,
             "own_answers": {"equal": self.own, "total": self.total},
         }
 
@@ -112,35 +155,41 @@ class CompressionResult:
 def compare_compressions(
     plan: CompressionBench, target: Target, tick: Callable[[str], None] | None = None
 ) -> list[CompressionResult]:
-    """Answer every pair on every target, alone and drafted for, interleaved; nothing adapts."""
+    """Answer every pair on every target, alone and drafted for, interleaved; nothing adapts but thresholds."""
     asked = list(items(plan.work))
     targets = {WHOLE: target, **{spec: compressed(target, spec) for spec in plan.specs}}
-    pairs = [(name, drafter) for name in targets for drafter in (None, plan.drafter)]
-    made: dict[str, EngineMethod] = {}
+    drafters = (None,) if plan.drafter is None else (None, plan.drafter)
+    pairs = [(name, drafter) for name in targets for drafter in drafters]
+    made: dict[str, BenchMethod] = {}
     try:
         for name, drafter in pairs:
             made[_label(name, drafter)] = _method(plan, targets[name], drafter)
-        results = measure(made, asked, repeats=1, tick=tick)
+        for spec, budget in plan.checked:
+            pairs.append((f"{spec} within {budget:g}", None))
+            made[pairs[-1][0]] = CheckedMethod(targets[spec], target, plan, QualityBudget(budget, plan.check))
+        results = measure(made, asked, repeats=1, warm_ups=asked[:1], tick=tick)
     finally:
         close_all(made.values())
-    facts = [len(pair.facts) for pair in asked]
+    alone, facts = results.of(WHOLE), [len(pair.facts) for pair in asked]
 
-    def right(label: str) -> list[int]:
-        answers = zip(asked, results.of(label), strict=True)
-        return [right_facts(target, pair, run.tokens) for pair, run in answers]
+    def right(runs: Sequence[Run]) -> list[int]:
+        return [right_facts(target, pair, run.tokens) for pair, run in zip(asked, runs, strict=True)]
 
-    alone = right(_label(WHOLE, None))
     found = []
     for name, drafter in pairs:
-        label = _label(name, drafter)
-        runs, own = results.of(label), results.of(_label(name, None))
+        runs, own = results.of(_label(name, drafter)), results.of(name)
+        both = list(zip(runs, alone, strict=True))
         found.append(
             CompressionResult(
                 name,
                 drafter,
-                sum(len(targets[name].prepare(pair.request)) for pair in asked) / len(asked),
-                results.tau(label),
-                *facts_figures(right(label), alone, facts),
+                sum(run.prompt_tokens for run in runs) / len(runs),
+                results.tau(_label(name, drafter)),
+                *facts_figures(right(runs), right(alone), facts),
+                ratio([rouge_l(run.tokens, one.tokens) for run, one in both], [1] * len(runs)),
+                sum(run.tokens == one.tokens for run, one in both),
+                ratio([one.ttft_s - run.ttft_s for run, one in both], [one.ttft_s for one in alone]),
+                _predicted(name, runs),
                 sum(run.tokens == theirs.tokens for run, theirs in zip(runs, own, strict=True)),
                 len(runs),
             )
@@ -148,14 +197,80 @@ def compare_compressions(
     return found
 
 
+def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
+    """Cosines of the first speculative prefill's view of each clip with the clip; `[]` if there is none."""
+    first = next((spec for spec in plan.specs if settings_of(spec)[0].name == "predicted"), None)
+    if first is None:
+        return []
+    one_each = {pair.seed: pair.request for pair in items(plan.work)}
+    return clip_cosines(target, cast("SpeculativePrefill", compressed(target, first)), list(one_each.values()))
+
+
+def _predicted(name: str, runs: Sequence[Run]) -> float | None:
+    """The share of answers that come of a predicted prefill."""
+    if not name.startswith("predicted:"):
+        return None
+    return 1 - sum(any(note.startswith(READ_WHOLE) for note in run.notes) for run in runs) / len(runs)
+
+
+class CheckedMethod:
+    """A speculative prefill with checks; a checked request costs both answers.
+
+    Args:
+        predicting, target: the compressed target, a `SpeculativePrefill`, and the whole one.
+        plan: how they answer.
+        budget: of quality.
+
+    Raises:
+        CrossdraftError: the adapter has no gate.
+    """
+
+    def __init__(self, predicting: Target, target: Target, plan: CompressionBench, budget: QualityBudget) -> None:
+        gated = cast("SpeculativePrefill", predicting)
+        gated.gate()  # refused now, if there is none
+        lossy, own = _method(plan, predicting, None), _method(plan, target, None)
+        self.methods = lossy, own
+        self.cores: Cores | None = None
+
+        def confidence(item: Item) -> float:
+            return gated.confidence(item.request)
+
+        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """None."""
+        return ()
+
+    def answer(self, item: Item) -> Run:
+        """The run that was given, with the time of all that was done for it."""
+        start = time.perf_counter()
+        found = self._checked.answer(item)
+        total, given = time.perf_counter() - start, found.answer
+        asked = total - sum(run.total_s for run in (found.predicted, found.true) if run is not None)  # the gate
+        notes = () if found.lossy else (*given.notes, f"{READ_WHOLE}: the gate was not confident, or this was a check.")
+        return replace(given, total_s=total, ttft_s=asked + given.ttft_s, notes=notes)
+
+    def close(self) -> None:
+        """Stop both."""
+        close_all(self.methods)
+
+
 def results_table(found: Sequence[CompressionResult]) -> "Table":
     """The figures for people."""
-    heads = ("lossless", "prompt", "τ", "facts right", "minus the target's", "its own answers")
-    shown = table(None, "target", heads)
+    from rich.markup import escape
+
+    heads = (
+        "lossless", "prompt", "TTFT saved", "predicted", "τ", "facts right", "minus the target's", "ROUGE-L",
+        "the target's answers", "its own answers",
+    )  # fmt: skip
+    shown = table(None, "target", heads, fold=True)
     for row in found:
-        figures = f"{row.prompt_tokens:.0f}", str(row.tau), str(row.facts), str(row.facts_gained)
-        lossless = "yes" if row.lossless else "NO"
-        shown.add_row(_label(row.target, row.drafter), lossless, *figures, f"{row.own}/{row.total}")
+        figures = [f"{row.prompt_tokens:.0f}", f"{row.saved.value:.0%}"]
+        figures += ["–" if row.predicted is None else f"{row.predicted:.0%}", str(row.tau)]
+        figures += [str(row.facts), str(row.facts_gained), str(row.rouge_l)]
+        equal = f"{row.agreed}/{row.total}", f"{row.own}/{row.total}"
+        shown.add_row(escape(_label(row.target, row.drafter)), "yes" if row.lossless else "NO", *figures, *equal)
     return shown
 
 

@@ -37,6 +37,7 @@ class Run:
         rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
         notes: what the engine wants to be known (a lost drafter).
         lossy: the acceptance rule with its settings, if it was a lossy one.
+        prompt_tokens: that entered the target's language model.
     """
 
     tokens: tuple[int, ...]
@@ -54,6 +55,7 @@ class Run:
     overhead_s: float = 0.0
     notes: tuple[str, ...] = ()
     lossy: str | None = None
+    prompt_tokens: int = 0
 
 
 class BenchMethod(Protocol):

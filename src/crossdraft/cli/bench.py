@@ -305,24 +305,33 @@ def compression(
         list[str] | None,
         typer.Option(metavar="SPEC", help="A compression, such as fastv:keep=0.25; repeated. Default: one of each."),
     ] = None,
-    drafter: Annotated[str, typer.Option(metavar="SPEC", help="What drafts for every target.")] = "eaglevlm",
+    drafter: Annotated[
+        str, typer.Option(metavar="SPEC", help="What drafts for every target; none: each answers alone.")
+    ] = "eaglevlm",
     nodes: Nodes = 60,
+    budget: Annotated[
+        list[float] | None,
+        typer.Option(help="A loss (1 - ROUGE-L) within which checks keep a speculative prefill; repeated."),
+    ] = None,
+    check: Annotated[float, typer.Option(help="Share of its requests that are checked.")] = 0.25,
     max_new_tokens: MaxTokens = 96,
     answers: Answers = "any",
     kinds: Kinds = None,
 ) -> None:
     """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
     output.check()
-    from crossdraft.bench.compression import CompressionBench, compare_compressions, results_table
+    from crossdraft.bench.compression import CompressionBench, compare_clips, compare_compressions, results_table
     from crossdraft.bench.workload import Workload, describe
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
-    plan = CompressionBench(models.models(), work, compress, drafter, nodes)
+    drafts = None if drafter == "none" else drafter
+    plan = CompressionBench(models.models(), work, compress, drafts, nodes, tuple(budget or ()), check)
     with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
-        found = compare_compressions(plan, target, tick)
+        found, cosines = compare_compressions(plan, target, tick), compare_clips(plan, target)
     output.console.print(results_table(found))
-    each = [row.to_json() for row in found]
-    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each})
+    output.lines([f"Cosine of {one.name}: {one.same:.3f}; with another clip {one.other:.3f}." for one in cosines])
+    each, other = [row.to_json() for row in found], [one.to_json() for one in cosines]
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each, "cosines": other})
 
 
 @app.command()

@@ -140,12 +140,12 @@ def head(
 
 def _taken(network: str, folder: Path, event: str) -> str:
     """How a drafter takes the head in that folder, for people."""
-    from crossdraft.heads.registry import ADAPTERS
+    from crossdraft.heads.registry import ADAPTERS, VISION_ADAPTERS
     from crossdraft.methods import METHODS, task_of
 
-    model = f",model={event}" if event != "event" and task_of(network) in {"events", "alignment"} else ""
+    model = f",model={event}" if event != "event" and task_of(network) in {"events", "alignment", "vision"} else ""
     methods = [name for name, method in METHODS.items() if method.network == network]
-    methods += ["aligned"] * (network in ADAPTERS)
+    methods += ["aligned"] * (network in ADAPTERS) + ["predicted"] * (network in VISION_ADAPTERS)
     if not methods:
         return f"no drafter serves the network '{network}' yet: give it an entry in heads/registry.py"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)

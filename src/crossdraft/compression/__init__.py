@@ -10,8 +10,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill
 from crossdraft.checks import did_you_mean, text
 from crossdraft.compression.fastv import FastVSettings, FastVTarget
+from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft.compression.pool import PooledTarget, PoolSettings
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Prompt, Target
@@ -31,6 +33,7 @@ class Compression:
         paper: where it comes from.
         settings: a frozen dataclass of what may be set.
         make: the compressed target, of the target and the settings.
+        required: a setting without which there is none.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Compression:
     paper: str
     settings: type[Any]
     make: Callable[[Target, Any], Target]
+    required: str | None = None
 
 
 COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
@@ -54,6 +58,15 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "a frame's patches are downsampled before the language model (TokenPacker's queries, without its "
                 "trained attention to the patches)",
                 "after TokenPacker, Li et al. 2024", PoolSettings, PooledTarget,
+            ),
+            Compression(
+                "frames", "fewer frames of the clip are read", "crossdraft", FramesSettings, FewerFramesTarget,
+            ),
+            Compression(
+                "predicted",
+                "visual tokens predicted from events stand for the clip, or for all but a few key frames, where a gate "
+                "that sees the events alone is confident (predicted:dir=FOLDER)",
+                "crossdraft", PrefillSettings, SpeculativePrefill, required="dir",
             ),
         )
     }
@@ -75,6 +88,8 @@ def settings_of(spec: str) -> tuple[Compression, Any]:
     if read.parts or read.runs_in is not None:
         raise CrossdraftError(f"The compression '{spec}' takes settings alone, such as fastv:keep=0.5.")
     found = COMPRESSIONS[read.name]
+    if found.required is not None and found.required not in read.settings:
+        raise CrossdraftError(f"The compression '{spec}' needs a folder; write {read.name}:{found.required}=FOLDER.")
     return found, read_settings(found.settings, read, COMPRESSION)
 
 

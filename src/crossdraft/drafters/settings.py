@@ -159,6 +159,15 @@ class AlignedSettings:
 
 
 @dataclass(frozen=True)
+class PredictedSettings:
+    """The adapter's folder, the event model whose encoder it reads, and top-k tokens of a position."""
+
+    dir: Path | None = None
+    model: str = "event"
+    words: Words | None = None
+
+
+@dataclass(frozen=True)
 class OnlineSettings:
     """Seconds of training that each round earns; newest answers kept; learning rate; where weights are saved."""
 

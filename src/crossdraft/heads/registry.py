@@ -168,7 +168,25 @@ ADAPTERS: Mapping[str, HeadRecord] = {
 }
 """Adapters from a drafter's features to the target's, all with the drafter `aligned`."""
 
-NETWORKS: Mapping[str, HeadRecord] = {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS
+
+def _vision_adapter(name: str, model: str, summary: str, paper: str) -> HeadRecord:
+    drafter = "predicted.PredictedPrefill"
+    return HeadRecord(name, f"networks.vision.{model}", drafter, summary, paper, package="align")
+
+
+VISION_ADAPTERS: Mapping[str, HeadRecord] = {
+    record.network: record
+    for record in (
+        _vision_adapter("vision_linear", "LinearVision", "a mixture of patches and a linear map", "crossdraft"),
+        _vision_adapter("vision_mlp", "MLPVision", "the same and an inner layer beside it", "LLaVA 1.5: Liu 2023"),
+        _vision_adapter("vision_queries", "QueriesVision", "queries that attend to all patches", "BLIP-2: Li 2023"),
+    )
+}
+"""Adapters from an event encoder to the target's visual tokens, all with the drafter `predicted`."""
+
+NETWORKS: Mapping[str, HeadRecord] = (
+    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS | VISION_ADAPTERS
+)
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:

@@ -15,7 +15,7 @@ from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
-from crossdraft.heads.registry import ADAPTERS, NETWORKS
+from crossdraft.heads.registry import ADAPTERS, NETWORKS, VISION_ADAPTERS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
 from crossdraft.methods import task_of
 from crossdraft.train.heads.event_data import patches_per_frame
@@ -91,6 +91,8 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
     known |= {"tower": "x", "visual_size": 4096, "patches": 257} if name == "glance" else {}
     known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if name in ADAPTERS else {}
+    seen = {"source_size": 1024, "source_frames": 5, "source_tokens": 577, "tokens": 257, "length": 2056}
+    known |= {"drafter": "x", **seen} if name in VISION_ADAPTERS else {}
     config = NETWORKS[recipe.network].config_class(
         **{**known, **sizes_of(NETWORKS[recipe.network].config_class, host), **recipe.config}
     )
@@ -98,6 +100,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}
     expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
     widths = {"fast": 512, "l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
+    widths |= {"vision_mlp": 1024, "vision_queries": 1024}
     expected |= {"width": widths.get(name, 4096)}
     if name == "massv":
         expected |= {"width": 2048, "heads": 16, "kv_heads": 16, "intermediate_size": 5504}

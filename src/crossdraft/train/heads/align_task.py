@@ -85,7 +85,13 @@ def accepted_prefix(logits: Tensor, batch: TrainBatch, labels: Tensor) -> float:
 
 
 def paired_answers(
-    store: CaptureStore, drafter: Target, event: str, out: Path, seed: int, answers: int
+    store: CaptureStore,
+    drafter: Target,
+    event: str,
+    out: Path,
+    seed: int,
+    answers: int,
+    cache: type[FeatureCache] = FeatureCache,
 ) -> PairedAnswers:
     """The answers of a capture; all about a clip stand together.
 
@@ -96,6 +102,7 @@ def paired_answers(
         out: where features of the clips are kept.
         seed: of the clips' order.
         answers: about so many a step.
+        cache: which features.
     """
     source = captured_source(store)
     store.require_layers((store.index.owner.depth,), ())
@@ -106,7 +113,7 @@ def paired_answers(
     each = min(map(len, by_clip.values()))
     clips = min(max(1, answers // each), len(source))
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
-    features = FeatureCache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
+    features = cache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
     return PairedAnswers(store, codec, features, by_clip, clips, each, seed)
 
 

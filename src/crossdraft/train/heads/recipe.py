@@ -55,6 +55,9 @@ class HeadRecipe(Section):
     loss: dict[str, float] = Field(min_length=1, description="losses by name, and their weights")
     step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a step, relative to the one before")
     noise: float = Field(default=0.0, ge=0, description="uniform noise on features, in their standard deviations")
+    feature_steps: int = Field(
+        default=0, ge=0, description="of an adapter on the vision side: first steps in which only features are compared"
+    )
     seed: int = 0
     threads: int = Field(default=2, gt=0)
     vocabulary: Vocabulary = Vocabulary()

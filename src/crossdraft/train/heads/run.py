@@ -29,6 +29,7 @@ from crossdraft.train.heads.feature_task import FeatureTask
 from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
 from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
+from crossdraft.train.heads.vision_task import VisionTask
 
 # By what a network learns from; see `methods.Method.task`.
 TASKS: Mapping[str, type[HeadTask]] = {
@@ -36,6 +37,7 @@ TASKS: Mapping[str, type[HeadTask]] = {
     "events": EventTask,
     "rows": PassTask,
     "alignment": AlignTask,
+    "vision": VisionTask,
 }
 MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
@@ -170,6 +172,7 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
         "lessons": dict(run.source),  # the key that earlier checkpoints have
         "config": asdict(config),
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
+        **({"feature_steps": recipe.feature_steps} if recipe.feature_steps else {}),  # earlier checkpoints lack it
         "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 

@@ -29,17 +29,21 @@ class Prefix:
     values: tuple[Tensor, ...]
     hidden: Tensor
     """[clips, P, d], the stream that enters the last layer (nothing beyond it is ever needed)."""
-
-    @property
-    def length(self) -> int:
-        """P, the number of prefix positions."""
-        return self.keys[0].shape[2]
+    end: int
+    """The position after it, where branches start."""
 
 
-def read_prefix(llama: LlamaModel, embeds: Tensor) -> Prefix:
-    """Run the prefix [clips, P, d] causally, positions 0…P-1; the last layer only gives keys and values."""
+def read_prefix(llama: LlamaModel, embeds: Tensor, positions: Tensor | None = None, end: int | None = None) -> Prefix:
+    """Run the prefix [clips, P, d] causally; the last layer only gives keys and values.
+
+    Args:
+        positions: [P], 0…P-1 by default.
+        end: the position after it, P by default.
+    """
     length = embeds.shape[1]
-    cos, sin = _rotations(llama, torch.arange(length, device=embeds.device)[None])
+    if positions is None:
+        positions = torch.arange(length, device=embeds.device)
+    cos, sin = _rotations(llama, positions[None])
     causal = _causal_bias(length, embeds.device)
     stream, keys, values = embeds, [], []
     layers = _layers(llama)
@@ -49,13 +53,13 @@ def read_prefix(llama: LlamaModel, embeds: Tensor) -> Prefix:
         values.append(value)
         if index < len(layers) - 1:
             stream = _finish(layer, stream, _attend(query, key, value, causal))
-    return Prefix(tuple(keys), tuple(values), stream)
+    return Prefix(tuple(keys), tuple(values), stream, length if end is None else end)
 
 
 def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
     """Hidden states [rows, length, d] after the final norm of branches [rows, length, d] after `prefix`.
 
-    Rows are clip-major; every branch starts at position P.
+    Rows are clip-major; every branch starts at the position after the prefix.
     """
     return branch_states(llama, prefix, embeds)[-1]
 
@@ -68,7 +72,7 @@ def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Ten
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attend_behind(query, prefix.keys[layer], prefix.values[layer], key, value, causal)
 
-    positions = prefix.length + torch.arange(length, device=embeds.device)
+    positions = prefix.end + torch.arange(length, device=embeds.device)
     return _forward(llama, embeds, positions[None], attend)
 
 
@@ -92,6 +96,7 @@ class BranchCache:
             tuple(key[clips] for key in self.prefix.keys),
             tuple(value[clips] for value in self.prefix.values),
             self.prefix.hidden[clips],
+            self.prefix.end,
         )
         self.keys = [key[rows] for key in self.keys]
         self.values = [value[rows] for value in self.values]
@@ -116,7 +121,7 @@ def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: 
         values[row_index, :, columns] = value.transpose(1, 2)
         return attend_behind(query, prefix.keys[layer], prefix.values[layer], keys, values, bias)
 
-    return _forward(llama, embeds, prefix.length + columns, attend)[-1]
+    return _forward(llama, embeds, prefix.end + columns, attend)[-1]
 
 
 def _forward(

@@ -1,0 +1,305 @@
+"""Training of adapters on the vision side: from an event encoder to a few of the target's visual tokens.
+
+Losses of features (`mse`, `cosine`, `info_nce`) compare predicted tokens with those that the target's own encoder makes
+of the same frames. Losses of logits and labels (`kl`, `cross_entropy`) compare what the target's frozen language model
+says after the predicted tokens with what it said after the whole clip: they tell which differences matter to a token,
+and cost a pass of it forwards and back. So the first steps may do without (`feature_steps`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaModel
+
+from crossdraft.align.gate import PrefillGate, save_gate
+from crossdraft.align.networks.vision import VisionAdapter, VisionConfig, spread
+from crossdraft.align.predicted import PredictedPrefill, check_readable, encoder_features
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.view import evenly
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
+from crossdraft.heads.networks.train_batch import DraftLogits
+from crossdraft.load import event_fingerprint, load_drafter, tokenizer_of, vocabulary_of
+from crossdraft.train.capture.sources import ClipSource
+from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.core.dist import LossFn, full_batch
+from crossdraft.train.core.log import say
+from crossdraft.train.heads.align_data import PairedAnswers
+from crossdraft.train.heads.align_task import accepted_prefix, paired_answers
+from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
+from crossdraft.train.heads.gate import LEAST, Agreements, fit_gate, gate_figures
+from crossdraft.train.heads.measure import figures_json, measure_hidden
+from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.reference.packed import read_prefix, run_branches
+
+SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over which their mean is taken
+
+
+class EncoderFeatures(FeatureCache):
+    """What the event encoder makes of each clip, before it is projected and pooled: [T, P, S]."""
+
+    def _encode(self, clip: int) -> Tensor:
+        prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
+        return encoder_features(self.model, prompt).clone()
+
+
+class FrameTokens(FeatureCache):
+    """The target's visual tokens [K, H] of those frames of each clip that an adapter predicts.
+
+    Args:
+        target, source, seed, file, owner: as in `FeatureCache`, the model being the target.
+        config: which frames.
+    """
+
+    def __init__(
+        self, target: Target, source: ClipSource, seed: int, file: Path, owner: str, config: VisionConfig
+    ) -> None:
+        super().__init__(target, source, seed, file, owner)
+        self.config = config
+
+    def _encode(self, clip: int) -> Tensor:
+        rows = clip_tokens(self.model, self.source, clip)
+        if len(rows) != self.config.length:
+            raise CrossdraftError(
+                f"Clip {clip} of the capture has {len(rows)} visual tokens, the adapter stands for "
+                f"{self.config.length}; capture clips of which the target reads equally many frames."
+            )
+        frames = rows.view(-1, self.config.tokens, rows.shape[-1])
+        return frames[evenly(len(frames), self.config.frames)].flatten(0, 1).clone()
+
+
+@torch.inference_mode()
+def clip_tokens(target: Target, source: ClipSource, clip: int) -> Tensor:
+    """[N, H] the target's visual tokens of a clip."""
+    prompt = target.prepare(source.read(clip).requests(1)[0])
+    rows = target.visual_features(target.encode(prompt))
+    if rows is None:
+        raise CrossdraftError(f"The target finds nothing visual in clip {clip} of the capture; capture clips.")
+    return rows
+
+
+@dataclass(frozen=True)
+class FrozenDecoder:
+    """A target's language model, as adapters are trained through it.
+
+    Args:
+        llama: its decoder.
+        before: [B] ids in front of the clip.
+        config: of the adapter.
+        rows: [D, H] of its LM head, of the draft vocabulary.
+    """
+
+    llama: LlamaModel
+    before: Tensor
+    config: VisionConfig
+    rows: Tensor
+
+    def logits(self, visual: Tensor, tokens: Tensor) -> Tensor:
+        """[rows, T, D] after each of the tokens [rows, T], clip-major, that follow visual tokens [clips, K, H]."""
+        first, config = len(self.before), self.config
+        text = self.llama.embed_tokens(self.before).expand(len(visual), -1, -1)
+        positions = torch.cat((torch.arange(first), first + spread(config.predicted, config.length)))
+        prefix = read_prefix(self.llama, torch.cat((text, visual), 1), positions, first + config.length)
+        return run_branches(self.llama, prefix, self.llama.embed_tokens(tokens)) @ self.rows.T
+
+
+@dataclass(frozen=True)
+class VisionAnswers:
+    """What a step learns from.
+
+    Args:
+        answers: which clips, what the event encoder makes of them, and which answers about them.
+        frames: the target's visual tokens.
+    """
+
+    answers: PairedAnswers
+    frames: FrameTokens
+
+    def visual(self, step: int) -> tuple[Tensor, Tensor]:
+        """[clips, T, P, S] features of the event encoder, and [clips, K, H] tokens of the target."""
+        clips = self.answers.features.numbers(step, self.answers.clips)
+        # Copies: what was made in inference mode cannot be learned through.
+        return self.answers.visual(step).clone(), self.frames.visual(step, clips).clone()
+
+    def some_tokens(self) -> Tensor:
+        """[clips, K, H] of the first clips."""
+        return self.frames.visual(0, range(min(SOME, self.frames.pool))).clone()
+
+
+def vision_loss(
+    adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder, loss: Mapping[str, float], feature_steps: int
+) -> LossFn:
+    """Loss of an adapter; see the module's text.
+
+    Tokens are compared in units of the adapter's scale. Figures: every loss; `similarity`, the mean cosine of predicted
+    and true tokens; and, where the language model is asked, `prefix`, the mean accepted prefix of hidden drafts.
+
+    Args:
+        feature_steps: steps in which only features are compared.
+    """
+    of_tokens = {name: weight for name, weight in loss.items() if LOSSES[name].compares == "features"}
+    of_text = {name: weight for name, weight in loss.items() if name not in of_tokens}
+    store, depth = data.answers.store, data.answers.store.index.owner.depth
+    lookup = target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
+
+    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
+        seen, shown = data.visual(step)
+        predicted = adapter.predict(seen)
+        flat, true = predicted.flatten(0, 1), shown.flatten(0, 1)
+        scale = adapter.config.scale
+        parts = {name: LOSSES[name].measure(flat / scale, true / scale).mean() for name in of_tokens}
+        total = flat.new_zeros(()) + sum(of_tokens[name] * part for name, part in parts.items())
+        figures = {name: float(part.detach()) for name, part in parts.items()}
+        figures["similarity"] = float(F.cosine_similarity(flat.detach(), true, dim=-1).mean())
+        if not of_text or step < feature_steps:
+            return total, figures | {LOSS_POSITIONS: float(len(flat))}
+        batch = store.batch(data.answers.numbers(step), (depth,))
+        with torch.autocast("cpu", enabled=False):
+            wanted, labels = teacher(batch, decoder.rows, depth, lookup)
+        logits = decoder.logits(predicted, batch.tokens)
+        words, more = score(Objective(of_text), [DraftLogits(0, logits)], batch, wanted, labels)
+        return total + words, figures | more | {"prefix": accepted_prefix(logits, batch, labels)}
+
+    return full_batch(loss_of)
+
+
+@torch.no_grad()
+def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder) -> Agreements:
+    """How far the target's answers about each clip survive its predicted tokens; one epoch."""
+    answers, lookup = data.answers, target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
+    depth = answers.store.index.owner.depth
+    pooled, shares = [], []
+    for step in range(data.frames.pool // answers.clips):
+        seen, batch = answers.visual(step), answers.store.batch(answers.numbers(step), (depth,))
+        _, labels = teacher(batch, decoder.rows, depth, lookup)
+        asked = batch.loss_mask(0) & (labels != OUTSIDE)
+        right = asked & (decoder.logits(adapter.predict(seen), batch.tokens).argmax(-1) == labels)
+        counts = (one.sum(1).view(answers.clips, -1).sum(1) for one in (right, asked))
+        pooled.append(PrefillGate.pool(seen))
+        shares.append(torch.div(*counts))
+    return Agreements(torch.cat(pooled), torch.cat(shares))
+
+
+class VisionTask(HeadTask):
+    """Training of adapters on the vision side, from a capture; see `task.HeadTask`.
+
+    Raises:
+        CrossdraftError: there is no capture, an unknown loss, the target cannot read predicted tokens or is no Llama,
+            or the event model cannot draft for it.
+    """
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        self.store = inputs.captured(f"The adapter '{inputs.recipe.network}' learns from answers about captured clips")
+        self.store.require_layers((self.store.index.owner.depth,), ())
+        Objective(inputs.recipe.loss)
+        target = inputs.target
+        check_readable(target)
+        if target.device.type != "cpu":
+            raise CrossdraftError("Adapters are trained on the CPU, where their drafter is; leave out --device.")
+        self.llama: Any = getattr(target.model.base_model, "language_model", None)
+        if not isinstance(self.llama, LlamaModel):
+            raise CrossdraftError(
+                f"Adapters on the vision side are trained through a Llama, which {type(target.model).__name__} does "
+                "not have; train an adapter of text features, such as l2."
+            )
+        target.model.requires_grad_(False)
+        reserved, vocabulary = tuple(sorted(target.reserved)), vocabulary_of(inputs.source)
+        self.events = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+        self.prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
+
+    @property
+    def drafted(self) -> str:
+        return (
+            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
+            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
+        )
+
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the event encoder gives, and what the target reads of a clip."""
+        events, visual_ids = cast("Any", self.events.model.config), self.inputs.target.traits.visual_ids
+        vision = events.vision_config
+        return {
+            "drafter": event_fingerprint(self.inputs.event),
+            "source_size": vision.hidden_size,
+            "source_frames": events.num_event_frames,
+            "source_tokens": (vision.image_size // vision.patch_size) ** 2 + 1,
+            "length": sum(token in visual_ids for token in self.prompt.input_ids.tolist()),
+            "tokens": patches_per_frame(self.prompt, visual_ids),
+            "scale": self._scale(),
+        }
+
+    def _scale(self) -> float:
+        """The standard deviation of visual tokens from their mean over clips, to two digits."""
+        source = captured_source(self.store)
+        rows = [clip_tokens(self.inputs.target, source, clip) for clip in range(min(SCALED, len(source)))]
+        if len({len(one) for one in rows}) > 1:
+            raise CrossdraftError(
+                "The clips of the capture have different numbers of visual tokens, for which no adapter can stand; "
+                "capture clips of which the target reads equally many frames."
+            )
+        tokens = torch.stack(rows).float()
+        spread_out = float((tokens - tokens.mean(0)).square().mean().sqrt())
+        return float(f"{spread_out:.2g}") if spread_out else 1.0
+
+    def data(self, head: Head) -> TaskData:
+        recipe, validation, adapter = self.inputs.recipe, self.inputs.validation, cast("VisionAdapter", head)
+        answers, decoder = self._answers(self.store, adapter), self._decoder(adapter)
+        adapter.begin_at(answers.some_tokens())
+
+        def describe(step: int) -> str:
+            return f"answers {', '.join(map(str, answers.answers.numbers(step)))} of {self.store.folder}"
+
+        check = None
+        if validation is not None:
+            check = check_of(vision_loss(adapter, self._answers(validation, adapter), decoder, recipe.loss, 0))
+        return TaskData(vision_loss(adapter, answers, decoder, recipe.loss, recipe.feature_steps), describe, check)
+
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
+        self._leave_gate(cast("VisionAdapter", head), folder)
+        settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
+        questions = validation_questions(store, settings.pairs)
+        if store is None or not questions:
+            return {}
+        source = captured_source(store)
+        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
+        model = PredictedPrefill(target, self.events, cast("VisionAdapter", head), tokenizer_of(self.inputs.source))
+        drafter = IndependentDrafter(model, sorted(target.reserved))
+        return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+
+    def _leave_gate(self, adapter: VisionAdapter, folder: Path) -> None:
+        """Fit the gate of a speculative prefill, and leave it beside the adapter, where there are clips enough."""
+        if len(captured_source(self.store)) < LEAST:
+            say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} clips.")
+            return
+        config, decoder = adapter.config, self._decoder(adapter)
+        gate = PrefillGate(config.source_frames, config.source_size)
+        fit_gate(gate, agreements(adapter, self._answers(self.store, adapter), decoder))
+        save_gate(gate, folder)
+        if self.inputs.validation is not None:
+            found = agreements(adapter, self._answers(self.inputs.validation, adapter), decoder)
+            figures = ", ".join(f"{name} {value:.3g}" for name, value in gate_figures(gate, found).items())
+            say(f"gate, on validation clips: {figures}")
+
+    def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
+        visual = self.inputs.target.traits.visual_ids
+        first = next(i for i, token in enumerate(self.prompt.input_ids.tolist()) if token in visual)
+        return FrozenDecoder(self.llama, self.prompt.input_ids[:first], adapter.config, adapter.lm_head.weight.detach())
+
+    def _answers(self, store: CaptureStore, adapter: VisionAdapter) -> VisionAnswers:
+        recipe, out, target = self.inputs.recipe, self.inputs.out, self.inputs.target
+        answers = paired_answers(
+            store, self.events, self.inputs.event, out, recipe.seed, recipe.optim.clips, EncoderFeatures
+        )
+        asked, config = store.index.asked_sha256, adapter.config
+        owner = f"{self.inputs.fingerprint} {asked} {config.frames}"
+        file = out / f"shown-{asked[:12]}.safetensors"
+        return VisionAnswers(answers, FrameTokens(target, captured_source(store), recipe.seed, file, owner, config))

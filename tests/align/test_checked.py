@@ -1,0 +1,113 @@
+"""Speculative prefill with checks: which requests are read how, what is taken back, and where the threshold goes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from crossdraft.align.checked import CheckedPrefill, QualityBudget, rouge_l
+from crossdraft.errors import CrossdraftError
+
+OWN = tuple(range(10))
+
+
+@dataclass
+class Answer:
+    tokens: tuple[int, ...]
+
+
+def said(loss):
+    """An answer whose ROUGE-L with `OWN` is 1 - loss, in tenths."""
+    return Answer((*OWN[: round(10 - 10 * loss)], *[99] * round(10 * loss)))
+
+
+def checked(budget, losses, confidences, threshold=0.5):
+    """Over requests 0, 1, 2 …; what was asked of either way is kept."""
+    asked = {"predicted": [], "true": []}
+
+    def answer(kind, request):
+        asked[kind].append(request)
+        return said(losses[request]) if kind == "predicted" else Answer(OWN)
+
+    made = CheckedPrefill(
+        lambda request: confidences[request], lambda r: answer("predicted", r), lambda r: answer("true", r), budget,
+        threshold,
+    )  # fmt: skip
+    return made, asked
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "score"),
+    [((1, 2, 3), (1, 2, 3), 1), ((1, 2), (3, 4), 0), ((), (), 1), ((), (1,), 0), ((1, 2, 1), (1, 1, 2), 2 / 3),
+     ((1, 9, 2, 9, 3), (1, 2, 3), 0.75)],
+)  # fmt: skip
+def test_rouge_l_by_hand(found, wanted, score):
+    assert rouge_l(found, wanted) == rouge_l(wanted, found) == pytest.approx(score)
+
+
+def test_a_clip_that_the_gate_is_not_sure_of_is_read_whole():
+    made, asked = checked(QualityBudget(0.1, check=0.5, rate=0.2), [0.5], [0.4])
+    found = made.answer(0)
+    assert (found.answer.tokens, found.lossy, found.predicted) == (OWN, False, None)
+    assert asked == {"predicted": [], "true": [0]}
+    assert made.threshold == pytest.approx(0.5 - 0.2 * 0.1 * 0.5)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
+def test_a_checked_request_gets_the_targets_own_answer_and_moves_the_threshold(loss):
+    made, asked = checked(QualityBudget(0.1, check=1.0, rate=0.2), [loss], [0.6])
+    found = made.answer(0)
+    assert (found.answer.tokens, found.lossy) == (OWN, False)
+    assert found.predicted.tokens == said(loss).tokens
+    assert found.loss == pytest.approx(loss)
+    assert asked == {"predicted": [0], "true": [0]}
+    assert made.threshold == pytest.approx(0.5 + 0.2 * (loss - 0.1))
+
+
+def test_at_first_no_more_than_the_budget_may_be_expected_to_be_lost():
+    made, _ = checked(QualityBudget(0.1), [], [], threshold=None)
+    assert made.threshold == pytest.approx(0.9)
+
+
+def test_what_is_not_checked_is_given_as_it_is_and_teaches_nothing():
+    count = 400
+    made, asked = checked(QualityBudget(0.5, check=0.25, rate=1e-9), [0.5] * count, [0.6] * count)
+    answers = [made.answer(request) for request in range(count)]
+    assert len(asked["predicted"]) == count
+    assert 70 < len(asked["true"]) < 130  # a quarter
+    assert {found.lossy for found in answers if found.loss is None} == {True}
+    assert made.threshold == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("informed", [True, False])
+@pytest.mark.parametrize("budget", [0.05, 0.2])
+def test_the_budget_is_kept_however_well_the_gate_knows(informed, budget):
+    """Losses from 0 to 1; a gate that knows them, and one that says anything: the mean loss nears the budget."""
+    rng, count = np.random.default_rng(0), 4000
+    losses = rng.integers(0, 11, count) / 10
+    confidences = 1 - losses if informed else rng.random(count)
+    made, _ = checked(QualityBudget(budget, check=0.5, rate=0.02), losses, confidences + 1e-3 * rng.random(count))
+    answers = [made.answer(request) for request in range(count)]
+    lost = [0.0 if found.predicted is None else losses[number] for number, found in enumerate(answers)]
+    assert np.mean(lost[count // 2 :]) == pytest.approx(budget, abs=0.02)
+    predicted = np.mean([found.predicted is not None for found in answers[count // 2 :]])
+    assert predicted > (0.25 if informed else 0.05)
+
+
+def test_a_threshold_that_does_not_move_would_be_noticed():
+    """The planted bug: checks teach nothing, and the losses stay what they are."""
+    rng = np.random.default_rng(0)
+    losses = rng.integers(0, 11, 1000) / 10
+    made, _ = checked(QualityBudget(0.05, check=0.5, rate=1e-9), losses, np.ones(1000))
+    lost = [losses[number] for number in range(1000) if made.answer(number).predicted is not None]
+    assert np.mean(lost) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [({"loss": 1.5}, "1.5 is none"), ({"loss": -0.1}, "-0.1 is none"), ({"loss": float("nan")}, "nan is none"),
+     ({"check": 0.0}, "0.0 is not"), ({"check": 2.0}, "2.0 is not"), ({"rate": 0.0}, "0.0 is not")],
+)  # fmt: skip
+def test_a_budget_without_sense_is_refused(values, part):
+    with pytest.raises(CrossdraftError, match=part):
+        QualityBudget(**values)

@@ -1,0 +1,170 @@
+"""A target that reads predicted tokens: what it reads, where, and when it does not. Lossy."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from crossdraft.align import prefill
+from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
+from crossdraft.align.predicted import encoder_features
+from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
+from crossdraft.compression import compressed
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import visual_rows
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import save_head
+from crossdraft.load import load_target, target_fingerprint
+from tests.align.test_vision import some_vision
+
+FRAMES, TOKENS = 8, 5  # of a clip, and of each of them
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(str(pair.target), "cpu", "float64", packed=False)
+
+
+@pytest.fixture
+def folder(pair, target, tmp_path):
+    """An adapter with a gate that is sure of nothing: 0.5 everywhere."""
+    adapter = some_vision("vision_queries", target, pair.event)
+    save_head(tmp_path, adapter, "vision_queries", target_fingerprint(str(pair.target)), torch.float32)
+    gate = PrefillGate(5, 16)
+    torch.nn.init.zeros_(gate.out.weight)
+    torch.nn.init.zeros_(gate.out.bias)
+    save_gate(gate, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def question(clip):
+    return Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=16)
+
+
+@pytest.fixture
+def predicting(pair, target, folder):
+    def make(**more):
+        return SpeculativePrefill(target, PrefillSettings(folder, str(pair.event), **more))
+
+    return make
+
+
+def test_key_frames_stand_at_their_own_places_by_hand(pair, target):
+    """Of 40 tokens, two a frame, two predicted ones stand at 10 and 30; frame 5 has 10 and 11, frame 15 30 and 31."""
+    config = some_vision("vision_linear", target, pair.event, tokens=2).config
+    found = {frames: [part.tolist() for part in layout(config, list(frames))] for frames in ((), (5,), (15,))}
+    assert found == {
+        (): [[10, 30], [0, 1]],
+        (5,): [[10, 10, 11, 30], [0, 2, 3, 1]],
+        (15,): [[10, 30, 30, 31], [0, 1, 2, 3]],
+    }
+
+
+def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, target, question):
+    made = predicting()
+    whole, prompt = target.prepare(question), made.prepare(question)
+    assert len(whole) - len(prompt) == FRAMES * TOKENS - TOKENS
+    assert not any(name.startswith("pixel") for name in prompt.features)
+    events, adapter = made.predicting.events, made.predicting.adapter
+    wanted = adapter.predict(encoder_features(events, events.prepare(question))[None].to(adapter.mean))
+    (found,) = made.encode(prompt).values()
+    assert torch.equal(visual_rows(found), wanted[0].double())
+    positions, delta = made._positions(prompt)
+    assert delta == len(whole) - len(prompt)
+    assert positions[-1] == len(whole) - 1  # text after the clip stands where it would
+
+
+def test_key_frames_are_those_of_the_target(predicting, target, question):
+    """With 3 of 8: frames 0, 3 and 7 as the target's encoder has them, in order with the predicted tokens."""
+    made = predicting(frames=3)
+    prompt = made.prepare(question)
+    rows = visual_rows(next(iter(made.encode(prompt).values())))
+    true = visual_rows(next(iter(target.encode(target.prepare(question)).values()))).view(FRAMES, TOKENS, -1)
+    assert len(rows) == 4 * TOKENS
+    own = [int(at) for at in made.order.argsort()[TOKENS:]]  # where they went
+    assert torch.allclose(rows[own], true[[0, 3, 7]].flatten(0, 1), atol=1e-9)
+    places = made.places[own].tolist()
+    assert places == [50 // 10 * frame + at for frame in (0, 3, 7) for at in range(TOKENS)]
+
+
+def test_with_the_right_tokens_it_says_what_the_target_says(pair, target, folder, question, monkeypatch):
+    """An adapter of eight frames that predicts the target's own tokens: nothing is lost."""
+    adapter = some_vision("vision_linear", target, pair.event, frames=8)
+    save_head(folder, adapter, "vision_linear", target_fingerprint(str(pair.target)), torch.float32)
+    made = SpeculativePrefill(target, PrefillSettings(folder, str(pair.event)))
+    true = target.visual_features(target.encode(target.prepare(question)))
+    monkeypatch.setattr(made.predicting.adapter, "predict", lambda source: true[None])
+    assert Decoder(made, None).generate([question])[0].tokens == Decoder(target, None).generate([question])[0].tokens
+
+
+def test_positions_that_close_up_would_be_noticed(predicting, question, monkeypatch):
+    """The planted bug: predicted tokens stand side by side."""
+    monkeypatch.setattr(prefill, "spread", lambda count, length: torch.arange(count))
+    made = predicting()
+    assert made._positions(made.prepare(question))[0].tolist() != predicting_positions(made, question)
+
+
+def predicting_positions(made, question):
+    """As the drafter `predicted` has them."""
+    return made.predicting._positions(made.predicting.prepare(question))[0].tolist()
+
+
+def test_positions_are_those_of_the_drafter(predicting, question):
+    made = predicting()
+    assert made._positions(made.prepare(question))[0].tolist() == predicting_positions(made, question)
+
+
+@pytest.mark.parametrize(("confidence", "predicted"), [(0.0, True), (0.49, True), (0.51, False)])
+def test_the_gate_decides(predicting, target, question, confidence, predicted):
+    made = predicting(confidence=confidence)
+    assert made.confidence(question) == pytest.approx(0.5)
+    prompt, whole = made.prepare(question), target.prepare(question)
+    assert (len(prompt) < len(whole)) == predicted
+    answer = Decoder(made, None).generate([question])[0]
+    if not predicted:
+        assert "Read whole: the gate was not confident." in answer.notes
+        assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
+
+
+def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, clip):
+    made, own = predicting(), Decoder(target, None)
+    other = {"type": "video", "video": str(clip.video)}, {"type": "text", "text": "What is ahead?"}
+    said = [{"role": "user", "content": list(other)}, {"role": "assistant", "content": "A car."},
+            {"role": "user", "content": "Which colour?"}]  # fmt: skip
+    talk = Request(messages=said, events=str(clip.events), max_new_tokens=8)
+    for request in (replace(question, events=None), talk):
+        answer = Decoder(made, None).generate([request])[0]
+        assert answer.tokens == own.generate([request])[0].tokens
+        assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
+        assert made.confidence(request) == 0
+
+
+def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
+    made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
+    answer = Decoder(made, None).generate([question])[0]
+    assert answer.notes[0].startswith("Lossy: the target reads its clip compressed (predicted:")
+    assert answer.stats.prompt_tokens == len(target.prepare(question)) - (FRAMES - 2) * TOKENS
+
+
+def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path_factory):
+    with pytest.raises(CrossdraftError, match="needs a folder; write predicted:dir=FOLDER"):
+        compressed(target, "predicted")
+    with pytest.raises(CrossdraftError, match="8 key frames leave nothing to predict"):
+        predicting(frames=8)
+    with pytest.raises(CrossdraftError, match="a number from 0 to 1"):
+        predicting(confidence=1.5)
+    with pytest.raises(CrossdraftError, match="reads another event model"):
+        SpeculativePrefill(target, PrefillSettings(folder, str(pair.blind)))
+    bare = tmp_path_factory.mktemp("bare")
+    with pytest.raises(CrossdraftError, match="has no gate; train it again"):
+        load_gate(bare, 5, 16)
+    with pytest.raises(CrossdraftError, match="cannot be read as the gate"):
+        load_gate(folder, 5, 8)
+    weights = load_file(folder / GATE)
+    weights["out.bias"][0] = torch.nan
+    save_file(weights, bare / GATE)
+    with pytest.raises(CrossdraftError, match="not finite"):
+        load_gate(bare, 5, 16)

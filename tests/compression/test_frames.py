@@ -1,0 +1,45 @@
+"""A target that reads fewer frames of the clip."""
+
+import pytest
+
+from crossdraft.compression import compressed
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target
+
+FRAMES, TOKENS = 8, 5
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(str(pair.target), "cpu", "float64", packed=False)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_it_reads_those_frames_alone(target, clip, count):
+    request = Request("What is ahead?", str(clip.video), max_new_tokens=8)
+    made = compressed(target, f"frames:count={count}")
+    prompt, whole = made.prepare(request), target.prepare(request)
+    assert len(whole) - len(prompt) == (FRAMES - count) * TOKENS
+    visual = target.prepare(request).input_ids.tolist().index(prompt.input_ids[made._cut(prompt.input_ids) - 1])
+    positions, delta = made._positions(prompt)
+    first = [3] if count == 1 else [0, 7]
+    own = [visual + frame * TOKENS + at for frame in first for at in range(TOKENS)]
+    assert positions[visual : visual + count * TOKENS].tolist() == own
+    assert (positions[-1], delta) == (len(whole) - 1, len(whole) - len(prompt))
+    answer = Decoder(made, None).generate([request])[0]
+    assert answer.notes == (f"Lossy: the target reads its clip compressed (frames:count={count}).",)
+    if count == 2:  # the first and the last are the same however many are read
+        rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
+        assert rows.allclose(full.view(FRAMES, TOKENS, -1)[[0, 7]].flatten(0, 1), atol=1e-9)
+
+
+def test_what_cannot_be_is_refused(target, clip):
+    two = [{"role": "user", "content": [{"type": "video", "video": str(clip.video)}] * 2}]
+    with pytest.raises(CrossdraftError, match="reads one clip a request"):
+        compressed(target, "frames").prepare(Request(messages=two))
+    with pytest.raises(CrossdraftError, match="sees 8 frames of a clip; leave it fewer"):
+        compressed(target, "frames:count=8")
+    with pytest.raises(CrossdraftError, match="a whole number of 1 or more"):
+        compressed(target, "frames:count=0")
