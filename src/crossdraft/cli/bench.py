@@ -487,6 +487,39 @@ def events(
 
 @app.command()
 @option_groups
+def recordings(
+    models: BenchModels,
+    output: ReportOptions,
+    seconds: Annotated[str, typer.Option(help="Lengths of the recordings, comma-separated.")] = "1,4,16",
+    clips: Annotated[int, typer.Option(help="How many scenes.")] = 20,
+    each: Annotated[int, typer.Option("--questions", help="How many questions about each.")] = 2,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter", metavar="SPEC", help="A drafter; repeated. The others' time is compared with the first's."
+        ),
+    ] = None,
+    nodes: Nodes = 48,
+    max_new_tokens: MaxTokens = 96,
+    blind: Blind = "blind",
+) -> None:
+    """Compare what event drafters make of long recordings: the accepted hidden prefix, as drafted and at equal time."""
+    output.check()
+    from crossdraft.bench.recordings import DRAFTERS, RecordingsBench, compare_recordings, results_table
+
+    plan = RecordingsBench(
+        models.models(blind), numbers("--seconds", seconds), clips, each, drafters or DRAFTERS, nodes,
+        max_new_tokens=max_new_tokens,
+    )  # fmt: skip
+    with _loaded(plan.models) as (where, target), progress("drafting", plan.runs) as tick:
+        found = compare_recordings(plan, target, tick)
+    output.console.print(results_table(found))
+    rows = [row.to_json() for row in found]
+    output.write({"environment": where, "clips": clips, "questions": each, "nodes": nodes, "recordings": rows})
+
+
+@app.command()
+@option_groups
 def memory(
     output: ReportOptions,
     tokens: Annotated[int, typer.Option(help="How full the memory is.")] = 1_000_000,
