@@ -253,6 +253,13 @@ def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterC
     return GuidedDrafter(model, target, context.banned, layers=options.layers, keep=options.keep, mass=options.mass)
 
 
+def build_partial(spec: Spec, options: settings.PartialSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The target itself over a part of its keys and values."""
+    from crossdraft.drafters.partial import PartialDrafter
+
+    return PartialDrafter(context.load_host(), context.banned, options)
+
+
 def build_head(spec: Spec, options: settings.HeadSettings, context: DrafterContext) -> "Drafter[Any]":
     """A head on the target's features."""
     from crossdraft.heads.load import load_head_drafter

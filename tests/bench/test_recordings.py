@@ -47,5 +47,7 @@ def test_drafters_are_compared_on_the_same_questions(pair):
     assert [row.drafter for row in found[:2]] == list(plan.drafters)
     assert all(0 <= row.equal.value <= row.accepted.value <= 6 for row in found)
     assert all(row.equal == row.accepted for row in found if row.drafter == "event")
+    assert all(row.gained.value == 0 for row in found if row.drafter == "event")
+    assert found[1].gained.value == pytest.approx(found[1].equal.value - found[0].equal.value)
     assert found[0].accepted.value > 0
     assert found[1].to_json()["drafter"] == "event:slices=10,patches=3"

@@ -107,6 +107,7 @@ class RecordingResult:
         drafter: its spec.
         accepted: tokens of the hidden prefix.
         equal: the same, at the first drafter's time.
+        gained: that, minus the first drafter's on the same questions.
         begin_ms: reading, encoding and prefill, the median; `token_ms`: of a drafted token.
     """
 
@@ -115,6 +116,7 @@ class RecordingResult:
     drafter: str
     accepted: Interval
     equal: Interval
+    gained: Interval
     begin_ms: float
     token_ms: float
 
@@ -126,6 +128,7 @@ class RecordingResult:
             "drafter": self.drafter,
             "accepted": self.accepted.to_json(),
             "accepted_at_equal_time": self.equal.to_json(),
+            "gained": self.gained.to_json(),
             "begin_ms": round(self.begin_ms, 2),
             "token_ms": round(self.token_ms, 3),
         }
@@ -153,9 +156,17 @@ def compare_recordings(
 
 def results_table(found: Sequence[RecordingResult]) -> "Table":
     """The figures for people."""
-    shown = table(None, "recording", ("drafter", "accepted", "at equal time", "begin ms", "a token ms"), fold=True)
+    shown = table(
+        None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"), fold=True
+    )
     for row in found:
-        figures = str(row.accepted), str(row.equal), f"{row.begin_ms:.1f}", f"{row.token_ms:.2f}"
+        figures = (
+            f"{row.accepted.value:.2f}",
+            str(row.equal),
+            str(row.gained),
+            f"{row.begin_ms:.1f}",
+            f"{row.token_ms:.2f}",
+        )
         shown.add_row(f"{row.seconds:g} s, {row.way}", row.drafter, *figures)
     return shown
 
@@ -176,12 +187,14 @@ def _result(
     theirs = _medians(first)
     most = tokens_in(theirs[0] + nodes * theirs[1], begin, token, nodes)
     each = [1] * len(made)
+    equal = [min(one.accepted, most) for one in made]
     return RecordingResult(
         seconds,
         way,
         spec,
         ratio([one.accepted for one in made], each),
-        ratio([min(one.accepted, most) for one in made], each),
+        ratio(equal, each),
+        ratio([own - min(one.accepted, nodes) for own, one in zip(equal, first, strict=True)], each),
         1e3 * begin,
         1e3 * token,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -516,6 +516,31 @@ def recordings(
     output.console.print(results_table(found))
     rows = [row.to_json() for row in found]
     output.write({"environment": where, "clips": clips, "questions": each, "nodes": nodes, "recordings": rows})
+
+
+@app.command()
+@option_groups
+def partial(
+    models: Float32Models,
+    output: ReportOptions,
+    frames: Annotated[str, typer.Option(help="Frames of the clips, comma-separated.")] = "2,8,18,40,80,160",
+    pairs: Pairs = 4,
+    nodes: Nodes = 8,
+    blocks: Annotated[int, typer.Option(help="Blocks of 16 keys that are chosen by the question.")] = 8,
+) -> None:
+    """Draft with the target over a part of its keys and values, on longer and longer prompts."""
+    output.check()
+    from crossdraft.bench.partial import PartialBench, compare_partial, results_table
+    from crossdraft.drafters.settings import PartialSettings
+
+    sizes = [whole("--frames", int(count)) for count in numbers("--frames", frames)]
+    part = PartialSettings(blocks=whole("--blocks", blocks))
+    plan = PartialBench(models.models(), sizes, pairs, nodes, part)
+    with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found = compare_partial(plan, target, tick)
+    output.console.print(results_table(found))
+    rows = [row.to_json() for row in found]
+    output.write({"environment": where, "pairs": pairs, "nodes": nodes, "part": asdict(part), "prompts": rows})
 
 
 @app.command()

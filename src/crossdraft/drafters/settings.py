@@ -115,6 +115,15 @@ class GuidedSettings:
 
 
 @dataclass(frozen=True)
+class PartialSettings:
+    """Blocks of 16 keys that are kept: the first ones, those that answer the question best, the last ones."""
+
+    sinks: Count = 2
+    blocks: Count = 8
+    window: Count = 4
+
+
+@dataclass(frozen=True)
 class HeadSettings:
     """The head's folder, and how its trees grow."""
 
