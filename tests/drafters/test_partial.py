@@ -1,6 +1,7 @@
 """The target over a part of its keys and values: which part, and that answers stay the target's own."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ class Keeping(PartialDrafter):
 
     def _commit(self, state, output):
         super()._commit(state, output)
-        self.last = state
+        self.last: Any = state
 
 
 def chunk(token: int) -> Chunk:
@@ -74,7 +75,7 @@ def test_sinks_the_best_blocks_and_the_end_are_kept_by_hand():
     assert take(keys, torch.tensor([[16, 98]])).flatten().tolist() == [5, 9]
 
 
-def test_a_block_is_judged_by_its_corners_and_heads_choose_for_themselves():
+def test_a_block_scores_by_its_corners_and_heads_choose_for_themselves():
     """Two key heads of two query heads each; a block's largest and smallest keys count, not its mean (0 everywhere)."""
     keys = torch.zeros(2, 5 * BLOCK, 1)
     keys[0, BLOCK], keys[0, BLOCK + 1] = 3, -3

@@ -1,6 +1,7 @@
 """An EventGPT that reads whole recordings: its tokens are those of the plain encoder, where it leaves nothing out."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,12 +34,12 @@ def processor(pair) -> EventGPTProcessor:
     return EventGPTProcessor.from_pretrained(pair.event)
 
 
-def reading(plain, processor, slices: int, patches: int | None = None) -> RecordingTarget:
+def reading(plain, processor, slices: int, patches: int | None = None) -> Any:
     prompt = RecordingPrompt(processor, slices, patches)
     return RecordingTarget(plain.model, prompt, plain.text, tuple(plain.eos), tuple(plain.reserved))
 
 
-def tokens(target, events: Events) -> torch.Tensor:
+def tokens(target, events: object) -> torch.Tensor:
     return target.encode(target.prepare(Request("Why?", events=events)))["video"].pooler_output
 
 

@@ -1,6 +1,7 @@
 """How a scene's second fills a longer recording."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +44,12 @@ class Pace:
                 f"to {self.seconds - DURATION_S:g} s."
             )
 
-    def at(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, times_s: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """The scene's times, in 0..DURATION_S, at times of the recording."""
+        times = times_s.astype(np.float64)
         if self.begins_s is None:
-            return np.clip(times_s * (DURATION_S / self.seconds), 0, DURATION_S)
-        return np.clip(times_s - self.begins_s, 0, DURATION_S)
+            return np.clip(times * (DURATION_S / self.seconds), 0, DURATION_S)
+        return np.clip(times - self.begins_s, 0, DURATION_S)
 
 
 ONE_SECOND = Pace()
