@@ -1,6 +1,7 @@
 """An EventGPT that reads whole recordings: its tokens are those of the plain encoder, where it leaves nothing out."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,13 @@ def test_what_is_left_out_counts_as_blank(plain, processor):
     assert not torch.allclose(spatial[4], expected[4], atol=1e-3)
 
 
+@pytest.mark.parametrize(("window_us", "longest"), [(1_000_000, 500_000), (50_000, 25_000), (None, 500_000)])
+def test_windows_are_no_longer_than_half_of_what_the_model_was_trained_on(processor, window_us, longest):
+    options = replace(processor.options, window_us=window_us)
+    prompt = RecordingPrompt(EventGPTProcessor(processor.config, processor.tokenizer, options), 5)
+    assert prompt.longest_us == longest
+
+
 def test_the_busiest_patches_by_hand():
     """Two frames of four patches of one pixel; white is 1. Of equals the first stays."""
     frames = torch.tensor([[[1.0, 0.0], [1.0, 0.5]], [[1.0, 1.0], [1.0, 0.0]]])[:, None].expand(2, 3, 2, 2)
@@ -132,6 +140,8 @@ def test_patches_are_of_slices_and_a_request_needs_a_recording(plain, processor,
         build_spec(read_spec(f"event:dir={pair.event},patches=3"), DrafterContext())
     with pytest.raises(CrossdraftError, match="reads an event recording"):
         reading(plain, processor, 5).prepare(Request("Why?"))
+    with pytest.raises(CrossdraftError, match="lays its own windows"):
+        reading(plain, processor, 5).prepare(Request("Why?", events=Excerpt(Path("a.h5"), windows=2)))
     with pytest.raises(CrossdraftError, match="blind model"):
         blind = replace(processor.options, blind=True)
         RecordingPrompt(EventGPTProcessor(processor.config, processor.tokenizer, blind), 5)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 PIXELS, PATCHES = "pixel_values_videos", "event_patches"
-LONGEST_US = 500_000  # of a window
+WINDOW_US = 1_000_000  # of a model that says nothing of its own
 MOST_EVENTS = 16_000_000  # the newest of a recording, so that reading one is bounded
 
 
@@ -78,9 +78,14 @@ class RecordingPrompt:
 
     def pixels(self, events: Events) -> Tensor:
         """[slices, 3, s, s] preprocessed frames, one a window."""
-        windows = adaptive_windows(events, self.slices, LONGEST_US)
+        windows = adaptive_windows(events, self.slices, self.longest_us)
         painted = (frame for rows in windows for frame in self.processor.paint(events.take(rows), 1))
         return torch.cat([preprocess(frame, self.processor.frame_spec) for frame in painted])
+
+    @property
+    def longest_us(self) -> int:
+        """Of a window: half of what the model was trained to read at once."""
+        return max(1, (self.processor.options.window_us or WINDOW_US) // 2)
 
     @property
     def blank(self) -> Tensor:
@@ -99,6 +104,10 @@ def _recording(request: Request, least: int) -> Events:
     if isinstance(events, str | Path):
         events = Excerpt(Path(events))
     if isinstance(events, Excerpt):
+        if events.windows > 1:
+            raise CrossdraftError(
+                "A drafter with slices lays its own windows; leave out the recording's (--events-windows), or slices."
+            )
         return events.read(newest)
     if not isinstance(events, Events):
         raise CrossdraftError(
