@@ -86,6 +86,21 @@ def test_a_block_scores_by_its_corners_and_heads_choose_for_themselves():
     assert kept[1].tolist() == [*range(16), *range(48, 80)]
 
 
+def test_blocks_score_as_in_specpv_s_own_code():
+    """Its `refresh_retrieval`: maxima and minima of each block, repeated for the query heads, the larger product."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(*size, generator=generator) for size in ((4, 5, 8), (2, 12 * BLOCK, 8)))
+    kept = kept_tokens(queries, keys, PartialSettings(sinks=2, blocks=3, window=2))
+    blocks = keys[:, 2 * BLOCK : 10 * BLOCK].reshape(2, 8, BLOCK, 8)
+    most, least = (corner.repeat_interleave(2, 0) for corner in (blocks.max(2).values, blocks.min(2).values))
+    products = (torch.einsum("hqd,hnd->hqn", queries, corner) for corner in (most, least))
+    scores = torch.maximum(*products).mean(1).reshape(2, 2, 8).mean(1)
+    best = scores.topk(3, dim=-1).indices.sort(-1).values
+    for head in range(2):
+        middle = [2 * BLOCK + int(block) * BLOCK + at for block in best[head] for at in range(BLOCK)]
+        assert kept[head].tolist() == [*range(2 * BLOCK), *middle, *range(10 * BLOCK, 12 * BLOCK)]
+
+
 def test_with_everything_kept_the_target_accepts_every_token(target, requests, alone):
     found = answers(target, PartialDrafter(target, sorted(target.reserved), ALL), requests)
     assert [answer.tokens for answer in found] == alone

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from crossdraft.drafters.base import draft_generator, fork_of
+from crossdraft.drafters.base import draft_generator
 from crossdraft.drafters.guided import decoder_of
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import PartialSettings
@@ -80,9 +80,6 @@ class PartialDrafter(IndependentDrafter):
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         read = isinstance(state, PartialState) and state.read
         return super()._propose(state, budget) if read else Draft(DraftTree.empty())
-
-    def _fork(self, state: IndependentState) -> IndependentState:
-        return fork_of(state)
 
     def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
         if not isinstance(state, PartialState):
