@@ -79,6 +79,7 @@ class PartialResult:
         drafted: tokens a round.
         one_ms, verify_ms, step_ms: processor time of the target's pass over one token, over a draft, and of the partial
             target's over one token.
+        alone_s, drafted_s: of all answers from beginning to end, prefill and the choice of the part included.
     """
 
     prompt: int
@@ -91,10 +92,12 @@ class PartialResult:
     one_ms: float
     verify_ms: float
     step_ms: float
+    alone_s: float
+    drafted_s: float
 
     @property
     def speedup(self) -> float:
-        """COMPUTED from these: an answer's decode time alone over that with the draft."""
+        """COMPUTED from these: the time of decode passes alone over that with drafts, the choice left out."""
         return self.tau * self.one_ms / (self.verify_ms + self.drafted * self.step_ms)
 
     def to_json(self) -> dict[str, object]:
@@ -110,6 +113,8 @@ class PartialResult:
             "verify_ms": round(self.verify_ms, 3),
             "step_ms": round(self.step_ms, 3),
             "computed_speedup": round(self.speedup, 3),
+            "alone_s": round(self.alone_s, 3),
+            "drafted_s": round(self.drafted_s, 3),
         }
 
 
@@ -152,12 +157,15 @@ def compare_partial(
         target.text_config.max_position_embeddings = target.context  # what the prompt is checked against
         drafter = CountingDrafter(target, sorted(target.reserved), plan.part)
         own = prompt = 0
+        spent = [0.0, 0.0]
         asked = list(items(Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, frames=frames)))
         for item in asked:
+            start = time.process_time()
             alone = _answer(Decoder(target), item.request, tick)
-            drafted = _answer(
-                Decoder(target, DraftRunner(drafter, "off"), adaptive=False, nodes=plan.nodes), item.request, tick
-            )
+            spent[0] += (between := time.process_time()) - start
+            runner = DraftRunner(drafter, "off")
+            drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
+            spent[1] += time.process_time() - between
             own += drafted.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
         one, verify = _pass_times(target, asked[0].request, plan.nodes)
@@ -174,6 +182,7 @@ def compare_partial(
                 one,
                 verify,
                 1e3 * float(np.median(drafter.step_s)),
+                *spent,
             )
         )
     return found
@@ -181,14 +190,25 @@ def compare_partial(
 
 def results_table(found: Sequence[PartialResult]) -> "Table":
     """The figures for people."""
-    heads = ("kept", "own answers", "τ", "refused", "V(1) ms", "verify ms", "partial step ms", "computed speedup")
+    heads = (
+        "kept",
+        "own answers",
+        "τ",
+        "refused",
+        "V(1) ms",
+        "verify ms",
+        "partial step ms",
+        "computed speedup",
+        "alone / drafted s",
+    )
     shown = table(None, "prompt tokens", heads)
     for row in found:
         times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
         own = f"{row.own}/{row.total}"
         shown.add_row(
-            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}", *times, f"{row.speedup:.2f}"
-        )
+            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}", *times, f"{row.speedup:.2f}",
+            f"{row.alone_s:.2f} / {row.drafted_s:.2f}",
+        )  # fmt: skip
     return shown
 
 

@@ -105,8 +105,8 @@ class PartialDrafter(IndependentDrafter):
             front = prompt.visual.get(layer)
             own = output.hidden[layer][:text]
             states = own if front is None else torch.cat((front, own))
-            queries, keys, values = projected(self.decoder, block, states, positions)
-            kept = kept_tokens(queries[:, -MOST_QUERIES:], keys, self.part)
+            keys, values = keys_values(self.decoder, block, states, positions)
+            kept = kept_tokens(last_queries(self.decoder, block, states, positions), keys, self.part)
             parts.append((take(keys, kept), take(values, kept)))
         count = parts[0][0].shape[1]
         state.prompt = ids[-count:]
@@ -123,25 +123,36 @@ class PartialDrafter(IndependentDrafter):
             return
         start = len(state.prompt) + state.cache.rope_deltas[0] + state.exact
         positions = torch.arange(start, start + count, device=self.model.device)
-        layers = []
+        layers: list[KeysValues] = []
         for layer, block in enumerate(self.decoder.layers):
-            _, keys, values = projected(self.decoder, block, hidden[layer][:count], positions)
-            layers.append((keys, values))
+            layers.append(keys_values(self.decoder, block, hidden[layer][:count], positions))
         state.cache.truncate(0, len(state.prompt) + state.exact)
         state.cache.append(0, KVPrefix(((KVSpan(tuple(layers)), count),)))
         state.exact += count
         state.fed = state.committed[:-1]
 
 
-def projected(decoder: Any, block: Any, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries and keys, and values, [heads, n, d] each, of states [n, H] that enter a layer."""
+def keys_values(decoder: Any, block: Any, states: Tensor, positions: Tensor) -> KeysValues:
+    """Rotated keys, and values, [heads, n, d] each, of states [n, H] that enter a layer."""
     rows, attention = block.input_layernorm(states[None]), block.self_attn
-    query, key, value = (
-        project(rows).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-        for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
-    query, key = apply_rotary_pos_emb(query, key, *decoder.rotary_emb(rows, positions[None]))
-    return query[0], key[0], value[0]
+    key, value = _heads(attention, attention.k_proj(rows)), _heads(attention, attention.v_proj(rows))
+    return _rotated(decoder, key, positions)[0], value[0]
+
+
+def last_queries(decoder: Any, block: Any, states: Tensor, positions: Tensor) -> Tensor:
+    """[query heads, m, d] rotated queries of the last m states, at most `MOST_QUERIES`."""
+    rows = block.input_layernorm(states[None, -MOST_QUERIES:])
+    query = _heads(block.self_attn, block.self_attn.q_proj(rows))
+    return _rotated(decoder, query, positions[-MOST_QUERIES:])[0]
+
+
+def _heads(attention: Any, rows: Tensor) -> Tensor:
+    """[1, n, heads · d] -> [1, heads, n, d]."""
+    return rows.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+
+
+def _rotated(decoder: Any, rows: Tensor, positions: Tensor) -> Tensor:
+    return apply_rotary_pos_emb(rows, rows[:, :1], *decoder.rotary_emb(rows, positions[None]))[0]
 
 
 def kept_tokens(queries: Tensor, keys: Tensor, part: PartialSettings) -> Tensor:
