@@ -137,6 +137,8 @@ def build_event(spec: Spec, options: settings.EventSettings, context: DrafterCon
         context.dtype,
         packed=context.packed,
         quantize=context.quantize,
+        slices=options.slices,
+        patches=options.patches,
     )
     if isinstance(drafter, CrossVocabDrafter):
         if _branches(options):
@@ -161,6 +163,8 @@ def _check_event(spec: Spec, options: settings.EventSettings) -> None:
         raise CrossdraftError(
             f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words and tree."
         )
+    if options.patches is not None and options.slices is None:
+        raise CrossdraftError(f"In '{spec}' patches are of slices; give slices too, or leave them out.")
     if options.dir is not None and spec.name != "event":
         raise CrossdraftError(f"'{spec}' names two models; write event:dir={options.dir}.")
 
@@ -247,6 +251,13 @@ def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterC
         device, dtype = context.device, context.dtype
         model = load_target(options.dir, device, dtype, packed=context.packed, quantize=context.quantize)
     return GuidedDrafter(model, target, context.banned, layers=options.layers, keep=options.keep, mass=options.mass)
+
+
+def build_partial(spec: Spec, options: settings.PartialSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The target itself over a part of its keys and values."""
+    from crossdraft.drafters.partial import PartialDrafter
+
+    return PartialDrafter(context.load_host(), context.banned, options)
 
 
 def build_head(spec: Spec, options: settings.HeadSettings, context: DrafterContext) -> "Drafter[Any]":

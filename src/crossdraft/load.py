@@ -22,6 +22,7 @@ from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.recordings import RecordingPrompt, RecordingTarget
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
@@ -228,6 +229,8 @@ def load_event_drafter(
     *,
     packed: bool = True,
     quantize: str | None = None,
+    slices: int | None = None,
+    patches: int | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
     """An EventGPT as an independent drafter, of the target's vocabulary or another.
 
@@ -235,11 +238,15 @@ def load_event_drafter(
         source, vocabulary, banned, device, dtype, packed, quantize: as in `load_drafter`.
         target: reads what the target's tokens spell; called where the vocabularies differ or `how` is given.
         how: as in `load_model_drafter`.
+        slices, patches: read whole recordings, as so many windows; see `drafters.recordings`.
 
     Raises:
         CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
     """
     model, tokenizer, _ = _event_model(source, device, dtype, packed=packed, quantize=quantize)
+    if slices is not None:
+        prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices, patches)
+        model = RecordingTarget(model.model, prompt, model.text, tuple(model.eos), tuple(model.reserved))
     if how is None and not _differing(_sayable(model.model, tokenizer), vocabulary):
         return IndependentDrafter(model, banned)
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))

@@ -207,6 +207,11 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         "SpecVLM: Ji 2025", builders.build_guided,
         settings=settings.GuidedSettings, senses=VIDEO, needs_target=True, weights={"dir": ""},
     ),
+    Method(
+        "partial", "the target itself over a part of its keys and values (cascade:partial,event)",
+        "SpecPV: Tan et al. 2025, lossless here", builders.build_partial,
+        settings=settings.PartialSettings, needs_target=True,
+    ),
     *(_of_head(name, head) for name, head in HEADS.items()),
 )}  # fmt: skip
 METHODS: Mapping[str, Method] = ChainMap(REGISTERED, dict(SHIPPED))

@@ -36,6 +36,11 @@ def test_every_pair_says_what_a_right_answer_says():
     assert all(pair.facts for pair in items(work))
 
 
+def test_the_shipped_classifier_is_for_the_reference_target_alone():
+    ours, theirs = (RulesBench(Models(name), Workload(2, temperature=1.0)).specs for name in ("reference", "a/folder"))
+    assert set(ours) - set(theirs) == {"judge"}
+
+
 @pytest.mark.parametrize(
     ("rules", "temperature", "part"),
     [

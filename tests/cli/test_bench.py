@@ -256,6 +256,26 @@ def test_compression(models, tmp_path):
     ]
 
 
+def test_recordings(models, tmp_path):
+    out = tmp_path / "recordings.json"
+    sizes = ["--seconds=1,2", "--clips=1", "--questions=1", "--nodes=4", "--max-new-tokens=8"]
+    drafters = ["--drafter=event", "--drafter=event:slices=10,patches=2"]
+    assert main(["bench", "recordings", *sizes, *drafters, f"--json-out={out}", *models]) == 0
+    found = json.loads(out.read_text())["recordings"]
+    assert [(row["seconds"], row["way"]) for row in found[::2]] == [
+        (1, "spread"), (2, "spread"), (2, "at its own speed"),
+    ]  # fmt: skip
+
+
+def test_partial(models, tmp_path):
+    out = tmp_path / "partial.json"
+    only = [one for one in models if not one.startswith(("--blind", "--dtype"))]
+    assert main(["bench", "partial", "--frames=2,20", "--pairs=1", "--blocks=1", f"--json-out={out}", *only]) == 0
+    found = json.loads(out.read_text())
+    assert [row["own_answers"] for row in found["prompts"]] == [{"equal": 1, "total": 1}] * 2
+    assert found["part"] == {"sinks": 2, "blocks": 1, "window": 4}
+
+
 def test_heads(pair, models, tmp_path, capsys):
     head = random_head(pair.target, tmp_path / "eagle", "eagle")
     out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"

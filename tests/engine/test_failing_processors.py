@@ -134,7 +134,7 @@ def test_a_processor_that_works_on_its_input_is_applied_once(target):
     assert warped[2].isnan().all()
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(name for name, rule in RULES.items() if not rule.reads_logits))
 def test_no_rule_says_anything_behind_a_context_that_fails(target, name):
     """Of the chain 7, 8, 9 the target would say all; after 8 the processor fails."""
     rule, tree = RULES[name], DraftTree.chain([7, 8, 9])

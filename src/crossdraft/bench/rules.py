@@ -18,7 +18,7 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
 from crossdraft.engine.policy import CostModel
-from crossdraft.engine.rules import RULES, rule_for
+from crossdraft.engine.rules import RULES, classifier, rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -38,7 +38,7 @@ class RulesBench:
     Args:
         models: the pair.
         work: the pairs, and the temperature.
-        rules: specs; `None` = every rule for sampled answers.
+        rules: specs; `None` = every rule for sampled answers; the shipped judge is for the reference target alone.
         drafter: what drafts; rules for chains need one that drafts them.
         nodes: of every round's draft, the first included.
 
@@ -62,7 +62,9 @@ class RulesBench:
     @property
     def specs(self) -> tuple[str, ...]:
         """The rules' specs."""
-        return SAMPLED if self.rules is None else tuple(self.rules)
+        if self.rules is not None:
+            return tuple(self.rules)
+        return tuple(name for name in SAMPLED if name != classifier.NAME or self.models.target == "reference")
 
     @property
     def runs(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -492,6 +492,64 @@ def events(
         timings = run_events(recording, seconds, repeats, tick)
     output.lines(lines(timings, recording))
     output.write({"environment": found, **to_json(timings, recording)})
+
+
+@app.command()
+@option_groups
+def recordings(
+    models: BenchModels,
+    output: ReportOptions,
+    seconds: Annotated[str, typer.Option(help="Lengths of the recordings, comma-separated.")] = "1,4,16",
+    clips: Annotated[int, typer.Option(help="How many scenes.")] = 20,
+    each: Annotated[int, typer.Option("--questions", help="How many questions about each.")] = 2,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter", metavar="SPEC", help="A drafter; repeated. The others' time is compared with the first's."
+        ),
+    ] = None,
+    nodes: Nodes = 48,
+    max_new_tokens: MaxTokens = 96,
+    blind: Blind = "blind",
+) -> None:
+    """Compare what event drafters make of long recordings: the accepted hidden prefix, as drafted and at equal time."""
+    output.check()
+    from crossdraft.bench.recordings import DRAFTERS, RecordingsBench, compare_recordings, results_table
+
+    plan = RecordingsBench(
+        models.models(blind), numbers("--seconds", seconds), clips, each, drafters or DRAFTERS, nodes,
+        max_new_tokens=max_new_tokens,
+    )  # fmt: skip
+    with _loaded(plan.models) as (where, target), progress("drafting", plan.runs) as tick:
+        found = compare_recordings(plan, target, tick)
+    output.console.print(results_table(found))
+    rows = [row.to_json() for row in found]
+    output.write({"environment": where, "clips": clips, "questions": each, "nodes": nodes, "recordings": rows})
+
+
+@app.command()
+@option_groups
+def partial(
+    models: Float32Models,
+    output: ReportOptions,
+    frames: Annotated[str, typer.Option(help="Frames of the clips, comma-separated.")] = "2,8,18,40,80,160",
+    pairs: Pairs = 4,
+    nodes: Nodes = 8,
+    blocks: Annotated[int, typer.Option(help="Blocks of 16 keys that are chosen by the question.")] = 8,
+) -> None:
+    """Draft with the target over a part of its keys and values, on longer and longer prompts."""
+    output.check()
+    from crossdraft.bench.partial import PartialBench, compare_partial, results_table
+    from crossdraft.drafters.settings import PartialSettings
+
+    sizes = [whole("--frames", int(count)) for count in numbers("--frames", frames)]
+    part = PartialSettings(blocks=whole("--blocks", blocks))
+    plan = PartialBench(models.models(), sizes, pairs, nodes, part)
+    with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found = compare_partial(plan, target, tick)
+    output.console.print(results_table(found))
+    rows = [row.to_json() for row in found]
+    output.write({"environment": where, "pairs": pairs, "nodes": nodes, "part": asdict(part), "prompts": rows})
 
 
 @app.command()

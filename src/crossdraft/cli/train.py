@@ -98,6 +98,27 @@ def l6(
     report({"out": str(drafter), **figures}, f"The drafter lies in {drafter}; --drafter takes it.", as_json=as_json)
 
 
+@app.command("judge")
+def token_classifier(
+    clips: Annotated[int, typer.Option(help="Training scenes; the last fifth decides on the penalty.")] = 120,
+    questions: Annotated[int, typer.Option(help="Questions about each scene.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of questions and drafted tokens.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder.")] = Path("runs/judge"),
+    as_json: AsJson = False,
+) -> None:
+    """Train a judge of drafted tokens for the reference pair, on labels that scenes give. Its rule is lossy."""
+    from crossdraft.checks import whole
+    from crossdraft.cli.reporting import hush, report
+    from crossdraft.train.heads.token_classifier import ClassifierRecipe, train_classifier
+
+    recipe = ClassifierRecipe(whole("--clips", clips), whole("--questions", questions), seed=seed)
+    hush()
+    figures = train_classifier(recipe, out)
+    report(
+        {"out": str(out), **figures}, f"The judge lies in {out}; --rule takes it as judge:dir={out}", as_json=as_json
+    )
+
+
 def head(
     context: typer.Context,
     overrides: Overrides = None,

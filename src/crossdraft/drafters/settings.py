@@ -24,7 +24,8 @@ class EventSettings:
     """Of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
 
     `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
-    `TextSettings`; `dir` is the model's folder.
+    `TextSettings`; `dir` is the model's folder. With `slices` it reads a whole recording as so many windows, of each
+    the busiest `patches` (all): see `drafters.recordings`.
     """
 
     words: Words | None = None  # 1
@@ -32,6 +33,8 @@ class EventSettings:
     counts: Path | None = None  # those of the reference pair
     how: Literal["slem", "tli", "omni"] | None = None
     dir: str | None = None
+    slices: Count | None = None
+    patches: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,15 @@ class GuidedSettings:
     keep: Share = 0.1
     mass: Share = 0.4
     layers: Layers | None = None
+
+
+@dataclass(frozen=True)
+class PartialSettings:
+    """Blocks of 16 keys that are kept: the first ones, those that answer the question best, the last ones."""
+
+    sinks: Count = 2
+    blocks: Count = 8
+    window: Count = 4
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ themselves live in `engine/rules/`, one file each; here is what they share.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ class Rule:
         greedy: true if it verifies greedy answers, false if sampled ones.
         chains: true if it verifies chains only.
         verify: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
+        reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
         paper: where it comes from.
     """
@@ -53,12 +54,16 @@ class Rule:
     greedy: bool
     verify: VerifyFn
     chains: bool = False
+    reads_logits: bool = False
     takes: str = "any tree"
     paper: str = ""
 
-    def __call__(self, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
-        """Verify a tree."""
-        return self.verify(tree, warped, generator)
+    def __call__(
+        self, tree: DraftTree, warped: Tensor, generator: torch.Generator, logits: Tensor | None = None
+    ) -> Acceptance:
+        """Verify a tree; a rule that reads them gets the raw `logits` [1 + n, V] too."""
+        verify: Any = self.verify
+        return verify(tree, warped, generator, logits) if self.reads_logits else verify(tree, warped, generator)
 
     @property
     def spec(self) -> str:

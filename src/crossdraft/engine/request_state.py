@@ -186,7 +186,8 @@ class RequestState:
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""
         if self.processors is None:
-            return self.rule(tree, warp_tree(logits, tree, self.context, self.request.sampling), self.generator)
+            warped = warp_tree(logits, tree, self.context, self.request.sampling)
+            return self.rule(tree, warped, self.generator, logits)
         return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), self.generator)
 
     def emit(

@@ -1,6 +1,7 @@
 """The road world: seeded scenes, their video, their events, and questions with answers that follow from them."""
 
 from crossdraft.scenes.clip import ClipFiles, clip_files, write_clip
+from crossdraft.scenes.pace import Pace
 from crossdraft.scenes.questions import KINDS, QA, ask, wordings
 from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render, simulate_events
 from crossdraft.scenes.scene import ATTRIBUTES, DURATION_S, Scene, attributes, make_scene, split_seeds
@@ -8,6 +9,6 @@ from crossdraft.scenes.score import score
 
 __all__ = [
     "ATTRIBUTES", "DURATION_S", "EVENT_HZ", "KINDS", "QA", "SENSOR_SIZE", "VIDEO_FPS", "VIDEO_SIZE", "ClipFiles",
-    "Scene", "ask", "attributes", "clip_files", "make_scene", "render", "score", "simulate_events", "split_seeds",
-    "wordings", "write_clip",
+    "Pace", "Scene", "ask", "attributes", "clip_files", "make_scene", "render", "score", "simulate_events",
+    "split_seeds", "wordings", "write_clip",
 ]  # fmt: skip

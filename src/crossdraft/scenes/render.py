@@ -1,5 +1,6 @@
 """Scenes to pixels, at any size: RGB for the video, luma for the event camera."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import cv2
@@ -8,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.scenes.camera import HORIZON
+from crossdraft.scenes.pace import ONE_SECOND, Pace
 from crossdraft.scenes.palette import REC601, air_of, luma, sky
 from crossdraft.scenes.scene import DURATION_S, Scene
 from crossdraft.scenes.sketch import Painting
@@ -95,12 +97,13 @@ def _paint(pictures: NDArray[np.uint8], painting: Painting, grey: bool) -> None:
             cv2.fillPoly(picture, polygons, colour, cv2.LINE_AA, _SHIFT)
 
 
-def simulate_events(scene: Scene, seed: int | None = None) -> "Events":
-    """Simulate the scene's events: SENSOR_SIZE square, from luma at EVENT_HZ, over the whole clip.
+def simulate_events(scene: Scene, seed: int | None = None, pace: Pace = ONE_SECOND) -> "Events":
+    """Simulate the scene's events: SENSOR_SIZE square, from luma at EVENT_HZ, over the whole recording.
 
     Args:
         scene: what the camera looks at.
         seed: for the sensor's noise and thresholds; the scene's own seed by default.
+        pace: how the scene's second fills the recording.
     """
     from crossdraft.events import SimulatorConfig, simulate
 
@@ -113,6 +116,13 @@ def simulate_events(scene: Scene, seed: int | None = None) -> "Events":
         shot_noise_hz=_SHOT_NOISE_HZ,
         refractory_us=_REFRACTORY_US,
     )
-    times_us = np.arange(int(DURATION_S * EVENT_HZ)) * (1_000_000 // EVENT_HZ)
-    frames = render(scene, times_us * 1e-6, SENSOR_SIZE, luma=True)
+    times_us = np.arange(int(pace.seconds * EVENT_HZ)) * (1_000_000 // EVENT_HZ)
+    frames = _luma_frames(scene, pace.at(times_us * 1e-6))
     return simulate(zip(times_us.tolist(), frames, strict=True), config, scene.seed if seed is None else seed)
+
+
+def _luma_frames(scene: Scene, times_s: NDArray[np.float64]) -> Iterator[NDArray[np.uint8]]:
+    """The sensor's pictures at rising times, in pieces; what stands still is painted once a piece."""
+    for start in range(0, len(times_s), _CHUNK):
+        moments, picture = np.unique(times_s[start : start + _CHUNK], return_inverse=True)
+        yield from render(scene, moments, SENSOR_SIZE, luma=True)[picture]

@@ -63,3 +63,19 @@ def test_siblings_are_tolerated_too():
     assert {Ears(tolerance=1)(tree, probs, torch.Generator().manual_seed(s)).path for s in range(20)} == {(0,)}
     dark = torch.tensor([[0.0, 0.5, 0.5]]).double().repeat(3, 1)
     assert {Ears(tolerance=1)(tree, dark, torch.Generator().manual_seed(s)).path for s in range(20)} == {(1,)}
+
+
+def test_a_token_is_kept_as_often_as_in_the_port_to_vllm_ascend():
+    """Its condition over all U: p / q >= U - tolerance · (1 - max p). What has no chance it may keep, we never."""
+    rows = torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).double().softmax(-1)
+    p, q = rows[0], rows[1]
+    uniform = (torch.arange(100_000).double() + 0.5) / 100_000
+    rule, tolerance = Ears(tolerance=0.3), 0.3 * (1 - p.max())
+    for token in range(6):
+        theirs = (p[token] / q[token] >= uniform - tolerance).double().mean().item()
+
+        def outcome(chance: Chance, token: int = token) -> int:
+            tree = DraftTree.chain([token], q[None])
+            return try_children(tree, ROOT, p, chance, added=rule.added(p).item())[0]
+
+        assert distribution(outcome).get(0, 0.0) == pytest.approx(theirs, abs=2e-5)

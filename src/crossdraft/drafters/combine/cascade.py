@@ -79,8 +79,10 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         self.inner = inner
         self.accepts = accepts
         self.ahead = ahead
-        # Of the target's outputs, nothing.
+        # Of the target's outputs, what the outer one needs; the inner one is told tokens alone.
         self.needs = Needs(
+            hidden_layers=outer.needs.hidden_layers,
+            visual_layers=outer.needs.visual_layers,
             video=outer.needs.video or inner.needs.video,
             visual=outer.needs.visual or inner.needs.visual,
             learns=outer.needs.learns or inner.needs.learns,

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import block, greedy, speculative
+from crossdraft.engine.rules.classifier import CONTEXTUAL, Classifier
 from crossdraft.engine.rules.ears import Ears
 from crossdraft.engine.rules.easd import Easd
 from crossdraft.engine.rules.ensemble import Ensemble
@@ -58,6 +59,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 paper="JuDi, Sun et al. 2026, after judge decoding, Bachmann et al. 2025",
             ),
             Rule(
+                "judge", lossless=False, greedy=False, verify=Classifier(), reads_logits=True,
+                paper="judge decoding, Bachmann et al. 2025",
+            ),
+            Rule(
                 "relaxed", lossless=False, greedy=True, verify=Relaxed(),
                 takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
             ),
@@ -91,6 +96,8 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
             f"The acceptance rule '{rule.name}' does not fit temperature {sampling.temperature or 0}: it verifies "
             f"{kind}; name no rule, and the exact one is taken."
         )
+    if rule.reads_logits and sampling.contextual:
+        raise CrossdraftError(CONTEXTUAL)
     return rule
 
 

@@ -216,10 +216,10 @@ class EventGPTProcessor:
         share = count // len(stretches)
         counts = [share] * (len(stretches) - 1) + [count - share * (len(stretches) - 1)]
         parts = zip(stretches, counts, strict=True)
-        return [piece for events, frames in parts for piece in self._paint(events, frames)]
+        return [piece for events, frames in parts for piece in self.paint(events, frames)]
 
-    def _paint(self, events: Events, count: int) -> list[Tensor]:
-        """`count` frames of one stretch."""
+    def paint(self, events: Events, count: int) -> list[Tensor]:
+        """`count` frames of one stretch, as equal-count slices: uint8 [n, H, W, 3] pieces, as few as sizes allow."""
         canvas = self.options.canvas
         if canvas == "release":
             return [torch.from_numpy(frame)[None] for frame in eventgpt_frames(events, count, "tight", "last")]

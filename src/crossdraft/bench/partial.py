@@ -1,0 +1,241 @@
+"""`crossdraft bench partial`: the target over a part of its keys and values, on longer and longer prompts (SpecPV).
+
+Prompts grow with the frames of the clip. Beyond the reference target's context its positions were never trained, and
+its words mean nothing; how long passes take, and how often the partial target says what the whole one says, can still
+be measured. What a partial verification would let through (SpecPV's lossy part) is the share of tokens that the whole
+target refuses; here none of them stands.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.common import table
+from crossdraft.bench.workload import Workload, items
+from crossdraft.checks import whole
+from crossdraft.drafters.independent import IndependentState
+from crossdraft.drafters.partial import PartialDrafter
+from crossdraft.drafters.settings import PartialSettings
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.tree import DraftTree
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class PartialBench:
+    """What to measure.
+
+    Args:
+        models: the target.
+        frames: of the clips; 50 tokens each for the reference target.
+        pairs: questions at each size.
+        nodes: of every draft.
+        part: how much of the cache the drafter keeps.
+
+    Raises:
+        CrossdraftError: a number that cannot be.
+    """
+
+    models: Models
+    frames: Sequence[int] = (2, 8, 18, 40, 80, 160)
+    pairs: int = 4
+    nodes: int = 8
+    part: PartialSettings = field(default_factory=PartialSettings)
+    max_new_tokens: int = 48
+
+    def __post_init__(self) -> None:
+        for name, count in (("pairs", self.pairs), ("nodes", self.nodes), *(("frames", n) for n in self.frames)):
+            whole(f"The number of {name}", count)
+
+    @property
+    def runs(self) -> int:
+        """How many answers it asks for; what a progress bar counts to."""
+        return 2 * len(self.frames) * self.pairs
+
+
+@dataclass(frozen=True)
+class PartialResult:
+    """One size of prompt.
+
+    Args:
+        prompt, kept: tokens, and those that a partial pass attends to of them.
+        own: answers that are the target's own, of `total`.
+        tau: tokens per verify pass.
+        refused: of the partial target's tokens that were compared, the share that the whole target says otherwise.
+        drafted: tokens a round.
+        one_ms, verify_ms, step_ms: processor time of the target's pass over one token, over a draft, and of the partial
+            target's over one token.
+        alone_s, drafted_s: of all answers from beginning to end, prefill and the choice of the part included.
+    """
+
+    prompt: int
+    kept: int
+    own: int
+    total: int
+    tau: float
+    refused: float
+    drafted: float
+    one_ms: float
+    verify_ms: float
+    step_ms: float
+    alone_s: float
+    drafted_s: float
+
+    @property
+    def speedup(self) -> float:
+        """COMPUTED from these: the time of decode passes alone over that with drafts, the choice left out."""
+        return self.tau * self.one_ms / (self.verify_ms + self.drafted * self.step_ms)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "prompt_tokens": self.prompt,
+            "kept_tokens": self.kept,
+            "own_answers": {"equal": self.own, "total": self.total},
+            "tau": round(self.tau, 3),
+            "refused": round(self.refused, 4),
+            "drafted": round(self.drafted, 3),
+            "one_ms": round(self.one_ms, 3),
+            "verify_ms": round(self.verify_ms, 3),
+            "step_ms": round(self.step_ms, 3),
+            "computed_speedup": round(self.speedup, 3),
+            "alone_s": round(self.alone_s, 3),
+            "drafted_s": round(self.drafted_s, 3),
+        }
+
+
+class CountingDrafter(PartialDrafter):
+    """Counts what becomes of its drafts, and the processor time that they take."""
+
+    def __init__(self, target: Target, banned: Sequence[int], part: PartialSettings) -> None:
+        super().__init__(target, banned, part)
+        self.rounds = self.drafted = self.accepted = self.refused = self.kept = 0
+        self.step_s: list[float] = []
+        self._last = 0
+
+    def _propose(self, state: IndependentState, budget: Budget) -> Draft:
+        before, start = len(state.drafted), time.process_time()
+        draft = super()._propose(state, budget)
+        self._last = len(draft.tree)
+        if len(state.drafted) > before:
+            self.step_s.append((time.process_time() - start) / (len(state.drafted) - before))
+        return draft
+
+    def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
+        super()._commit(state, output)
+        if output.prompt is not None:  # nothing was drafted for the prompt's own pass
+            self.kept = len(state.prompt)
+            return
+        self.rounds += 1
+        self.drafted += self._last
+        self.accepted += len(output.path)
+        self.refused += len(output.path) < min(self._last, len(output.tokens))
+
+
+def compare_partial(
+    plan: PartialBench, target: Target, tick: Callable[[str], None] | None = None
+) -> list[PartialResult]:
+    """Answer questions about longer and longer clips, alone and drafted for by the partial target."""
+    found = []
+    for frames in plan.frames:
+        longest = 64 * frames + 512
+        target.context = max(target.context, longest)
+        target.text_config.max_position_embeddings = target.context  # what the prompt is checked against
+        drafter = CountingDrafter(target, sorted(target.reserved), plan.part)
+        own = prompt = 0
+        spent = [0.0, 0.0]
+        asked = list(items(Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, frames=frames)))
+        for item in asked:
+            start = time.process_time()
+            alone = _answer(Decoder(target), item.request, tick)
+            spent[0] += (between := time.process_time()) - start
+            runner = DraftRunner(drafter, "off")
+            drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
+            spent[1] += time.process_time() - between
+            own += drafted.tokens == alone.tokens
+            prompt += alone.stats.prompt_tokens
+        one, verify = _pass_times(target, asked[0].request, plan.nodes)
+        compared = drafter.accepted + drafter.refused
+        found.append(
+            PartialResult(
+                prompt // len(asked),
+                drafter.kept,
+                own,
+                len(asked),
+                1 + drafter.accepted / max(1, drafter.rounds),
+                drafter.refused / max(1, compared),
+                drafter.drafted / max(1, drafter.rounds),
+                one,
+                verify,
+                1e3 * float(np.median(drafter.step_s)),
+                *spent,
+            )
+        )
+    return found
+
+
+def results_table(found: Sequence[PartialResult]) -> "Table":
+    """The figures for people."""
+    heads = (
+        "kept",
+        "own answers",
+        "τ",
+        "refused",
+        "V(1) ms",
+        "verify ms",
+        "partial step ms",
+        "computed speedup",
+        "alone / drafted s",
+    )
+    shown = table(None, "prompt tokens", heads)
+    for row in found:
+        times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
+        own = f"{row.own}/{row.total}"
+        shown.add_row(
+            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}", *times, f"{row.speedup:.2f}",
+            f"{row.alone_s:.2f} / {row.drafted_s:.2f}",
+        )  # fmt: skip
+    return shown
+
+
+def _answer(decoder: Decoder, request: Request, tick: Callable[[str], None] | None) -> Answer:
+    answer = decoder.generate([request])[0]
+    decoder.close()
+    if tick is not None:
+        tick(f"{answer.stats.prompt_tokens} tokens")
+    return answer
+
+
+def _pass_times(target: Target, request: Request, nodes: int) -> tuple[float, float]:
+    """Processor time in ms of a pass over one token, and over one and a chain of `nodes`; the least of several."""
+    prompt = target.prepare(request)
+    room = len(prompt) + nodes + 64
+    cache = target.new_cache(capacity=room)
+    with torch.inference_mode():
+        target.prefill(cache, prompt, target.encode(prompt), room)
+        one, verify = (min(_timed(target, cache, count) for _ in range(REPEATS)) for count in (0, nodes))
+    return 1e3 * one, 1e3 * verify
+
+
+def _timed(target: Target, cache: KVCache, nodes: int) -> float:
+    """Seconds of a pass after all that is in the cache; nothing of it stays there."""
+    length = cache.lengths[0]
+    start = time.process_time()
+    target.extend(cache, slice(0, 1), [Chunk(torch.tensor([5]))], [DraftTree.chain([5] * nodes)])
+    took = time.process_time() - start
+    cache.truncate(0, length)
+    return took

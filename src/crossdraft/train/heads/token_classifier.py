@@ -1,0 +1,270 @@
+"""Training of a judge (judge decoding: Bachmann et al. 2025), on labels that scenes give: no human has to.
+
+The target answers questions about training scenes. Along each answer the event drafter draws tokens; where one is not
+the target's, the target goes on after it, greedily, to the end. The token is harmless if that answer gets at least as
+many of the facts right as the target's own (AutoJudge: Garipov et al. 2025 labels so, by the answer's correctness). A
+logistic regression on the target's last feature, at the token itself, learns that.
+
+The rule sees logits. The target's LM head W [V, H] is injective, so a linear function of the feature h is one of the
+logits W h:  w · h = u · (W h)  with  u = W (WᵀW)⁻¹ w,  and u [V] is what is saved.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft import scenes
+from crossdraft.engine.rules.classifier import BIAS, FILE, ROW
+from crossdraft.events import eventgpt_frames
+from crossdraft.files import atomic_path
+from crossdraft.load import event_fingerprint, load_drafter, load_target, target_fingerprint, tokenizer_of
+from crossdraft.scenes import QA
+from crossdraft.train.core.log import progress_bar, say
+from crossdraft.train.core.provenance import origin, write_json
+from crossdraft.train.reference.batches import draw_questions, pack
+from crossdraft.train.reference.clips import ClipCache, clip_seed, render_rgb, to_pixels
+from crossdraft.train.reference.models import TrainableEventGPT, TrainableVideoLlava
+from crossdraft.train.reference.packed import Prefix, greedy_decode, read_prefix, run_branches
+from crossdraft.train.reference.tokenizer import EVENT, VIDEO, PromptCodec
+
+LONGEST = 112
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the L2 penalty
+
+
+@dataclass(frozen=True)
+class ClassifierRecipe:
+    """What a judge learns from.
+
+    Args:
+        clips: scenes of the training split; the last fifth decides on the penalty.
+        questions: about each.
+        tokens: of an answer that are tried, at most.
+        batch: clips at a time.
+        seed: of questions and drawn tokens.
+    """
+
+    clips: int = 120
+    questions: int = 4
+    tokens: int = 4
+    batch: int = 6
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """[n, H] features of tokens, whether each is harmless, and whose clip they are of."""
+
+    features: Tensor
+    harmless: Tensor
+    clips: Tensor
+
+
+@dataclass(frozen=True)
+class FittedClassifier:
+    """A fitted judge: of logits, σ(row · logits + bias) is the chance that a token is harmless.
+
+    Args:
+        weight, bias: of features.
+        figures: on clips that it was not fitted on, and the size of the data.
+    """
+
+    weight: Tensor
+    bias: float
+    figures: dict[str, float]
+
+
+def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
+    """Label, fit, and write `judge.safetensors` and its provenance into a folder; figures on the clips left out."""
+    found = label_tokens(recipe)
+    fitted = fit(found, recipe.clips - recipe.clips // 5)
+    head = load_target("reference", "cpu", "float32", packed=False).model.lm_head.weight.detach()
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out / FILE) as path:
+        save_file({ROW: as_logit_row(head, fitted.weight).float(), BIAS: torch.tensor(fitted.bias)}, path)
+    data = {"split": "train", "target": target_fingerprint("reference"), "event": event_fingerprint("event")}
+    record = {**origin(), "recipe": asdict(recipe), "data": data, "figures": fitted.figures}
+    write_json(out / "provenance.json", record)
+    say(f"judge: {fitted.figures}")
+    return fitted.figures
+
+
+def as_logit_row(head: Tensor, weight: Tensor) -> Tensor:
+    """[V] u with u · (W h) = w · h for every h; see the module's text.
+
+    Args:
+        head: W [V, H].
+        weight: w [H].
+    """
+    wide = head.double()
+    return wide @ torch.linalg.solve(wide.T @ wide, weight.double())
+
+
+def fit(found: Labelled, first_left_out: int) -> FittedClassifier:
+    """Logistic regression, its penalty chosen on the clips from `first_left_out` on."""
+    left_out = found.clips >= first_left_out
+    mean, spread = found.features[~left_out].mean(0), found.features[~left_out].std(0).clamp_min(1e-6)
+    rows = ((found.features - mean) / spread).double()
+    labels = found.harmless.double()
+    best, score, weight = STRENGTHS[0], -1.0, torch.zeros(rows.shape[1] + 1, dtype=torch.float64)
+    for strength in STRENGTHS:
+        fitted = _regress(rows[~left_out], labels[~left_out], strength)
+        held = auc(rows[left_out] @ fitted[:-1] + fitted[-1], found.harmless[left_out])
+        if held > score:
+            best, score, weight = strength, held, fitted
+    kept = (rows[left_out] @ weight[:-1] + weight[-1]).sigmoid() > 0.5
+    right = kept == found.harmless[left_out]
+    harmful = ~found.harmless[left_out]
+    figures = {
+        "tokens": float(len(rows)),
+        "harmless": round(float(labels.mean()), 4),
+        "penalty": best,
+        "auc": round(score, 4),
+        "right": round(float(right.double().mean()), 4),
+        "harmful_kept": round(float(kept[harmful].double().mean()), 4),
+        "harmless_kept": round(float(kept[~harmful].double().mean()), 4),
+    }
+    plain = weight[:-1] / spread.double()
+    return FittedClassifier(plain, float(weight[-1] - plain @ mean.double()), figures)
+
+
+def _regress(rows: Tensor, labels: Tensor, strength: float) -> Tensor:
+    """[H + 1] weights and bias that minimise the mean loss and the penalty of the weights."""
+    weight = torch.zeros(rows.shape[1] + 1, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss_of() -> Tensor:
+        optimiser.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(rows @ weight[:-1] + weight[-1], labels)
+        loss = loss + strength * weight[:-1].square().sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(loss_of)  # pyright: ignore[reportArgumentType]
+    return weight.detach()
+
+
+def auc(scores: Tensor, labels: Tensor) -> float:
+    """Chance that a harmless token scores higher than a harmful one; a tie counts half.
+
+    >>> auc(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([False, True, True]))
+    1.0
+    """
+    good, bad = scores[labels], scores[~labels]
+    if not len(good) or not len(bad):
+        return 0.5
+    higher = (good[:, None] > bad).double() + 0.5 * (good[:, None] == bad).double()
+    return float(higher.mean())
+
+
+@torch.inference_mode()
+def label_tokens(recipe: ClassifierRecipe) -> Labelled:
+    """Tokens of the event drafter that are not the target's, and whether they do harm."""
+    pair = _Pair()
+    parts: list[Labelled] = []
+    with progress_bar() as bar:
+        task = bar.add_task("labelling tokens", total=recipe.clips)
+        for start in range(0, recipe.clips, recipe.batch):
+            clips = range(start, min(start + recipe.batch, recipe.clips))
+            parts += pair.label(recipe, clips)
+            bar.advance(task, len(clips))
+    return Labelled(*(torch.cat([getattr(part, name) for part in parts]) for name in ("features", "harmless", "clips")))
+
+
+@dataclass(frozen=True)
+class _TriedToken:
+    """A question, and what follows it: an answer's beginning and a token of the drafter's; the answer's rest."""
+
+    qa: QA
+    question: list[int]
+    written: list[int]
+    rest: list[int]
+    right: int  # facts of the whole answer
+
+
+class _Pair:
+    """The reference pair, as training reads it."""
+
+    def __init__(self) -> None:
+        tokenizer = tokenizer_of("reference")
+        self.target = TrainableVideoLlava(load_target("reference", "cpu", "float32", packed=False).model)  # pyright: ignore[reportArgumentType]
+        self.event = TrainableEventGPT(load_drafter("event", "cpu", "float32", packed=False).model.model)  # pyright: ignore[reportArgumentType]
+        self.codec, self.event_codec = PromptCodec(tokenizer, VIDEO), PromptCodec(tokenizer, EVENT)  # pyright: ignore[reportArgumentType]
+        self.cache = ClipCache(Path())
+
+    def label(self, recipe: ClassifierRecipe, clips: Sequence[int]) -> list[Labelled]:
+        """The tokens of some clips."""
+        rng = np.random.default_rng([recipe.seed, clips[0]])
+        asked = [draw_questions("train", clip, recipe.questions, rng) for clip in clips]
+        prefix, rows = self._read(clips), [qa for some in asked for qa in some]
+        ids = [self.codec.question_ids(qa.question) for qa in rows]
+        answers = self._answers(prefix, ids, [self.codec.answer_ids(qa.answer) for qa in rows])
+        drawn = self._drawn(clips, ids, answers, recipe.seed)
+        by_clip: list[list[_TriedToken]] = [[] for _ in clips]
+        for number, (qa, question, answer, tokens) in enumerate(zip(rows, ids, answers, drawn, strict=True)):
+            differing = [at for at, token in enumerate(tokens) if token != answer[at]]
+            right = self._right(qa, answer)
+            for at in sorted(rng.permutation(differing)[: recipe.tokens].tolist()):
+                written = [*answer[:at], tokens[at]]
+                by_clip[number // recipe.questions].append(_TriedToken(qa, question, written, answer[at + 1 :], right))
+        return [
+            part for index, some in enumerate(by_clip) if some for part in [self._labelled(prefix, index, some, clips)]
+        ]
+
+    def _labelled(self, prefix: Prefix, index: int, rows: Sequence[_TriedToken], clips: Sequence[int]) -> Labelled:
+        """What becomes of a clip's answers after these tokens."""
+        own = Prefix(
+            tuple(key[index : index + 1] for key in prefix.keys),
+            tuple(value[index : index + 1] for value in prefix.values),
+            prefix.hidden[index : index + 1],
+        )
+        starts = [[*row.question, *row.written] for row in rows]
+        rests = self._answers(own, starts, [row.rest for row in rows])
+        ended = [row.written[-1] == self.codec.eos_id for row in rows]
+        whole = [
+            row.written if over else [*row.written, *rest] for row, rest, over in zip(rows, rests, ended, strict=True)
+        ]
+        packed = pack([(start, []) for start in starts], self.codec.pad_id)
+        states = run_branches(self.target.llama, own, self.target.llama.embed_tokens(packed.tokens))
+        features = states[torch.arange(len(rows)), packed.answer_start]
+        harmless = [self._right(row.qa, tokens) >= row.right for row, tokens in zip(rows, whole, strict=True)]
+        return Labelled(features.float(), torch.tensor(harmless), torch.full((len(rows),), clips[index]))
+
+    def _read(self, clips: Sequence[int]) -> Prefix:
+        frames = torch.stack([torch.from_numpy(render_rgb(clip_seed("train", clip), self.cache)) for clip in clips])
+        visual = self.target.visual_tokens(self.target.patches(to_pixels(frames)))
+        return read_prefix(self.target.llama, self.target.prefix_embeds(self.codec.prefix_ids(), visual))
+
+    def _answers(
+        self, prefix: Prefix, starts: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """The target's greedy continuations."""
+        target, eos = self.target, self.codec.eos_id
+        return greedy_decode(
+            target.llama, target.head, prefix, starts, drafts, eos_id=eos, max_new_tokens=LONGEST
+        )[0]  # fmt: skip
+
+    def _drawn(
+        self, clips: Sequence[int], questions: Sequence[list[int]], answers: Sequence[list[int]], seed: int
+    ) -> list[list[int]]:
+        """Tokens that the event drafter draws along the answers, temperature 1, each after the answer's own."""
+        seen = [eventgpt_frames(scenes.simulate_events(scenes.make_scene(clip_seed("train", clip)))) for clip in clips]
+        event = self.event
+        visual = event.visual_tokens(event.patches(to_pixels(torch.from_numpy(np.stack(seen)))))
+        prefix = read_prefix(event.llama, event.prefix_embeds(self.event_codec.prefix_ids(), visual))
+        packed = pack(list(zip(questions, answers, strict=True)), self.codec.pad_id)
+        logits = event.head(run_branches(event.llama, prefix, event.llama.embed_tokens(packed.tokens)))
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + clips[0])
+        found = []
+        for row, (start, answer) in enumerate(zip(packed.answer_start.tolist(), answers, strict=True)):
+            probs = logits[row, start : start + len(answer)].softmax(-1)
+            found.append(torch.multinomial(probs, 1, generator=generator).flatten().tolist())
+        return found
+
+    def _right(self, qa: QA, tokens: list[int]) -> int:
+        return sum(scenes.score(qa.facts, self.codec.text(tokens)).values())

@@ -1,0 +1,53 @@
+"""Event drafters on long recordings."""
+
+import pytest
+
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.recordings import RecordingsBench, compare_recordings, tokens_in
+from crossdraft.errors import CrossdraftError
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"drafters": ["event", "event"]}, "named twice"),
+        ({"drafters": ["evnt"]}, "did you mean 'event'"),
+        ({"clips": 0}, "number of clips"),
+        ({"seconds": [0.5]}, "from 1 to 60 s"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_first(options, part):
+    with pytest.raises(CrossdraftError, match=part):
+        RecordingsBench(Models("nowhere"), **options)
+
+
+def test_a_second_is_filled_in_one_way_only():
+    plan = RecordingsBench(Models("nowhere"), seconds=[1.0, 4.0], clips=3, questions=2)
+    assert plan.recordings == [(1.0, "spread"), (4.0, "spread"), (4.0, "at its own speed")]
+    assert plan.runs == 3 * 3 * 2
+
+
+def test_a_slower_beginning_costs_tokens():
+    """10 ms and 48 tokens of 1 ms; who begins after 30 ms has 28 of them, who begins sooner no more than 48."""
+    assert tokens_in(0.058, 0.030, 0.001, 48) == 28
+    assert tokens_in(0.058, 0.001, 0.001, 48) == 48
+    assert tokens_in(0.058, 0.060, 0.001, 48) == 0
+
+
+def test_drafters_are_compared_on_the_same_questions(pair):
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    plan = RecordingsBench(
+        models, [1.0, 2.0], clips=1, questions=2, drafters=["event", "event:slices=10,patches=3"], nodes=6,
+        max_new_tokens=12,
+    )  # fmt: skip
+    ticks = []
+    found = compare_recordings(plan, models.load_target(), ticks.append)
+    assert len(ticks) == plan.runs == 6
+    assert [(row.seconds, row.way) for row in found[::2]] == [(1, "spread"), (2, "spread"), (2, "at its own speed")]
+    assert [row.drafter for row in found[:2]] == list(plan.drafters)
+    assert all(0 <= row.equal.value <= row.accepted.value <= 6 for row in found)
+    assert all(row.equal == row.accepted for row in found if row.drafter == "event")
+    assert all(row.gained.value == 0 for row in found if row.drafter == "event")
+    assert found[1].gained.value == pytest.approx(found[1].equal.value - found[0].equal.value)
+    assert found[0].accepted.value > 0
+    assert found[1].to_json()["drafter"] == "event:slices=10,patches=3"
