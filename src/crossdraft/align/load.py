@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import cast
 
 from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
+from crossdraft.align.networks.fused import TargetAdapter
 from crossdraft.engine.fast.packed_linear import prepack
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
@@ -54,6 +57,7 @@ def load_aligned_drafter(
     alone: int = 0,
     packed: bool = True,
     quantize: str | None = None,
+    here: bool = False,
 ) -> AlignedDrafter:
     """An event model and an adapter as a drafter.
 
@@ -61,6 +65,7 @@ def load_aligned_drafter(
         folder, target, event: as in `load_adapter`.
         device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
         words, alone: as in `AlignedDrafter`.
+        here: whether it runs in the target's process, whose features `b1` and `l5f` then read.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
@@ -70,4 +75,17 @@ def load_aligned_drafter(
     adapter = adapter.to(model.device, model.model.dtype)
     if packed:
         prepack(adapter)
+    return aligned_drafter(model, adapter, banned, words=words, alone=alone, here=here)
+
+
+def aligned_drafter(
+    model: Target, adapter: Adapter, banned: Sequence[int] = (), *, words: int = 1, alone: int = 0, here: bool = True
+) -> AlignedDrafter:
+    """The drafter of an adapter; arguments as in `load_aligned_drafter`.
+
+    Raises:
+        CrossdraftError: as `AlignedDrafter`.
+    """
+    if isinstance(adapter, TargetAdapter):
+        return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=here)
     return AlignedDrafter(model, adapter, banned, words=words, alone=alone)

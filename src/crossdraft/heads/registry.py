@@ -163,6 +163,8 @@ ADAPTERS: Mapping[str, HeadRecord] = {
         _adapter("l3", "pointwise.Wide", "three wide blocks", LEVELS),
         _adapter("l4", "attention.AttentionAdapter", "a causal decoder layer", LEVELS),
         _adapter("l5", "attention.AutoregressiveAdapter", "l4 with positions, tokens and its own outputs", LEVELS),
+        _adapter("b1", "fused.TargetAdapter", "l5 on the target's features alone: the ceiling", LEVELS),
+        _adapter("l5f", "fused.GatedAdapter", "l5 on a gated mean of both models' features", LEVELS),
         _adapter("levels", "pointwise.FusedAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
     )
 }

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from crossdraft.align.networks.base import TARGET
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.store import CaptureStore
@@ -112,7 +113,7 @@ class AlignmentData:
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
-        """The drafter's states of the step's answers, and [rows, T, H] the target's features."""
+        """The drafter's states of the step's answers, and [rows, T, H] the target's features: `TARGET` there, too."""
         numbers = self.answers.numbers(step)
         rows, features = self.answers.read(numbers)
         if any(number not in self._known for number in numbers):
@@ -125,7 +126,7 @@ class AlignmentData:
             layer: _padded([self._known[number][index] for number in numbers], width)
             for index, layer in enumerate(self.layers)
         }
-        return train_batch(rows, hidden), features
+        return train_batch(rows, {**hidden, TARGET: features}), features
 
 
 def _padded(rows: Sequence[Tensor], width: int) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter
-from crossdraft.align.networks.base import Adapter, AdapterConfig
+from crossdraft.align.load import aligned_drafter
+from crossdraft.align.networks.base import Adapter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
@@ -46,6 +46,8 @@ def alignment_loss(
     batch_of: Callable[[int], tuple[TrainBatch, Tensor]],
     objective: Objective,
     target: TargetHead,
+    *,
+    hides: bool = True,
 ) -> LossFn:
     """Loss against the target's features and, through its head, against its distribution and tokens.
 
@@ -56,6 +58,8 @@ def alignment_loss(
         batch_of: a step's batch with the drafter's states, and the target's features.
         objective: which losses, and their weights.
         target: its head.
+        hides: whether the first prediction at a position is one of a hidden draft, which has nothing of the target; if
+            not, there is no `prefix`.
     """
     lookup = target_to_draft(target.draft_ids, target.vocab_size)
 
@@ -65,7 +69,8 @@ def alignment_loss(
             logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
         predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
-        return loss, figures | {"prefix": accepted_prefix(predictions[0].logits, batch, labels)}
+        prefix = {"prefix": accepted_prefix(predictions[0].logits, batch, labels)} if hides else {}
+        return loss, figures | prefix
 
     return full_batch(loss_of)
 
@@ -146,14 +151,16 @@ class AlignTask(HeadTask):
     def data(self, head: Head) -> TaskData:
         recipe, validation = self.inputs.recipe, self.inputs.validation
         model = TrainableEventGPT(cast("Any", self.drafter.model))
-        layers = cast("AdapterConfig", head.config).source_layers
+        adapter = cast("Adapter", head)
+        layers = adapter.reads
         objective = Objective(recipe.loss, recipe.step_weight)
         answers = self._answers(self.store)
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
         def loss_of(some: PairedAnswers) -> LossFn:
-            return alignment_loss(head, AlignmentData(some, model, layers).batch, objective, shared)
+            batches = AlignmentData(some, model, layers)
+            return alignment_loss(head, batches.batch, objective, shared, hides=not adapter.reads_target)
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
@@ -174,5 +181,5 @@ class AlignTask(HeadTask):
             return {}
         source = captured_source(store)
         requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = AlignedDrafter(self.drafter, cast("Adapter", head), sorted(target.reserved))
+        drafter = aligned_drafter(self.drafter, cast("Adapter", head), sorted(target.reserved))
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
