@@ -353,7 +353,7 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
         alone=options.alone,
         packed=context.packed,
         quantize=context.quantize,
-        here=context.host is not None,
+        host=context.host,
     )
 
 

@@ -1,5 +1,7 @@
 """The aligned drafter: it drafts what its adapter was trained to say, and answers stay the target's own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,11 +18,13 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
+from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import ADAPTERS
-from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.load import load_drafter, load_target, target_fingerprint
 from tests.align.small import IDS, some_adapter
 
+FRAMES = torch.randn(4 * 5, 12, generator=torch.Generator().manual_seed(5), dtype=torch.double)  # of 4 frames
 TEXT = (45, 77, 130, 45, 200, 61, 99, 77, 250, 140)
 
 
@@ -31,7 +35,8 @@ def event(pair):
 
 @pytest.fixture
 def question(clip):
-    return Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=24)
+    request = Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=24)
+    return replace(request, visual_features=lambda: FRAMES)
 
 
 @pytest.fixture
@@ -58,7 +63,10 @@ def trained_logits(drafter, event, question, text=TEXT):
     tokens = torch.tensor([[*ids[cut:], *text]])
     start = len(ids) - cut
     hidden[TARGET] = torch.nn.functional.pad(said(drafter, len(text)), (0, 0, start - 1, 1))[None]
-    batch = TrainBatch(tokens, hidden, torch.tensor([start]), torch.tensor([tokens.shape[1]]))
+    seen = (
+        {0: torch.cat((FRAMES[:5], FRAMES[15:]))[None]} if drafter.adapter.visual_reads else {}
+    )  # the first, the last
+    batch = TrainBatch(tokens, hidden, torch.tensor([start]), torch.tensor([tokens.shape[1]]), seen)
     return {one.offset: one.logits[0] for one in drafter.adapter(batch)}, start
 
 
@@ -112,6 +120,17 @@ def test_a_past_that_is_forgotten_would_be_noticed(drafter_of, event, question, 
     monkeypatch.setattr(attention, "PastAttention", lambda past: PastAttention(()))
     with pytest.raises(AssertionError):
         check_consistency(drafter, event, question, 1)
+
+
+def test_l4v_drafts_by_what_it_sees(drafter_of, event, question):
+    """The planted bug: another clip's frames."""
+    other = replace(question, visual_features=lambda: FRAMES.flip(0))
+    with pytest.raises(AssertionError):
+        check_consistency(drafter_of("l4v"), event, other, 1)
+    with pytest.raises(CrossdraftError, match="reads 2 frames of 5 features, 10 x 12 in all; got 7 x 12"):
+        drafter_of("l4v").begin([replace(question, visual_features=lambda: FRAMES[:7])])
+    with pytest.raises(CrossdraftError, match="needs the target's visual features"):
+        drafter_of("l4v").begin([replace(question, visual_features=None)])
 
 
 @torch.inference_mode()
@@ -200,6 +219,16 @@ def test_without_an_adapter_the_target_head_reads_the_padded_feature(drafter_of,
     assert torch.allclose(state.logits[-1][list(IDS)], own.float(), atol=1e-5)
 
 
+def seen_by(target, clip, network):
+    """Sizes of the target's visual features, for an adapter that reads them."""
+    if network != "l4v":
+        return {}
+    host = load_target(str(target), "cpu", "float32", packed=False)
+    prompt = host.prepare(Request("?", str(clip.video)))
+    count = sum(token in host.traits.visual_ids for token in prompt.input_ids.tolist())
+    return {"visual_size": host.text_config.hidden_size, "patches": count // prompt.features[PIXELS].shape[1]}
+
+
 @pytest.mark.parametrize(
     ("network", "spec"),
     [
@@ -209,10 +238,11 @@ def test_without_an_adapter_the_target_head_reads_the_padded_feature(drafter_of,
         ("b1", "aligned:dir={},model={},alone=1"),
         ("l5f", "aligned:dir={},model={}"),
         ("l5f", "union:(aligned:dir={},model={}),ngram"),
+        ("l4v", "aligned:dir={},model={}"),
     ],
 )
 def test_answers_are_the_targets_own(pair, event, clip, tmp_path, network, spec):
-    adapter = some_adapter(network, pair.target, pair.event, event)
+    adapter = some_adapter(network, pair.target, pair.event, event, **seen_by(pair.target, clip, network))
     save_head(tmp_path, adapter, network, target_fingerprint(str(pair.target)), torch.float32)
     request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
     options = cd.Options(adaptive=False, dtype="float32", placement="inline")

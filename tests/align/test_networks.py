@@ -1,15 +1,16 @@
 """Adapters by themselves: where they begin, what they may see, and that pieces of a text give what the whole gives."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
 from crossdraft.align.networks.base import TARGET, identity_projection
 from crossdraft.align.networks.pointwise import residual_blocks
+from crossdraft.heads.files import make
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.heads.registry import ADAPTERS
-from tests.heads.consistency import HIDDEN, some_head
+from crossdraft.heads.registry import ADAPTERS, NETWORKS
+from tests.heads.consistency import HIDDEN, VALUES, shared, some_head
 from tests.heads.test_files import SIZES
 
 LENGTH, SOURCE = 9, 20
@@ -127,6 +128,18 @@ def test_b1_reads_nothing_of_the_drafter_and_l5f_does():
         equal = [torch.equal(a.logits, b.logits) for a, b in zip(adapter(batch), adapter(same), strict=True)]
         assert equal == [network == "b1"] * 4
     assert not any(name.startswith("project") for name in some("b1").stored())
+
+
+def test_l4v_begins_as_l4_and_then_sees():
+    kind = NETWORKS["l4v"].config_class
+    values = {**VALUES, **SIZES, "source_layers": (2,)}
+    config = kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+    visual = {0: torch.randn(1, 15, 12, generator=torch.Generator().manual_seed(1), dtype=torch.double)}
+    fresh, trained = make("l4v", config, shared()).double(), some("l4v")
+    for adapter, equal in ((fresh, True), (trained, False)):
+        batch = some_batch(adapter)
+        seen, unseen = adapter(replace(batch, visual=visual))[0].logits, adapter(batch)[0].logits
+        assert torch.allclose(seen, unseen) == equal
 
 
 def test_without_tokens_l5_does_not_read_any():

@@ -80,6 +80,7 @@ class AlignedDrafter(IndependentDrafter):
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         text = len(out.hidden[0][0])
         state = self.state_class(request.sampling, cache, ids, generator, torch.empty(0), text=text)
+        state.frame_kv = self._frame_kv(request)
         self._read(state, out, ids[-text:])
         return state
 
@@ -95,8 +96,16 @@ class AlignedDrafter(IndependentDrafter):
         source = self.source_of(out)
         ids = torch.tensor(tokens, device=source.device)
         past = first_positions(state.past, state.text + len(state.fed))
-        features, state.past = self.adapter.align(source[None], ids[None], past)
+        features, state.past = self._align(state, source[None], ids[None], past)
         self.set_outputs(state, features[0, -len(out.logits[0]) :])
+
+    def _frame_kv(self, request: Request) -> Sequence[tuple[Tensor, Tensor]]:
+        """What the adapter sees of the frames."""
+        return ()
+
+    def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        """See `Adapter.align`."""
+        return self.adapter.align(source, tokens, past)
 
     def source_of(self, out: TargetOut) -> Tensor:
         """[n, S · layers] what the adapter reads of a pass of the model."""

@@ -70,10 +70,10 @@ class FusedDrafter(AlignedDrafter):
         else:
             fed = len(state.fed)
             state.sources = torch.cat((state.sources[:fed], source))
-            self._align(state, torch.cat((torch.tensor(state.fed, device=ids.device, dtype=ids.dtype), ids)))
+            self._read_tokens(state, torch.cat((torch.tensor(state.fed, device=ids.device, dtype=ids.dtype), ids)))
         self.set_outputs(state, state.aligned[-len(out.logits[0]) :])
 
-    def _align(self, state: FusedState, tokens: Tensor) -> None:
+    def _read_tokens(self, state: FusedState, tokens: Tensor) -> None:
         """Outputs after all `tokens` [n] of the answer: in one pass where the target's features are known."""
         known = min(len(state.target), len(tokens))
         start = state.settled if known > state.settled else len(state.fed)

@@ -8,6 +8,8 @@ from crossdraft.align.drafter import AlignedDrafter
 from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.fused import TargetAdapter
+from crossdraft.align.networks.visual import VisualAdapter
+from crossdraft.align.visual_drafter import VisualDrafter
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -57,7 +59,7 @@ def load_aligned_drafter(
     alone: int = 0,
     packed: bool = True,
     quantize: str | None = None,
-    here: bool = False,
+    host: Target | None = None,
 ) -> AlignedDrafter:
     """An event model and an adapter as a drafter.
 
@@ -65,7 +67,7 @@ def load_aligned_drafter(
         folder, target, event: as in `load_adapter`.
         device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
         words, alone: as in `AlignedDrafter`.
-        here: whether it runs in the target's process, whose features `b1` and `l5f` then read.
+        host: the target, if it is in this process: `b1` and `l5f` read its features then, and `l4v` has it encode frames.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
@@ -75,11 +77,17 @@ def load_aligned_drafter(
     adapter = adapter.to(model.device, model.model.dtype)
     if packed:
         prepack(adapter)
-    return aligned_drafter(model, adapter, banned, words=words, alone=alone, here=here)
+    return aligned_drafter(model, adapter, banned, words=words, alone=alone, host=host)
 
 
 def aligned_drafter(
-    model: Target, adapter: Adapter, banned: Sequence[int] = (), *, words: int = 1, alone: int = 0, here: bool = True
+    model: Target,
+    adapter: Adapter,
+    banned: Sequence[int] = (),
+    *,
+    words: int = 1,
+    alone: int = 0,
+    host: Target | None = None,
 ) -> AlignedDrafter:
     """The drafter of an adapter; arguments as in `load_aligned_drafter`.
 
@@ -87,5 +95,7 @@ def aligned_drafter(
         CrossdraftError: as `AlignedDrafter`.
     """
     if isinstance(adapter, TargetAdapter):
-        return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=here)
+        return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=host is not None)
+    if isinstance(adapter, VisualAdapter):
+        return VisualDrafter(model, adapter, banned, words=words, alone=alone, target=host)
     return AlignedDrafter(model, adapter, banned, words=words, alone=alone)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from crossdraft.align.networks.base import TARGET
 from crossdraft.heads.networks.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.train.capture.shard import CapturedAnswer
@@ -81,6 +82,17 @@ def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatc
     again, _ = data.batch(0)
     assert torch.equal(again.hidden[2], batch.hidden[2])
     assert drafter_states is not align_data.drafter_states
+
+
+def test_frames_stand_beside_the_answers_about_their_clip(paired, answers):  # noqa: F811
+    class Frames:
+        def visual(self, step, clips):
+            return torch.tensor(clips, dtype=torch.float)[:, None, None].expand(-1, 2, 3)
+
+    batch, features = AlignmentData(paired, answers.model, (2,), Frames()).batch(0)
+    clips = [clip for number in paired.numbers(0) for clip, known in paired.by_clip.items() if number in known]
+    assert batch.visual[0][:, 0, 0].tolist() == clips
+    assert torch.equal(batch.hidden[TARGET], features)
 
 
 LABELS = torch.tensor([[1, 2, 0, 1, OUTSIDE, OUTSIDE], [0, 0, 1, 2, 2, OUTSIDE]])

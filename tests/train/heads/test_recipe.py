@@ -89,7 +89,8 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     host: Any = SimpleNamespace(text_config=text, context=4096, vocab_size=32064)
     recipe = load_head_recipe(name)
     known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
-    known |= {"tower": "x", "visual_size": 4096, "patches": 257} if name == "glance" else {}
+    known |= {"visual_size": 4096, "patches": 257} if name in {"glance", "l4v"} else {}
+    known |= {"tower": "x"} if name == "glance" else {}
     known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if recipe.network in ADAPTERS else {}
     config = NETWORKS[recipe.network].config_class(
         **{**known, **sizes_of(NETWORKS[recipe.network].config_class, host), **recipe.config}

@@ -9,7 +9,8 @@ relation: from the first token that differs on they are about different texts.)
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,10 +18,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.align.networks.base import TARGET
+from crossdraft.align.networks.visual import VisualConfig
+from crossdraft.engine.target import Target
+from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureSource
+from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureCache, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import branch_states, read_prefix
@@ -104,11 +109,13 @@ class AlignmentData:
         answers: which, step by step.
         model: the drafter.
         layers: its hidden states that are wanted.
+        frames: the target's visual features of each clip, for an adapter that reads them.
     """
 
     answers: PairedAnswers
     model: TrainableEventGPT
     layers: tuple[int, ...]
+    frames: FeatureSource | None = None
     _known: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by answer: [T, S] of each layer
 
     @torch.no_grad()
@@ -126,7 +133,34 @@ class AlignmentData:
             layer: _padded([self._known[number][index] for number in numbers], width)
             for index, layer in enumerate(self.layers)
         }
-        return train_batch(rows, {**hidden, TARGET: features}), features
+        return replace(train_batch(rows, {**hidden, TARGET: features}), visual=self._visual(step)), features
+
+    def _visual(self, step: int) -> dict[int, Tensor]:
+        """Visual layer 0 of the step's answers, clip-major."""
+        if self.frames is None:
+            return {}
+        clips = self.answers.features.numbers(step, self.answers.clips)
+        return {0: self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)}
+
+
+class FrameCache(FeatureCache):
+    """A feature source of the target's visual features of a few frames of each clip.
+
+    Args:
+        config: how many frames, and features of each.
+        Others as of `FeatureCache`; `model` is the target.
+    """
+
+    def __init__(
+        self, model: Target, source: ClipSource, seed: int, file: Path, owner: str, config: VisualConfig
+    ) -> None:
+        super().__init__(model, source, seed, file, owner)
+        self.config = config
+
+    def _encode(self, clip: int) -> Tensor:
+        request = self.source.read(clip).requests(1)[0]
+        with torch.autocast(self.model.device.type, enabled=False):
+            return frame_features(request, self.config.frames, self.config.patches, self.model).float().clone()
 
 
 def _padded(rows: Sequence[Tensor], width: int) -> Tensor:
