@@ -67,7 +67,7 @@ def load_aligned_drafter(
         folder, target, event: as in `load_adapter`.
         device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
         words, alone: as in `AlignedDrafter`.
-        host: the target, if it is in this process: `b1` and `l5f` read its features then, and `l4v` has it encode frames.
+        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.

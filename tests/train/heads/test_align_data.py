@@ -84,7 +84,7 @@ def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatc
     assert drafter_states is not align_data.drafter_states
 
 
-def test_frames_stand_beside_the_answers_about_their_clip(paired, answers):  # noqa: F811
+def test_every_answer_has_the_frames_of_its_clip(paired, answers):  # noqa: F811
     class Frames:
         def visual(self, step, clips):
             return torch.tensor(clips, dtype=torch.float)[:, None, None].expand(-1, 2, 3)

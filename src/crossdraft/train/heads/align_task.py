@@ -160,7 +160,7 @@ class AlignTask(HeadTask):
         adapter = cast("Adapter", head)
         layers, config = adapter.reads, head.config
         visual = config if isinstance(config, VisualConfig) else None
-        objective = Objective(recipe.loss, recipe.step_weight)
+        objective = Objective(recipe.loss, recipe.step_weight, recipe.keep_top)
         answers = self._answers(self.store)
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)

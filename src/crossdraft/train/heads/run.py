@@ -170,6 +170,7 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
         "lessons": dict(run.source),  # the key that earlier checkpoints have
         "config": asdict(config),
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
+        **({"keep_top": recipe.keep_top} if recipe.keep_top else {}),  # which earlier checkpoints lack
         "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 
