@@ -106,7 +106,7 @@ def check_consistency(drafter, event, question, pieces):
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("network", ADAPTERS)
+@pytest.mark.parametrize("network", [name for name in ADAPTERS if name != "token"])
 def test_drafts_are_as_trained(drafter_of, event, question, network, pieces):
     assert check_consistency(drafter_of(network), event, question, pieces) == 11
 
@@ -239,6 +239,7 @@ def seen_by(target, clip, network):
         ("l5f", "aligned:dir={},model={}"),
         ("l5f", "union:(aligned:dir={},model={}),ngram"),
         ("l4v", "aligned:dir={},model={}"),
+        ("token", "union:(aligned:dir={},model={}),ngram"),
     ],
 )
 def test_answers_are_the_targets_own(pair, event, clip, tmp_path, network, spec):

@@ -8,7 +8,9 @@ from crossdraft.align.drafter import AlignedDrafter
 from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.fused import TargetAdapter
+from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.align.networks.visual import VisualAdapter
+from crossdraft.align.token_drafter import TokenDrafter
 from crossdraft.align.visual_drafter import VisualDrafter
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
@@ -60,7 +62,7 @@ def load_aligned_drafter(
     packed: bool = True,
     quantize: str | None = None,
     host: Target | None = None,
-) -> AlignedDrafter:
+) -> AlignedDrafter | TokenDrafter:
     """An event model and an adapter as a drafter.
 
     Args:
@@ -88,12 +90,16 @@ def aligned_drafter(
     words: int = 1,
     alone: int = 0,
     host: Target | None = None,
-) -> AlignedDrafter:
+) -> AlignedDrafter | TokenDrafter:
     """The drafter of an adapter; arguments as in `load_aligned_drafter`.
 
     Raises:
         CrossdraftError: as `AlignedDrafter`.
     """
+    if isinstance(adapter, TokenAdapter):
+        if alone:
+            raise CrossdraftError("The adapter 'token' always drafts alone; leave out `alone`.")
+        return TokenDrafter(model, adapter, banned, words=words)
     if isinstance(adapter, TargetAdapter):
         return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=host is not None)
     if isinstance(adapter, VisualAdapter):

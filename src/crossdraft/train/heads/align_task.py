@@ -14,6 +14,7 @@ from torch import Tensor
 
 from crossdraft.align.load import aligned_drafter
 from crossdraft.align.networks.base import Adapter
+from crossdraft.align.networks.token import TokenConfig
 from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -159,6 +160,7 @@ class AlignTask(HeadTask):
         model = TrainableEventGPT(cast("Any", self.drafter.model))
         adapter = cast("Adapter", head)
         layers, config = adapter.reads, head.config
+        own = config.own if isinstance(config, TokenConfig) else 0
         visual = config if isinstance(config, VisualConfig) else None
         objective = Objective(recipe.loss, recipe.step_weight, recipe.keep_top)
         answers = self._answers(self.store)
@@ -167,7 +169,7 @@ class AlignTask(HeadTask):
 
         def loss_of(some: PairedAnswers) -> LossFn:
             frames = None if visual is None else self._frames(some, visual)
-            batches = AlignmentData(some, model, layers, frames)
+            batches = AlignmentData(some, model, layers, frames, own)
             return alignment_loss(head, batches.batch, objective, shared, hides=not adapter.reads_target)
 
         def describe(step: int) -> str:
