@@ -103,7 +103,7 @@ def test_what_the_target_agrees_with_stays_drafted(drafter, question):
     assert drafter.propose([state], [Budget(3)])[0].tree.tokens == draft.tree.tokens[3:]
 
 
-def test_samples_carry_their_distributions(drafter, question):
+def test_samples_come_with_their_distributions(drafter, question):
     warm = replace(question, sampling=Sampling(temperature=1.0, seed=3))
     (state,) = drafter.begin([warm])
     (draft,) = drafter.propose([state], [Budget(4)])

@@ -41,7 +41,7 @@ class TokenAdapter(Adapter):
     """See the module's text. A causal decoder on the target's token embeddings."""
 
     config_class = TokenConfig
-    config: TokenConfig
+    config: TokenConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     embeds_tokens = True
 
     def __init__(self, config: TokenConfig, shared: SharedWeights) -> None:

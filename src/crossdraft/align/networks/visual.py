@@ -59,7 +59,7 @@ class VisualAdapter(AttentionAdapter):
     """See the module's text. The cross-attention is the identity at first."""
 
     config_class = VisualConfig
-    config: VisualConfig
+    config: VisualConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: VisualConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

@@ -68,17 +68,17 @@ class PairedAnswers:
         """[clips, n, S] what the drafter sees of the step's clips."""
         return self.features.visual(step, self.features.numbers(step, self.clips))
 
-    def read(self, numbers: Sequence[int], own: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
+    def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
         """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
-        `own` are tokens between each question and answer.
+        `between` are tokens that stand between each question and answer.
         """
         depth = self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
         pairs = [self._row(answer) for answer in answers]
-        if own:
-            pairs = [([*question, *more], said) for (question, said), more in zip(pairs, own, strict=True)]
+        if between:
+            pairs = [([*question, *more], said) for (question, said), more in zip(pairs, between, strict=True)]
         rows = pack(pairs, self.codec.pad_id)
         features = torch.zeros(*rows.tokens.shape, answers[0].hidden[depth].shape[-1])
         for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
@@ -158,7 +158,7 @@ class AlignmentData:
             prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), self.answers.visual(step)))
             questions = [self.answers.question(number) for number in numbers]
             nothing: list[list[int]] = [[] for _ in numbers]
-            eos = int(codec.tokenizer.eos_token_id)
+            eos = cast("int", codec.tokenizer.eos_token_id)
             said, _ = greedy_decode(
                 model.llama, head, prefix, questions, nothing, eos_id=eos, max_new_tokens=self.own, window=1
             )
