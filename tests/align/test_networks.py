@@ -1,5 +1,6 @@
 """Adapters by themselves: where they begin, what they may see, and that pieces of a text give what the whole gives."""
 
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 
 from crossdraft.align.networks.base import TARGET, identity_projection
 from crossdraft.align.networks.pointwise import residual_blocks
+from crossdraft.align.networks.visual import clip_loss
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.heads.registry import ADAPTERS, NETWORKS
 from tests.heads.consistency import HIDDEN, VALUES, shared, some_head
 from tests.heads.test_files import SIZES
@@ -140,6 +142,33 @@ def test_l4v_begins_as_l4_and_then_sees():
         batch = some_batch(adapter)
         seen, unseen = adapter(replace(batch, visual=visual))[0].logits, adapter(batch)[0].logits
         assert torch.allclose(seen, unseen) == equal
+
+
+def test_the_contrastive_loss_by_hand():
+    """Two of three answers share a clip; the third is told from them."""
+    rows, same = torch.eye(3, dtype=torch.double), torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]]).bool()
+    hot = 1 / 0.07
+    alone = math.log(math.exp(hot) + 2) - hot
+    assert float(clip_loss(rows, rows, torch.eye(3).bool())) == pytest.approx(alone, rel=1e-3)
+    shared = math.log(math.exp(hot) + 2) - hot / 2  # of two partners one is found
+    assert float(clip_loss(rows, rows, same)) == pytest.approx((2 * shared + alone) / 3, rel=1e-3)
+    assert float(clip_loss(rows, rows[[1, 0, 2]], same)) == pytest.approx((2 * shared + alone) / 3, rel=1e-3)
+
+
+def test_the_contrastive_loss_of_l4v_tells_answers_apart():
+    """Least where events and texts agree, whichever clip; the image is the clip's."""
+    adapter = some("l4v")
+    one, two = some_batch(adapter), some_batch(adapter, seed=1)
+    visual = torch.randn(2, 15, 12, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    batch = TrainBatch(
+        torch.cat((one.tokens, two.tokens)),
+        {layer: torch.cat((rows, two.hidden[layer])) for layer, rows in one.hidden.items()},
+        torch.tensor([3, 3]), torch.tensor([LENGTH, LENGTH]), {0: visual},
+    )  # fmt: skip
+    right = DraftLogits(0, torch.empty(0), batch.hidden[TARGET])
+    wrong = replace(right, features=batch.hidden[TARGET].flip(0))
+    losses = [adapter.extra_losses(batch, [one])["contrastive"].item() for one in (right, wrong)]
+    assert losses[0] < losses[1]
 
 
 def test_without_tokens_l5_does_not_read_any():

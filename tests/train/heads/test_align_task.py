@@ -22,17 +22,25 @@ def captured(pair, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("recipe", ["l4v", "l5fr", "b1", "token"])
-def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe):
+CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"), [("l4v", ()), ("l4v", (CONTRASTIVE,)), ("l5fr", ()), ("b1", ()), ("token", ())]
+)
+def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, more):
     capsys.readouterr()
     where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
-    line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL]
+    line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL, *more]
     assert main(line) == 0
     figures = json.loads(capsys.readouterr().out)
     log = [json.loads(entry) for entry in (tmp_path / "train.log.jsonl").read_text().splitlines()]
     steps = [entry for entry in log if "loss" in entry]
     assert steps[-1]["cross_entropy"] < steps[0]["cross_entropy"] / 2
-    assert ("prefix" in steps[-1]) == (recipe in {"l4v", "token"})  # what reads the target's features has no such figure
+    assert ("contrastive" in steps[-1]) == bool(more)
+    assert ("prefix" in steps[-1]) == (
+        recipe in {"l4v", "token"}
+    )  # what reads the target's features has no such figure
     assert figures["engine"]["hidden"]["tau"] >= 1
     found = read_config(tmp_path / "head")
     assert found.network == recipe.removesuffix("r")

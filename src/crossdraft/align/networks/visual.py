@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossdraft.align.networks.attention import AttentionAdapter, AttentionConfig, PastAttention, Unrotated
-from crossdraft.align.networks.base import Past
+from crossdraft.align.networks.base import TARGET, Past
 from crossdraft.heads.glance.network import GlanceConfig, GlanceLayer, check_visual
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import KeyValue, TTTAttention
@@ -59,6 +61,7 @@ class VisualAdapter(AttentionAdapter):
     """See the module's text. The cross-attention is the identity at first."""
 
     config_class = VisualConfig
+    extras = ("contrastive",)
     config: VisualConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: VisualConfig, shared: SharedWeights) -> None:
@@ -90,6 +93,23 @@ class VisualAdapter(AttentionAdapter):
         rows = self._seen(self.source(batch.hidden), visual)
         return [self.prediction(0, self.run(rows, TTTAttention(Unrotated()).at(0)))]
 
+    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
+        """`contrastive`: events, images and texts of one answer find each other among those of the batch.
+
+        Events are the mean of what is predicted along the answer, texts that of the target's features, images that of
+        the first layer's values. The mean of `clip_loss` of the three pairs; all answers about a clip share its image.
+        """
+        asked = batch.loss_mask(0)[..., None].float()
+        features = cast("Tensor", predictions[0].features), batch.hidden[TARGET]
+        events, texts = ((rows.float() * asked).sum(1) / asked.sum(1).clamp(min=1) for rows in features)
+        values = self.keys_values(batch.visual[0])[0][1]
+        images = values.mean(2).flatten(1).float()
+        clips = batch.visual[0].mean(1)
+        same = (clips[:, None] == clips[None]).all(-1)
+        own = torch.eye(len(clips), dtype=torch.bool, device=clips.device)
+        pairs = clip_loss(events, texts, own), clip_loss(events, images, same), clip_loss(images, texts, same)
+        return {"contrastive": torch.stack(pairs).mean()}
+
     def _seen(self, source: Tensor, visual: Sequence[KeyValue]) -> Tensor:
         rows = self.project(source)
         for layer, keys_values in zip(self._cross, visual, strict=bool(visual)):
@@ -99,3 +119,15 @@ class VisualAdapter(AttentionAdapter):
     @property
     def _cross(self) -> Sequence[GlanceLayer]:
         return cast("Sequence[GlanceLayer]", self.cross)
+
+
+def clip_loss(one: Tensor, other: Tensor, same: Tensor) -> Tensor:
+    """InfoNCE in both directions, as CLIP trains (Radford et al. 2021), over τ = 0.07.
+
+    Args:
+        one, other: [B, H] each.
+        same: [B, B] which of them belong together; the loss of several partners is their mean (Khosla et al. 2020).
+    """
+    scores = F.normalize(one, dim=-1) @ F.normalize(other, dim=-1).T / 0.07
+    losses = [-torch.where(same, scores.log_softmax(dim), 0).sum(dim) / same.sum(dim) for dim in (0, 1)]
+    return torch.cat(losses).mean()

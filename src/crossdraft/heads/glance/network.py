@@ -101,7 +101,7 @@ def check_visual(visual: Tensor, config: GlanceConfig) -> None:
     wanted = (config.frames * config.patches, config.visual_size)
     if tuple(visual.shape[1:]) != wanted:
         raise CrossdraftError(
-            f"The glance reads {config.frames} frames of {config.patches} features, "
+            f"The network reads {config.frames} frames of {config.patches} features, "
             f"{wanted[0]} x {wanted[1]} in all; got {' x '.join(map(str, visual.shape[1:]))}."
         )
 

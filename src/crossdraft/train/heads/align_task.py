@@ -43,6 +43,10 @@ class TargetHead:
     vocab_size: int
 
 
+ExtraLosses = Callable[[TrainBatch, Sequence[DraftLogits]], Mapping[str, tuple[float, Tensor]]]
+"""Further losses of a batch by name: the weight, and the loss."""
+
+
 def alignment_loss(
     predict: Callable[[TrainBatch], Sequence[DraftLogits]],
     batch_of: Callable[[int], tuple[TrainBatch, Tensor]],
@@ -50,6 +54,7 @@ def alignment_loss(
     target: TargetHead,
     *,
     hides: bool = True,
+    extra: ExtraLosses | None = None,
 ) -> LossFn:
     """Loss against the target's features and, through its head, against its distribution and tokens.
 
@@ -62,6 +67,7 @@ def alignment_loss(
         target: its head.
         hides: whether the first prediction at a position is one of a hidden draft, which has nothing of the target; if
             not, there is no `prefix`.
+        extra: what is added to these losses.
     """
     lookup = target_to_draft(target.draft_ids, target.vocab_size)
 
@@ -71,6 +77,9 @@ def alignment_loss(
             logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
         predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
+        for name, (weight, value) in (extra(batch, predictions) if extra else {}).items():
+            loss = loss + weight * value
+            figures[name] = float(value.detach())
         prefix = {"prefix": accepted_prefix(predictions[0].logits, batch, labels)} if hides else {}
         return loss, figures | prefix
 
@@ -162,7 +171,8 @@ class AlignTask(HeadTask):
         layers, config = adapter.reads, head.config
         own = config.own if isinstance(config, TokenConfig) else 0
         visual = config if isinstance(config, VisualConfig) else None
-        objective = Objective(recipe.loss, recipe.step_weight, recipe.keep_top)
+        losses = {name: weight for name, weight in recipe.loss.items() if name not in head.extras}
+        objective = Objective(losses, recipe.step_weight, recipe.keep_top)
         answers = self._answers(self.store)
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
@@ -170,7 +180,12 @@ class AlignTask(HeadTask):
         def loss_of(some: PairedAnswers) -> LossFn:
             frames = None if visual is None else self._frames(some, visual)
             batches = AlignmentData(some, model, layers, frames, own)
-            return alignment_loss(head, batches.batch, objective, shared, hides=not adapter.reads_target)
+            hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
+            return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
+
+        def extra(batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, tuple[float, Tensor]]:
+            found = head.extra_losses(batch, predictions)
+            return {name: (recipe.loss[name], value) for name, value in found.items()}
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
