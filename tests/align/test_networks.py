@@ -155,8 +155,8 @@ def test_the_contrastive_loss_by_hand():
     assert float(clip_loss(rows, rows[[1, 0, 2]], same)) == pytest.approx((2 * shared + alone) / 3, rel=1e-3)
 
 
-def test_the_contrastive_loss_of_l4v_tells_answers_apart():
-    """Least where events and texts agree, whichever clip; the image is the clip's."""
+def test_the_contrastive_loss_of_l4v_is_least_where_events_and_texts_agree():
+    """Two answers about two clips, right and exchanged."""
     adapter = some("l4v")
     one, two = some_batch(adapter), some_batch(adapter, seed=1)
     visual = torch.randn(2, 15, 12, generator=torch.Generator().manual_seed(1), dtype=torch.double)
