@@ -364,6 +364,7 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
         alone=options.alone,
         packed=context.packed,
         quantize=context.quantize,
+        host=context.host,
     )
 
 

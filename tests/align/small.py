@@ -23,6 +23,7 @@ def some_adapter(network: str, target: Path, event: Path, model: Target, **more:
     values = {
         "hidden_size": size, "vocab_size": vocabulary, "num_layers": 2, "draft_ids": IDS, "heads": 4, "kv_heads": 2,
         "head_dim": 8, "intermediate_size": 48, "steps": 4, "width": 24, "positions": 64,
+        "visual_size": 12, "patches": 5, "frames": 2,
         "drafter": event_fingerprint(str(event)), "source_size": model.text_config.hidden_size,
         "source_layers": (0, 1, 2) if network == "levels" else (model.text_config.num_hidden_layers,),
     } | more  # fmt: skip

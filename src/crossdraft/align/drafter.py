@@ -41,11 +41,13 @@ class AlignedDrafter(IndependentDrafter):
         model: the event model behind the adapter of models, with its own `prepare`.
         adapter: on the model's device.
         banned, words: as in `IndependentDrafter`.
-        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` alone can.
+        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` and `b1` can.
 
     Raises:
         CrossdraftError: the adapter reads another model's features, or cannot draft alone.
     """
+
+    state_class: type[AlignedState] = AlignedState
 
     def __init__(
         self, model: Target, adapter: Adapter, banned: Sequence[int] = (), *, words: int = 1, alone: int = 0
@@ -62,8 +64,10 @@ class AlignedDrafter(IndependentDrafter):
                 f"The adapter drafts a vocabulary of {config.vocab_size} tokens, the event model reads one of "
                 f"{model.vocab_size}; both must be the target's."
             )
-        if alone and not isinstance(adapter, AutoregressiveAdapter):
-            raise CrossdraftError("Only the adapter l5 drafts alone; leave out `alone`, or name the folder of an l5.")
+        if alone and not adapter.drafts_alone:
+            raise CrossdraftError(
+                "Only the adapters l5 and b1 draft alone; leave out `alone`, or name the folder of one of them."
+            )
         self.needs = Needs()
         self.adapter = adapter.eval()
         self.capture = adapter.reads
@@ -75,7 +79,8 @@ class AlignedDrafter(IndependentDrafter):
         )
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         text = len(out.hidden[0][0])
-        state = AlignedState(request.sampling, cache, ids, generator, torch.empty(0), text=text)
+        state = self.state_class(request.sampling, cache, ids, generator, torch.empty(0), text=text)
+        state.frame_kv = self._frame_kv(request)
         self._read(state, out, ids[-text:])
         return state
 
@@ -83,18 +88,34 @@ class AlignedDrafter(IndependentDrafter):
         state = cast("AlignedState", state)
         chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
         out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
-        state.past = first_positions(state.past, state.text + len(state.fed))
         self._read(state, out, [*chunk.tokens.tolist(), *candidates])
         state.fed = written
 
     def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:
         """The adapter after a pass of the model over `tokens`, the last of which are candidates."""
-        hidden = dict(zip(self.capture, out.hidden[0], strict=True))
-        source = self.adapter.source(hidden).to(self.adapter.embeddings)
+        source = self.source_of(out)
         ids = torch.tensor(tokens, device=source.device)
-        features, state.past = self.adapter.align(source[None], ids[None], state.past)
-        state.outputs = features[0, -len(out.logits[0]) :]
-        state.logits = self.adapter.to_full_vocab(self.adapter.logits(state.outputs)).float()
+        past = first_positions(state.past, state.text + len(state.fed))
+        features, state.past = self._align(state, source[None], ids[None], past)
+        self.set_outputs(state, features[0, -len(out.logits[0]) :])
+
+    def _frame_kv(self, request: Request) -> Sequence[tuple[Tensor, Tensor]]:
+        """What the adapter sees of the frames."""
+        return ()
+
+    def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        """See `Adapter.align`."""
+        return self.adapter.align(source, tokens, past)
+
+    def source_of(self, out: TargetOut) -> Tensor:
+        """[n, S · layers] what the adapter reads of a pass of the model."""
+        hidden = dict(zip(self.capture, out.hidden[0], strict=True))
+        return self.adapter.source(hidden).to(self.adapter.embeddings)
+
+    def set_outputs(self, state: AlignedState, outputs: Tensor) -> None:
+        """Outputs [n, H] after what was fed last and after each candidate, and their logits."""
+        state.outputs = outputs
+        state.logits = self.adapter.to_full_vocab(self.adapter.logits(outputs)).float()
 
     def _write(self, state: IndependentState, most: int) -> list[int]:
         state, new = cast("AlignedState", state), super()._write(state, most)

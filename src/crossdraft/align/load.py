@@ -5,8 +5,15 @@ from pathlib import Path
 from typing import cast
 
 from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
+from crossdraft.align.networks.fused import TargetAdapter
+from crossdraft.align.networks.token import TokenAdapter
+from crossdraft.align.networks.visual import VisualAdapter
+from crossdraft.align.token_drafter import TokenDrafter
+from crossdraft.align.visual_drafter import VisualDrafter
 from crossdraft.engine.fast.packed_linear import prepack
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
@@ -54,13 +61,15 @@ def load_aligned_drafter(
     alone: int = 0,
     packed: bool = True,
     quantize: str | None = None,
-) -> AlignedDrafter:
+    host: Target | None = None,
+) -> AlignedDrafter | TokenDrafter:
     """An event model and an adapter as a drafter.
 
     Args:
         folder, target, event: as in `load_adapter`.
         device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
         words, alone: as in `AlignedDrafter`.
+        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
@@ -70,4 +79,29 @@ def load_aligned_drafter(
     adapter = adapter.to(model.device, model.model.dtype)
     if packed:
         prepack(adapter)
+    return aligned_drafter(model, adapter, banned, words=words, alone=alone, host=host)
+
+
+def aligned_drafter(
+    model: Target,
+    adapter: Adapter,
+    banned: Sequence[int] = (),
+    *,
+    words: int = 1,
+    alone: int = 0,
+    host: Target | None = None,
+) -> AlignedDrafter | TokenDrafter:
+    """The drafter of an adapter; arguments as in `load_aligned_drafter`.
+
+    Raises:
+        CrossdraftError: as `AlignedDrafter`.
+    """
+    if isinstance(adapter, TokenAdapter):
+        if alone:
+            raise CrossdraftError("The adapter 'token' always drafts alone; leave out `alone`.")
+        return TokenDrafter(model, adapter, banned, words=words)
+    if isinstance(adapter, TargetAdapter):
+        return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=host is not None)
+    if isinstance(adapter, VisualAdapter):
+        return VisualDrafter(model, adapter, banned, words=words, alone=alone, target=host)
     return AlignedDrafter(model, adapter, banned, words=words, alone=alone)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.align.drafter import AlignedDrafter, AlignedState
+from crossdraft.align.fused_drafter import FusedState
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
 from crossdraft.bench.assembly import Models
@@ -260,9 +261,14 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
 
 
 @torch.inference_mode()
-def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer) -> Tensor:
-    """[A, H] what the adapter has for these, the drafter having read the same tokens."""
+def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
+    """[A, H] what the adapter has for these, the drafter having read the same tokens.
+
+    One that reads the target's features has `own` [A, H], each one position late.
+    """
     state = cast("AlignedState", drafter.begin([pair.item.request])[0])
+    if isinstance(state, FusedState):
+        state.target = own.to(state.aligned)
     rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
     if tokens:
         drafter.feed(state, tokens[:1], tokens[1:])
@@ -274,7 +280,7 @@ def feature_figures(
     drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
 ) -> FeatureFigures:
     """An adapter's predictions along the answers."""
-    found = [(aligned_features(drafter, pair), own) for pair, own in zip(pairs, features, strict=True)]
+    found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
     return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs])
 
 

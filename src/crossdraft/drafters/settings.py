@@ -161,7 +161,7 @@ class GlanceSettings:
 class AlignedSettings:
     """The adapter's folder, the event model that it reads, and top-k tokens of a position.
 
-    `alone` is how many tokens the adapter drafts by itself after each pass of the event model (l5 alone can).
+    `alone` is how many tokens the adapter drafts by itself after each pass of the event model (l5 and b1 can).
     """
 
     dir: Path | None = None

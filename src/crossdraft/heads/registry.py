@@ -162,10 +162,17 @@ ADAPTERS: Mapping[str, HeadRecord] = {
         _adapter("l2", "pointwise.Bottleneck", "three of them", LEVELS),
         _adapter("l3", "pointwise.Wide", "three wide blocks", LEVELS),
         _adapter("l4", "attention.AttentionAdapter", "a causal decoder layer", LEVELS),
+        _adapter(
+            "l4v", "visual.VisualAdapter", "l4 with cross-attention to the target's visual features",
+            "ParallelPrefillAdapter of xifan-zhang/EventGPT",
+        ),
         _adapter("l5", "attention.AutoregressiveAdapter", "l4 with positions, tokens and its own outputs", LEVELS),
+        _adapter("b1", "fused.TargetAdapter", "l5 on the target's features alone: the ceiling", LEVELS),
+        _adapter("l5f", "fused.GatedAdapter", "l5 on a gated mean of both models' features", LEVELS),
+        _adapter("token", "token.TokenAdapter", "rewrites the drafter's own answer, token by token", LEVELS),
         _adapter("levels", "pointwise.FusedAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
     )
-}
+}  # fmt: skip
 """Adapters from a drafter's features to the target's, all with the drafter `aligned`."""
 
 

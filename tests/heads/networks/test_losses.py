@@ -35,6 +35,7 @@ Q, P = logits(0.5, 0.25, 0.25), logits(0.25, 0.25, 0.5)
         ("total_variation", 0.25),
         ("lk", -math.log(0.75)),  # ¼ + ¼ + ¼ are accepted
         ("lk_lambda", math.exp(-0.75) * 0.25 * math.log(2) + (1 - math.exp(-0.75)) * 0.25),
+        ("top_k_cross_entropy", (0.25 + 2 * 0.25 + 2 * 0.5) * math.log(2)),  # of three tokens all
         # the target's order is 2, 0, 1 (of the equal ones, the first): ¼ of 1, then ½ of ½ + ¼, then all that is left
         ("top_k_rank", -math.log(0.25) - math.log(0.5 / 0.75)),
     ],

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from crossdraft.align.networks.base import TARGET
 from crossdraft.heads.networks.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.train.capture.shard import CapturedAnswer
@@ -25,7 +26,7 @@ class Store:
         self.rows = [(codec.question_ids(question), codec.answer_ids(text)) for question, text in TEXTS]
 
     def answer(self, number, layers=(), visual_layers=()):
-        assert layers == (DEPTH,)
+        assert layers in {(DEPTH,), ()}
         question, answer = self.rows[number]
         length = len(question) + len(answer)
         hidden = torch.arange(length - 1.0)[:, None].expand(-1, WIDTH)
@@ -81,6 +82,36 @@ def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatc
     again, _ = data.batch(0)
     assert torch.equal(again.hidden[2], batch.hidden[2])
     assert drafter_states is not align_data.drafter_states
+
+
+def test_every_answer_has_the_frames_of_its_clip(paired, answers):  # noqa: F811
+    class Frames:
+        def visual(self, step, clips):
+            return torch.tensor(clips, dtype=torch.float)[:, None, None].expand(-1, 2, 3)
+
+    batch, features = AlignmentData(paired, answers.model, (2,), Frames()).batch(0)
+    clips = [clip for number in paired.numbers(0) for clip, known in paired.by_clip.items() if number in known]
+    assert batch.visual[0][:, 0, 0].tolist() == clips
+    assert torch.equal(batch.hidden[TARGET], features)
+
+
+def test_the_drafters_own_answer_stands_between_question_and_answer(paired, answers):  # noqa: F811
+    """It is the model's greedy one, said once; labels begin behind it."""
+    data = AlignmentData(paired, answers.model, (), own=6)
+    batch, _ = data.batch(0)
+    visual, model = answers.features.visual(0, [0, 1]), answers.model.model
+    for row, (question, answer) in enumerate(paired.store.rows):
+        own = batch.tokens[row, len(question) : int(batch.starts[row])].tolist()
+        before = model.get_input_embeddings()(torch.tensor([answers.codec.prefix_ids()]))
+        said: list[int] = []
+        while len(said) < 6 and answers.codec.tokenizer.eos_token_id not in said:
+            text = model.get_input_embeddings()(torch.tensor([[*question, *said]]))
+            embeds = torch.cat((before, visual[row // 2][None], text), 1)
+            hidden = model.model.language_model(inputs_embeds=embeds).last_hidden_state
+            said.append(int(model.get_output_embeddings()(hidden)[0, -1].argmax()))
+        assert own == said
+        assert batch.tokens[row, int(batch.starts[row]) : int(batch.lengths[row])].tolist() == answer
+    assert torch.equal(data.batch(0)[0].tokens, batch.tokens)
 
 
 LABELS = torch.tensor([[1, 2, 0, 1, OUTSIDE, OUTSIDE], [0, 0, 1, 2, 2, OUTSIDE]])

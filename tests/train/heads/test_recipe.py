@@ -89,8 +89,9 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     host: Any = SimpleNamespace(text_config=text, context=4096, vocab_size=32064)
     recipe = load_head_recipe(name)
     known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
-    known |= {"tower": "x", "visual_size": 4096, "patches": 257} if name == "glance" else {}
-    known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if name in ADAPTERS else {}
+    known |= {"visual_size": 4096, "patches": 257} if name in {"glance", "l4v"} else {}
+    known |= {"tower": "x"} if name == "glance" else {}
+    known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if recipe.network in ADAPTERS else {}
     seen = {"source_size": 1024, "source_frames": 5, "source_tokens": 577, "tokens": 257, "length": 2056}
     known |= {"drafter": "x", **seen} if name in VISION_ADAPTERS else {}
     config = NETWORKS[recipe.network].config_class(

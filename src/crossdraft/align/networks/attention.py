@@ -104,6 +104,7 @@ class AutoregressiveAdapter(AttentionAdapter):
 
     config_class = AutoregressiveConfig
     embeds_tokens = True
+    drafts_alone = True
 
     def __init__(self, config: AutoregressiveConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)

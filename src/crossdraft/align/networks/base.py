@@ -23,6 +23,9 @@ from crossdraft.heads.networks.layers import KeyValue
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
 
+TARGET = -1
+"""Where the target's last features stand among the hidden states of a batch, whose other ones are the drafter's."""
+
 Past = tuple[KeyValue, ...]
 """Keys and values [B, heads, n, d] of the positions so far, one pair for each attention layer."""
 
@@ -61,6 +64,8 @@ class Adapter(Head):
     config: AdapterConfig
     owns_head = False
     embeds_tokens = False  # whether it reads the target's embeddings
+    drafts_alone = False  # whether it may go on by its own outputs, without the drafter's features
+    reads_target = False  # whether it reads the target's features, `TARGET` in training
     fuses = False  # whether it reads several layers of the drafter, unless its settings say which
 
     def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:

@@ -33,11 +33,7 @@ class FrameEncoder:
     """
 
     def __init__(self, glance: Glance, target: Target | None = None) -> None:
-        if target is not None and not target.traits.takes_encoded:
-            raise CrossdraftError(
-                "This version of transformers does not encode a clip without the language model, which a glance needs; "
-                "update transformers."
-            )
+        check_encodes(target)
         self.glance, self.target = glance.eval(), target
 
     def encode(self, request: Request) -> list[KeyValue]:
@@ -46,24 +42,47 @@ class FrameEncoder:
         Raises:
             CrossdraftError: the request has no clip, or the target does not encode it frame by frame.
         """
-        if self.target is not None:
-            prompt = fewer_frames(self.target.prepare(request), self.glance.config.frames)
-            return self.glance.keys_values(visual_rows(self.target.encode(prompt)["video"])[None])
-        if request.visual_features is None:
-            raise CrossdraftError("A glance outside the target's process needs the target's visual features.")
-        return self.glance.keys_values(self._of_frames(request.visual_features())[None])
-
-    def _of_frames(self, rows: Tensor) -> Tensor:
-        """Of [F · n, E] features of a clip those of the frames that are read."""
-        frames, rest = divmod(len(rows), self.glance.config.patches)
-        if rest:
-            return rows  # which `keys_values` refuses
-        chosen = evenly(frames, self.glance.config.frames)
-        return rows.unflatten(0, (frames, -1))[chosen].flatten(0, 1)
+        config = self.glance.config
+        return self.glance.keys_values(frame_features(request, config.frames, config.patches, self.target)[None])
 
     def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
         """[n, H] last features of the drafter's model -> [n, V] logits, -inf outside its draft vocabulary."""
         return self.glance.to_full_vocab(self.glance.logits(features[None], visual)[0])
+
+
+def check_encodes(target: Target | None) -> None:
+    """Check that a target encodes a clip by itself.
+
+    Raises:
+        CrossdraftError: it does not.
+    """
+    if target is not None and not target.traits.takes_encoded:
+        raise CrossdraftError(
+            "This version of transformers does not encode a clip without the language model, which a glance needs; "
+            "update transformers."
+        )
+
+
+def frame_features(request: Request, frames: int, patches: int, target: Target | None = None) -> Tensor:
+    """[frames · patches, E] the target's visual features of some frames of a request's clip, evenly spread.
+
+    Args:
+        request: with `visual_features`, where there is no target.
+        frames, patches: how many frames are read, and features of each.
+        target: which encodes them here; see `FrameEncoder`.
+
+    Raises:
+        CrossdraftError: the request has no clip, or the target does not encode it frame by frame.
+    """
+    if target is not None:
+        return visual_rows(target.encode(fewer_frames(target.prepare(request), frames))["video"])
+    if request.visual_features is None:
+        raise CrossdraftError("A glance outside the target's process needs the target's visual features.")
+    rows = request.visual_features()
+    count, rest = divmod(len(rows), patches)
+    if rest:
+        return rows  # which the network refuses
+    return rows.unflatten(0, (count, -1))[evenly(count, frames)].flatten(0, 1)
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:

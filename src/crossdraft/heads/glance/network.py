@@ -92,6 +92,20 @@ class GlanceLayer(nn.Module):
         return features + self.mlp(self.mlp_norm(features))
 
 
+def check_visual(visual: Tensor, config: GlanceConfig) -> None:
+    """Check visual features [B, frames · n, E].
+
+    Raises:
+        CrossdraftError: there is another number of them than the network was trained with, or they are of another size.
+    """
+    wanted = (config.frames * config.patches, config.visual_size)
+    if tuple(visual.shape[1:]) != wanted:
+        raise CrossdraftError(
+            f"The network reads {config.frames} frames of {config.patches} features, "
+            f"{wanted[0]} x {wanted[1]} in all; got {' x '.join(map(str, visual.shape[1:]))}."
+        )
+
+
 class Glance(Head):
     """See the module's text."""
 
@@ -116,12 +130,7 @@ class Glance(Head):
         Raises:
             CrossdraftError: another number of features than the glance was trained with, or of another size.
         """
-        wanted = (self.config.frames * self.config.patches, self.config.visual_size)
-        if tuple(visual.shape[1:]) != wanted:
-            raise CrossdraftError(
-                f"The glance reads {self.config.frames} frames of {self.config.patches} features, "
-                f"{wanted[0]} x {wanted[1]} in all; got {' x '.join(map(str, visual.shape[1:]))}."
-            )
+        check_visual(visual, self.config)
         return [layer.keys_values(visual.to(self.embeddings)) for layer in self._layers]
 
     def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:

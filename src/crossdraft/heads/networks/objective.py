@@ -6,7 +6,7 @@ distribution given a token of the draft vocabulary, as EAGLE-3 trains.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,7 +17,7 @@ from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
-RANKED = 10  # of the target's tokens that `top_k_rank` ranks: ViSpec's and HiViS's number
+RANKED = 10  # of the target's tokens in losses of the top k: HASS's, ViSpec's and HiViS's number
 
 
 def cross_entropy(student: Tensor, labels: Tensor) -> Tensor:
@@ -78,6 +78,12 @@ def top_k_rank(student: Tensor, teacher: Tensor) -> Tensor:
     return (left - scores).sum(-1)
 
 
+def top_k_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
+    """−Σ p log q over the target's top-10 tokens alone: logits [n, D] twice, to [n]."""
+    best = teacher.topk(min(RANKED, teacher.shape[-1]), dim=-1).indices
+    return -(_log_probs(teacher).gather(-1, best).exp() * _log_probs(student).gather(-1, best)).sum(-1)
+
+
 def smooth_l1(predicted: Tensor, features: Tensor) -> Tensor:
     """Huber loss with β = 1: features [n, H] twice, to their means [n]."""
     return F.smooth_l1_loss(_upcast(predicted), _upcast(features), reduction="none").mean(-1)
@@ -131,6 +137,7 @@ LOSSES: Mapping[str, Loss] = {
     "lk": Loss("logits", lk, "LK losses (2602.23881), SpecForge's 'alpha'"),
     "lk_lambda": Loss("logits", lk_lambda, "LK losses (2602.23881), SpecForge's 'lambda'"),
     "top_k_rank": Loss("logits", top_k_rank, "ViSpec (2509.15235), HiViS (2509.23928)"),
+    "top_k_cross_entropy": Loss("logits", top_k_cross_entropy, "HASS (2408.15766), GRIFFIN (2502.11018)"),
     "smooth_l1": Loss("features", smooth_l1, "EAGLE (2401.15077), HiViS (2509.23928)"),
     "mse": Loss("features", mse, "Chimera (2402.15758)"),
     "cosine": Loss("features", cosine, "in addition to mse, for the direction alone"),
@@ -148,6 +155,10 @@ LOSS_POSITIONS = "places"  # as metrics logs have it
 class Objective:
     """Losses by name, each with its weight; a prediction weighs `step_weight` times the one before it.
 
+    With `keep_top` k > 0 a position is left out of the loss from the first step on whose k likeliest tokens did not
+    hold the target's (GRIFFIN: Hu et al. 2025, k = 3): a draft tree would not have held it either, and what the head
+    would read after it is never drafted.
+
     Example: `Objective({"smooth_l1": 1.0, "soft_cross_entropy": 0.1})` is EAGLE's; EAGLE-3's is
     `Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)`.
 
@@ -157,6 +168,7 @@ class Objective:
 
     weights: Mapping[str, float]
     step_weight: float = 1.0
+    keep_top: int = 0
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -205,12 +217,31 @@ def score(
     count = int(_compared_at(batch, ordered[0]).sum())
     total = ordered[0].logits.new_zeros((), dtype=torch.float32)
     parts: dict[str, float] = {}
+    kept: Tensor | None = None
     for step, prediction in enumerate(ordered):
-        for name, values in _losses(objective, prediction, batch, teacher_logits, labels, teacher_features):
+        asked = _without(prediction, kept)
+        for name, values in _losses(objective, asked, batch, teacher_logits, labels, teacher_features):
             part = objective.step_weight**step * values.sum() / max(count, 1)
             total = total + objective.weights[name] * part
             parts[name] = parts.get(name, 0.0) + float(part.detach())
+        if objective.keep_top:
+            drafted = in_top(prediction, labels, objective.keep_top)
+            kept = drafted if kept is None else kept & drafted
     return total, {LOSS_POSITIONS: float(count)} | parts | acceptance(ordered, batch, labels)
+
+
+@torch.no_grad()
+def in_top(prediction: DraftLogits, labels: Tensor, count: int) -> Tensor:
+    """[B, T] whether the target's token is one of the prediction's `count` likeliest ones."""
+    best = prediction.logits.topk(min(count, prediction.logits.shape[-1]), dim=-1).indices
+    return (best == labels.roll(-prediction.offset, 1)[..., None]).any(-1)
+
+
+def _without(prediction: DraftLogits, kept: Tensor | None) -> DraftLogits:
+    """The prediction where it is still drafted."""
+    if kept is None:
+        return prediction
+    return replace(prediction, valid=kept if prediction.valid is None else kept & prediction.valid)
 
 
 def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor) -> dict[str, float]:

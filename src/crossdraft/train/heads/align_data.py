@@ -8,21 +8,28 @@ the text and what the drafter saw of the scene. (States of two free-running mode
 relation: from the first token that differs on they are about different texts.)
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from crossdraft.align.networks.base import TARGET
+from crossdraft.align.networks.visual import VisualConfig
+from crossdraft.engine.target import Target
+from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.train.capture.shard import CapturedAnswer
+from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureSource
+from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureCache, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import branch_states, read_prefix
+from crossdraft.train.reference.packed import branch_states, greedy_decode, read_prefix
 from crossdraft.train.reference.tokenizer import PromptCodec
 
 
@@ -61,19 +68,27 @@ class PairedAnswers:
         """[clips, n, S] what the drafter sees of the step's clips."""
         return self.features.visual(step, self.features.numbers(step, self.clips))
 
-    def read(self, numbers: Sequence[int]) -> tuple[Branches, Tensor]:
+    def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
         """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
+        `between` are tokens that stand between each question and answer.
         """
         depth = self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
-        rows = pack([self._row(answer) for answer in answers], self.codec.pad_id)
+        pairs = [self._row(answer) for answer in answers]
+        if between:
+            pairs = [([*question, *more], said) for (question, said), more in zip(pairs, between, strict=True)]
+        rows = pack(pairs, self.codec.pad_id)
         features = torch.zeros(*rows.tokens.shape, answers[0].hidden[depth].shape[-1])
         for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
             own = answer.hidden[depth][answer.start - 1 :].float()
             features[row, start : start + len(own)] = own
         return rows, features
+
+    def question(self, number: int) -> list[int]:
+        """A question's ids in the drafter's prompt."""
+        return self._row(self.store.answer(number))[0]
 
     def _row(self, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
         """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
@@ -103,17 +118,25 @@ class AlignmentData:
         answers: which, step by step.
         model: the drafter.
         layers: its hidden states that are wanted.
+        frames: the target's visual features of each clip, for an adapter that reads them.
+        own: most tokens of the drafter's own answers, for an adapter that reads these and no states of it; 0 = none.
     """
 
     answers: PairedAnswers
     model: TrainableEventGPT
     layers: tuple[int, ...]
+    frames: FeatureSource | None = None
+    own: int = 0
+    _said: dict[int, list[int]] = field(default_factory=dict)  # by answer: the drafter's own
     _known: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by answer: [T, S] of each layer
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
-        """The drafter's states of the step's answers, and [rows, T, H] the target's features."""
+        """The drafter's states of the step's answers, and [rows, T, H] the target's features: `TARGET` there, too."""
         numbers = self.answers.numbers(step)
+        if self.own:
+            rows, features = self.answers.read(numbers, self._own_answers(step, numbers))
+            return train_batch(rows, {TARGET: features}), features
         rows, features = self.answers.read(numbers)
         if any(number not in self._known for number in numbers):
             states = drafter_states(self.model, self.answers.codec, self.answers.visual(step), rows)
@@ -125,7 +148,49 @@ class AlignmentData:
             layer: _padded([self._known[number][index] for number in numbers], width)
             for index, layer in enumerate(self.layers)
         }
-        return train_batch(rows, hidden), features
+        return replace(train_batch(rows, {**hidden, TARGET: features}), visual=self._visual(step)), features
+
+    def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
+        """What the drafter itself says to the step's questions, greedily."""
+        if any(number not in self._said for number in numbers):
+            model, codec = self.model, self.answers.codec
+            head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
+            prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), self.answers.visual(step)))
+            questions = [self.answers.question(number) for number in numbers]
+            nothing: list[list[int]] = [[] for _ in numbers]
+            eos = cast("int", codec.tokenizer.eos_token_id)
+            said, _ = greedy_decode(
+                model.llama, head, prefix, questions, nothing, eos_id=eos, max_new_tokens=self.own, window=1
+            )
+            self._said.update(zip(numbers, said, strict=True))
+        return [self._said[number] for number in numbers]
+
+    def _visual(self, step: int) -> dict[int, Tensor]:
+        """Visual layer 0 of the step's answers, clip-major."""
+        if self.frames is None:
+            return {}
+        clips = self.answers.features.numbers(step, self.answers.clips)
+        return {0: self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)}
+
+
+class FrameCache(FeatureCache):
+    """A feature source of the target's visual features of a few frames of each clip.
+
+    Args:
+        config: how many frames, and features of each.
+        Others as of `FeatureCache`; `model` is the target.
+    """
+
+    def __init__(
+        self, model: Target, source: ClipSource, seed: int, file: Path, owner: str, config: VisualConfig
+    ) -> None:
+        super().__init__(model, source, seed, file, owner)
+        self.config = config
+
+    def _encode(self, clip: int) -> Tensor:
+        request = self.source.read(clip).requests(1)[0]
+        with torch.autocast(self.model.device.type, enabled=False):
+            return frame_features(request, self.config.frames, self.config.patches, self.model).float().clone()
 
 
 def _padded(rows: Sequence[Tensor], width: int) -> Tensor:

@@ -12,8 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter
-from crossdraft.align.networks.base import Adapter, AdapterConfig
+from crossdraft.align.load import aligned_drafter
+from crossdraft.align.networks.base import Adapter
+from crossdraft.align.networks.token import TokenConfig
+from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
@@ -23,8 +25,8 @@ from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
-from crossdraft.train.heads.align_data import AlignmentData, PairedAnswers
-from crossdraft.train.heads.event_data import FeatureCache, clip_events
+from crossdraft.train.heads.align_data import AlignmentData, FrameCache, PairedAnswers
+from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
@@ -41,11 +43,18 @@ class TargetHead:
     vocab_size: int
 
 
+ExtraLosses = Callable[[TrainBatch, Sequence[DraftLogits]], Mapping[str, tuple[float, Tensor]]]
+"""Further losses of a batch by name: the weight, and the loss."""
+
+
 def alignment_loss(
     predict: Callable[[TrainBatch], Sequence[DraftLogits]],
     batch_of: Callable[[int], tuple[TrainBatch, Tensor]],
     objective: Objective,
     target: TargetHead,
+    *,
+    hides: bool = True,
+    extra: ExtraLosses | None = None,
 ) -> LossFn:
     """Loss against the target's features and, through its head, against its distribution and tokens.
 
@@ -56,6 +65,9 @@ def alignment_loss(
         batch_of: a step's batch with the drafter's states, and the target's features.
         objective: which losses, and their weights.
         target: its head.
+        hides: whether the first prediction at a position is one of a hidden draft, which has nothing of the target; if
+            not, there is no `prefix`.
+        extra: what is added to these losses.
     """
     lookup = target_to_draft(target.draft_ids, target.vocab_size)
 
@@ -65,7 +77,11 @@ def alignment_loss(
             logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
         predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
-        return loss, figures | {"prefix": accepted_prefix(predictions[0].logits, batch, labels)}
+        for name, (weight, value) in (extra(batch, predictions) if extra else {}).items():
+            loss = loss + weight * value
+            figures[name] = float(value.detach())
+        prefix = {"prefix": accepted_prefix(predictions[0].logits, batch, labels)} if hides else {}
+        return loss, figures | prefix
 
     return full_batch(loss_of)
 
@@ -141,26 +157,42 @@ class AlignTask(HeadTask):
         )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the drafter's features are, and of which drafter."""
+        """What the drafter's features are, and of which drafter; of `l4v`, what the target's visual features are."""
         text, network = self.drafter.text_config, cast("Any", ADAPTERS[self.inputs.recipe.network].network_class)
         found: dict[str, Any] = {
             "source_size": text.hidden_size,
             "drafter": event_fingerprint(self.inputs.event),
             "source_layers": source_layers(text.num_hidden_layers, several=network.fuses),
         }
+        if issubclass(kind, VisualConfig):
+            target = self.inputs.target
+            prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
+            found["visual_size"] = target.text_config.hidden_size
+            found["patches"] = patches_per_frame(prompt, target.traits.visual_ids)
         return {name: value for name, value in found.items() if name not in settings}
 
     def data(self, head: Head) -> TaskData:
         recipe, validation = self.inputs.recipe, self.inputs.validation
         model = TrainableEventGPT(cast("Any", self.drafter.model))
-        layers = cast("AdapterConfig", head.config).source_layers
-        objective = Objective(recipe.loss, recipe.step_weight)
+        adapter = cast("Adapter", head)
+        layers, config = adapter.reads, head.config
+        own = config.own if isinstance(config, TokenConfig) else 0
+        visual = config if isinstance(config, VisualConfig) else None
+        losses = {name: weight for name, weight in recipe.loss.items() if name not in head.extras}
+        objective = Objective(losses, recipe.step_weight, recipe.keep_top)
         answers = self._answers(self.store)
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
         def loss_of(some: PairedAnswers) -> LossFn:
-            return alignment_loss(head, AlignmentData(some, model, layers).batch, objective, shared)
+            frames = None if visual is None else self._frames(some, visual)
+            batches = AlignmentData(some, model, layers, frames, own)
+            hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
+            return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
+
+        def extra(batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, tuple[float, Tensor]]:
+            found = head.extra_losses(batch, predictions)
+            return {name: (recipe.loss[name], value) for name, value in found.items()}
 
         def describe(step: int) -> str:
             return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
@@ -174,6 +206,14 @@ class AlignTask(HeadTask):
         recipe = self.inputs.recipe
         return paired_answers(store, self.drafter, self.inputs.event, self.inputs.out, recipe.seed, recipe.optim.clips)
 
+    def _frames(self, answers: PairedAnswers, config: VisualConfig) -> FrameCache:
+        """What an adapter sees of the clips through the target's vision encoder."""
+        inputs, store, seed = self.inputs, answers.store, self.inputs.recipe.seed
+        asked = store.index.asked_sha256
+        owner = f"{inputs.fingerprint} {asked} {config.frames}"
+        file = inputs.out / f"frames-{asked[:12]}.safetensors"
+        return FrameCache(inputs.target, captured_source(store), seed, file, owner, config)
+
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
         questions = validation_questions(store, settings.pairs)
@@ -181,5 +221,5 @@ class AlignTask(HeadTask):
             return {}
         source = captured_source(store)
         requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = AlignedDrafter(self.drafter, cast("Adapter", head), sorted(target.reserved))
+        drafter = aligned_drafter(self.drafter, cast("Adapter", head), sorted(target.reserved), host=target)
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))

@@ -216,7 +216,7 @@ class EventTask(HeadTask):
         if isinstance(head, DrafterMedusa | Glance):
             rows = self.shared_weights().lm_head[head.draft_ids].float()
             batch_of = self._with_frames(head, answers, store) if isinstance(head, Glance) else answers.batch
-            return event_head_loss(head, batch_of, Objective(recipe.loss, recipe.step_weight), rows)
+            return event_head_loss(head, batch_of, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
         if set(recipe.loss) != {"cross_entropy"}:
             raise CrossdraftError(
                 f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "

@@ -41,7 +41,8 @@ class HeadLoss:
     def loss_of(self, batches: BatchSource) -> LossFn:
         """The loss of a step's micro-batch: of the head's logits and features, and what the network adds itself."""
         recipe, extras = self.recipe, self.head.extras
-        objective = Objective({k: w for k, w in recipe.loss.items() if k not in extras}, recipe.step_weight)
+        losses = {name: weight for name, weight in recipe.loss.items() if name not in extras}
+        objective = Objective(losses, recipe.step_weight, recipe.keep_top)
         extra = {name: weight for name, weight in recipe.loss.items() if name in extras}
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:

@@ -230,6 +230,6 @@ class PassTask(HeadTask):
         def answered_of(step: int) -> list[AnsweredPrompt]:
             return [answered(number) for number in sampler.numbers(step, recipe.optim.clips)]
 
-        objective = Objective(recipe.loss, recipe.step_weight)
+        objective = Objective(recipe.loss, recipe.step_weight, recipe.keep_top)
         embeddings = cast("LookaheadEmbeddings", head)
         return pass_loss(self.host, embeddings, answered_of, objective, seed=recipe.seed), sampler

@@ -54,6 +54,7 @@ class HeadRecipe(Section):
     )
     loss: dict[str, float] = Field(min_length=1, description="losses by name, and their weights")
     step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a step, relative to the one before")
+    keep_top: int = Field(default=0, ge=0, description="GRIFFIN: see `Objective`; 0: all positions stay in the loss")
     noise: float = Field(default=0.0, ge=0, description="uniform noise on features, in their standard deviations")
     feature_steps: int = Field(
         default=0, ge=0, description="of an adapter on the vision side: first steps in which only features are compared"

@@ -172,7 +172,9 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
         "lessons": dict(run.source),  # the key that earlier checkpoints have
         "config": asdict(config),
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
-        **({"feature_steps": recipe.feature_steps} if recipe.feature_steps else {}),  # earlier checkpoints lack it
+        # Earlier checkpoints lack these.
+        **({"feature_steps": recipe.feature_steps} if recipe.feature_steps else {}),
+        **({"keep_top": recipe.keep_top} if recipe.keep_top else {}),
         "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 

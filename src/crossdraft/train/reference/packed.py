@@ -212,7 +212,7 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 @torch.inference_mode()
 def greedy_decode(
     llama: LlamaModel,
-    head: nn.Linear,
+    head: Callable[[Tensor], Tensor],
     prefix: Prefix,
     questions: Sequence[Sequence[int]],
     drafts: Sequence[Sequence[int]],

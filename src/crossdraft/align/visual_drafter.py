@@ -1,0 +1,45 @@
+"""`aligned` with `l4v`: an adapter that also reads the target's visual features, long before its prefill ends."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from crossdraft.align.drafter import AlignedDrafter, AlignedState
+from crossdraft.align.networks.base import Past
+from crossdraft.align.networks.visual import VisualAdapter
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.heads.glance.frame_encoder import check_encodes, frame_features
+
+
+class VisualDrafter(AlignedDrafter):
+    """See the module's text; arguments and errors as in `AlignedDrafter`.
+
+    Args:
+        target: which encodes the frames; `None` = their features come with the request, see `Needs.visual`.
+    """
+
+    adapter: VisualAdapter
+
+    def __init__(
+        self,
+        model: Target,
+        adapter: VisualAdapter,
+        banned: Sequence[int] = (),
+        *,
+        words: int = 1,
+        alone: int = 0,
+        target: Target | None = None,
+    ) -> None:
+        super().__init__(model, adapter, banned, words=words, alone=alone)
+        check_encodes(target)
+        self.target = target
+        self.needs = Needs(video=target is not None, visual=target is None)
+
+    def _frame_kv(self, request: Request) -> list[tuple[Tensor, Tensor]]:
+        config = self.adapter.config
+        return self.adapter.keys_values(frame_features(request, config.frames, config.patches, self.target)[None])
+
+    def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        return self.adapter.align(source, tokens, past, state.frame_kv)
