@@ -8,22 +8,72 @@ the text and what the drafter saw of the scene. (States of two free-running mode
 relation: from the first token that differs on they are about different texts.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import branch_states, read_prefix
-from crossdraft.train.reference.tokenizer import PromptCodec
+
+WHOLE = MicroBatch()
+
+
+class DrafterPrompt(Protocol):
+    """A drafter's prompt in token ids, cut where a clip's questions part; see `reference.tokenizer.PromptCodec`."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The drafter's."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """Any id: it is never looked at."""
+        ...
+
+    def prefix_ids(self) -> list[int]:
+        """Ids in front of the visual tokens."""
+        ...
+
+    def question_ids(self, question: str) -> list[int]:
+        """Ids between the visual tokens and the answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class EventPromptCodec:
+    """The prompt of any EventGPT, by its own processor."""
+
+    processor: EventGPTProcessor
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id or 0)
+
+    def prefix_ids(self) -> list[int]:
+        ids = self.processor.prompt_ids("?")
+        return ids[: ids.index(self.processor.config.event_token_id)]
+
+    def question_ids(self, question: str) -> list[int]:
+        ids = self.processor.prompt_ids(question)
+        return ids[ids.index(self.processor.config.event_token_id) + self.processor.config.event_seq_length :]
 
 
 @dataclass(frozen=True)
@@ -37,47 +87,62 @@ class PairedAnswers:
         by_clip: numbers of the answers about each clip.
         clips, each: how many clips a step, and answers about each.
         seed: of the choice among a clip's answers, where it has more.
+        question_of: the question of the answer of that number; by default it is read off the captured prompt, as
+            prompts of the reference target and of Video-LLaVA have it.
     """
 
     store: CaptureStore
-    codec: PromptCodec
+    codec: DrafterPrompt
     features: FeatureSource
     by_clip: Mapping[int, Sequence[int]]
     clips: int
     each: int
     seed: int
+    question_of: Callable[[int], str] | None = None
 
-    def numbers(self, step: int) -> list[int]:
-        """The step's answers, clip-major."""
+    def numbers(self, step: int, share: MicroBatch = WHOLE) -> list[int]:
+        """The answers of the share's clips of a step, clip-major."""
         rng = np.random.default_rng([self.seed, step])
-        found: list[int] = []
+        found: list[list[int]] = []
         for clip in self.features.numbers(step, self.clips):
             known = self.by_clip[clip]
             chosen = known if len(known) == self.each else rng.permutation(np.asarray(known))[: self.each].tolist()
-            found += sorted(chosen)
-        return found
+            found.append(sorted(chosen))
+        return [number for chosen in share.take(found) for number in chosen]
 
-    def visual(self, step: int) -> Tensor:
-        """[clips, n, S] what the drafter sees of the step's clips."""
-        return self.features.visual(step, self.features.numbers(step, self.clips))
+    def visual(self, step: int, share: MicroBatch = WHOLE) -> Tensor:
+        """[clips, n, S] what the drafter sees of the share's clips of a step."""
+        return self.features.visual(step, share.take(self.features.numbers(step, self.clips)))
 
     def read(self, numbers: Sequence[int]) -> tuple[Branches, Tensor]:
         """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
+
+        Raises:
+            CrossdraftError: a captured feature is NaN or infinite.
         """
         depth = self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
-        rows = pack([self._row(answer) for answer in answers], self.codec.pad_id)
+        named = zip(numbers, answers, strict=True)
+        rows = pack([self._row(number, answer) for number, answer in named], self.codec.pad_id)
         features = torch.zeros(*rows.tokens.shape, answers[0].hidden[depth].shape[-1])
         for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
             own = answer.hidden[depth][answer.start - 1 :].float()
             features[row, start : start + len(own)] = own
+        if not torch.isfinite(features).all():
+            wrong = next(n for n, row in zip(numbers, features, strict=True) if not torch.isfinite(row).all())
+            raise CrossdraftError(
+                f"Answer {wrong} of the capture {self.store.folder} has a feature that is not finite (NaN or "
+                "infinity); capture anew."
+            )
         return rows, features
 
-    def _row(self, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
+    def _row(self, number: int, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
         """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
         ids = answer.tokens.tolist()
+        if self.question_of is not None:
+            return self.codec.question_ids(self.question_of(number)), ids[answer.start :]
         question = str(self.codec.tokenizer.decode(ids[: answer.start])).removeprefix(BEFORE).removesuffix(AFTER)
         return self.codec.question_ids(question), ids[answer.start :]
 
@@ -88,7 +153,7 @@ def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
     return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
 
 
-def drafter_states(model: TrainableEventGPT, codec: PromptCodec, visual: Tensor, rows: Branches) -> list[Tensor]:
+def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tensor, rows: Branches) -> list[Tensor]:
     """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
     llama = model.llama
     prefix = read_prefix(llama, model.prefix_embeds(codec.prefix_ids(), visual))

@@ -23,13 +23,12 @@ from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
-from crossdraft.train.heads.align_data import AlignmentData, PairedAnswers
+from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, PairedAnswers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def alignment_loss(
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         batch, features = batch_of(step)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(features.device.type, enabled=False):
             logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
         predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
@@ -99,7 +98,7 @@ def paired_answers(
     """
     source = captured_source(store)
     store.require_layers((store.index.owner.depth,), ())
-    codec = PromptCodec(cast("Any", drafter.prepare).processor.tokenizer, EVENT)
+    codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
     by_clip: dict[int, list[int]] = {}
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)
@@ -107,7 +106,13 @@ def paired_answers(
     clips = min(max(1, answers // each), len(source))
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
     features = FeatureCache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
-    return PairedAnswers(store, codec, features, by_clip, clips, each, seed)
+
+    def question_of(number: int) -> str:
+        clip, question = source.locate(number)
+        return source.read(clip).prompts[question]
+
+    listed = None if source.heavy else question_of  # a scene would be rendered to know its questions
+    return PairedAnswers(store, codec, features, by_clip, clips, each, seed, listed)
 
 
 class AlignTask(HeadTask):
