@@ -125,7 +125,7 @@ def test_a_weight_that_is_no_number_is_named(pair, captured, tmp_path, capsys):
 def _tune(folder: Path, settings: Mapping[str, Any], ranks: Distributed) -> None:
     """A tuning in one of two ranks."""
     pair, captured = settings["pair"], settings["captured"]
-    recipe = read_section(TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6"], ("reference", False))
+    recipe = read_section(TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6", "optim.bf16=false"], ("reference", False))
     store = CaptureStore.open(captured)
     tune_drafter(TuneInputs(recipe, str(pair.target), str(pair.blind), store, None, folder), ranks)
 

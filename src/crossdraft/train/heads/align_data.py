@@ -23,7 +23,7 @@ from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureSource
+from crossdraft.train.heads.event_data import FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import branch_states, read_prefix
@@ -33,11 +33,6 @@ WHOLE = MicroBatch()
 
 class DrafterPrompt(Protocol):
     """A drafter's prompt in token ids, cut where a clip's questions part; see `reference.tokenizer.PromptCodec`."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """The drafter's."""
-        ...
 
     @property
     def pad_id(self) -> int:
@@ -60,12 +55,9 @@ class EventPromptCodec:
     processor: EventGPTProcessor
 
     @property
-    def tokenizer(self) -> Any:
-        return self.processor.tokenizer
-
-    @property
     def pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id or 0)
+        pad: Any = self.processor.tokenizer.pad_token_id
+        return int(pad or 0)
 
     def prefix_ids(self) -> list[int]:
         ids = self.processor.prompt_ids("?")
@@ -87,8 +79,7 @@ class PairedAnswers:
         by_clip: numbers of the answers about each clip.
         clips, each: how many clips a step, and answers about each.
         seed: of the choice among a clip's answers, where it has more.
-        question_of: the question of the answer of that number; by default it is read off the captured prompt, as
-            prompts of the reference target and of Video-LLaVA have it.
+        question_of: the question of the answer of that number.
     """
 
     store: CaptureStore
@@ -98,7 +89,7 @@ class PairedAnswers:
     clips: int
     each: int
     seed: int
-    question_of: Callable[[int], str] | None = None
+    question_of: Callable[[int], str]
 
     def numbers(self, step: int, share: MicroBatch = WHOLE) -> list[int]:
         """The answers of the share's clips of a step, clip-major."""
@@ -141,10 +132,7 @@ class PairedAnswers:
     def _row(self, number: int, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
         """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
         ids = answer.tokens.tolist()
-        if self.question_of is not None:
-            return self.codec.question_ids(self.question_of(number)), ids[answer.start :]
-        question = str(self.codec.tokenizer.decode(ids[: answer.start])).removeprefix(BEFORE).removesuffix(AFTER)
-        return self.codec.question_ids(question), ids[answer.start :]
+        return self.codec.question_ids(self.question_of(number)), ids[answer.start :]
 
 
 def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:

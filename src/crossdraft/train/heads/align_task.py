@@ -6,6 +6,7 @@ the target's; those through the target's frozen head (`cross_entropy`, `kl`) say
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, P
 from crossdraft.train.heads.event_data import FeatureCache, clip_events
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
-from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, question_of, validation_questions
 from crossdraft.train.reference.models import TrainableEventGPT
 
 
@@ -107,12 +108,7 @@ def paired_answers(
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
     features = FeatureCache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
 
-    def question_of(number: int) -> str:
-        clip, question = source.locate(number)
-        return source.read(clip).prompts[question]
-
-    listed = None if source.heavy else question_of  # a scene would be rendered to know its questions
-    return PairedAnswers(store, codec, features, by_clip, clips, each, seed, listed)
+    return PairedAnswers(store, codec, features, by_clip, clips, each, seed, partial(question_of, source))
 
 
 class AlignTask(HeadTask):

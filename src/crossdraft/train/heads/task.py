@@ -183,6 +183,12 @@ def captured_source(store: CaptureStore) -> ClipSource:
     return source_of(store.index.asked, store.index.done)
 
 
+def question_of(source: ClipSource, number: int) -> str:
+    """The question of the answer of that number."""
+    clip, question = source.locate(number)
+    return source.questions(clip)[question]
+
+
 def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
     """Questions about validation clips with the number of their clip: the first about each clip, then the second, …."""
     if store is None or not pairs:
