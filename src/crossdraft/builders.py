@@ -220,7 +220,9 @@ def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterC
     seed = []
     if options.seed is not None:
         weights = "" if context.target is None else target_fingerprint(context.target)
-        known = SeedTarget() if tokenizer is None else SeedTarget(vocabulary, weights, tokenizer.decode)
+        known = SeedTarget()
+        if tokenizer is not None:
+            known = SeedTarget(vocabulary, weights, lambda ids: str(tokenizer.decode(list(ids))))
         seed = read_seed(options.seed, known, question_number)
     return MemoryDrafter(Datastores(options.folder, options.capacity, vocabulary, seed=seed))
 

@@ -282,9 +282,7 @@ def _event_model(
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = _folder(source, DRAFTERS)
-    found = read_config(folder).get("model_type")
-    if found != "eventgpt":
-        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
+    _check_eventgpt(folder)
     ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
     kind = EventGPTForConditionalGeneration
     model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, smaller=smaller)
@@ -295,10 +293,7 @@ def _event_model(
 
 
 def load_event_learner(
-    source: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    smaller: Smaller | None = None,
+    source: str, device: str | None = None, dtype: str | None = None, smaller: Smaller | None = None
 ) -> Target:
     """An EventGPT behind the adapter, with its whole head, its layers as they are: to be trained.
 
@@ -312,6 +307,12 @@ def load_event_learner(
     """
     dtype = dtype or "float32"
     return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, smaller=smaller)[0]
+
+
+def _check_eventgpt(folder: Path) -> None:
+    found = read_config(folder).get("model_type")
+    if found != "eventgpt":
+        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
 
 
 def load_model_drafter(
@@ -380,13 +381,14 @@ def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
 
 
 def check_event_drafter(source: str, target: str) -> None:
-    """Raise CrossdraftError unless an EventGPT writes the target's vocabulary; only tokenizers are read.
+    """Raise CrossdraftError unless it is an EventGPT that writes the target's vocabulary; only tokenizers are read.
 
     Args:
         source: as in `load_drafter`.
         target: as in `load_target`.
     """
     folder = _folder(source, DRAFTERS)
+    _check_eventgpt(folder)
     _check_vocabulary(_tokenizer(folder).get_vocab(), vocabulary_of(target), folder)
 
 

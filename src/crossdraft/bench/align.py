@@ -2,8 +2,8 @@
 
 What counts is the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
 rounds after it. Beside them, for adapters, stand the figures that feature alignment is usually judged by: they are
-taken along the target's own answer, position by position. Every row is measured on the same clips, which no training has
-seen, with questions in wordings that no training has seen, and in those of the training.
+taken along the target's own answer, position by position. Every row is measured on the same clips, which no training
+has seen, with questions in wordings that no training has seen, and in those of the training.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class AlignQuestions(Protocol):
         """Questions in all."""
         ...
 
-    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> "Lessons":
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> "KnownAnswers":
         """Answers about clips that the drafters were trained on."""
         ...
 
@@ -69,7 +69,7 @@ class AlignQuestions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class KnownAnswers:
     """What controls are made of.
 
     Args:
@@ -105,7 +105,7 @@ class SceneQuestions:
     def count(self) -> int:
         return 2 * self.work.pairs
 
-    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> Lessons:
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
         training = replace(self.work, split="train", pairs=self.learned)
         learned = list(reference_answers(target, items(training), tick))
 
@@ -114,7 +114,7 @@ class SceneQuestions:
             _generate(target, made, [pair.item.request for pair in learned], nodes, tick, "memory")
             return made
 
-        return Lessons([(pair.item.kind, pair.tokens) for pair in learned], memory)
+        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in learned], memory)
 
     def to_json(self) -> dict[str, object]:
         return {"workload": describe(self.work), "learned": self.learned}
@@ -129,12 +129,14 @@ class AlignBench:
         questions: what is asked.
         drafters: specs, in the order of the table.
         nodes: of the chains after the hidden draft.
+        one_by_one: each drafter is made when its turn comes: large ones need not fit beside each other.
     """
 
     models: Models
     questions: AlignQuestions
     drafters: tuple[str, ...]
     nodes: int = NODES
+    one_by_one: bool = False
 
     @property
     def ticks(self) -> int:
@@ -228,17 +230,19 @@ def run_align(plan: AlignBench, tick: Tick = lambda name: None) -> Results:
     """
     plan.check()
     models, target = plan.models, plan.models.load_target()
-    built = {name: models.build(spec_of(name), target) for name in plan.drafters}  # refused before anything runs
-    lessons = plan.questions.learn(models, target, plan.nodes, tick)
+    first = {} if plan.one_by_one else {name: models.build(spec_of(name), target) for name in plan.drafters}
+    known = plan.questions.learn(models, target, plan.nodes, tick)
     tests = {name: list(reference_answers(target, asked, tick)) for name, asked in plan.questions.tests.items()}
     features = {name: [target_features(target, pair) for pair in pairs] for name, pairs in tests.items()}
     results: dict[str, dict[str, DraftResult]] = {}
-    for name, drafter in built.items():
+    for name in plan.drafters:
+        drafter = first.get(name) or models.build(spec_of(name), target)
         results[name] = {
             wordings: _drafted(plan, target, drafter, pairs, features[wordings], tick, name)
             for wordings, pairs in tests.items()
         }
-    results |= _controls(plan, target, built, lessons, tests, features, tick)
+        del drafter
+    results |= _controls(plan, target, first, known, tests, features, tick)
     return results
 
 
@@ -246,17 +250,17 @@ def _controls(
     plan: AlignBench,
     target: Target,
     built: Mapping[str, Drafter[Any]],
-    lessons: Lessons,
+    known: KnownAnswers,
     tests: Mapping[str, Sequence[ReferenceAnswer]],
     features: Mapping[str, Sequence[Tensor]],
     tick: Tick,
 ) -> dict[str, dict[str, DraftResult]]:
     """What the drafters have to beat."""
-    constant, by_kind = best_text(answer for _, answer in lessons.answers), templates(lessons.answers)
+    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
     blind = plan.models.build(spec_of("blind"), target)
     found: dict[str, dict[str, DraftResult]] = {}
     for wordings, pairs in tests.items():
-        memory = lessons.memory()  # anew: it learns from test answers, too
+        memory = known.memory()  # anew: it learns from test answers, too
         own = {
             "constant": DraftResult(tuple(accepted(constant, pair.tokens) for pair in pairs)),
             "template": DraftResult(tuple(accepted(by_kind.get(p.item.kind, constant), p.tokens) for p in pairs)),

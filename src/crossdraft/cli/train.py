@@ -78,7 +78,9 @@ def l6(
     target: LocalTarget = "reference",
     event: Annotated[str, typer.Option(help="The drafter that learns: 'event', or a folder.")] = "event",
     out: Annotated[Path, typer.Option(help="Folder for the new drafter.")] = Path("runs/heads/l6"),
-    device: Annotated[str | None, typer.Option(help="Device of the drafter and the target's head; the CPU by default.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device of the drafter and the target's head; the CPU by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""

@@ -44,9 +44,7 @@ def tune(pair, captured, out, *more):
 @pytest.mark.parametrize(
     ("rank", "base"), [("rank=4", "float32"), ("rank=4", "bfloat16"), ("rank=4", "int4"), ("rank=0", "float32")]
 )
-def test_what_comes_out_is_a_drafter_that_says_more_of_the_targets_tokens(
-    pair, captured, tmp_path, capsys, rank, base
-):
+def test_what_comes_out_is_a_drafter_that_says_more_of_the_targets_tokens(pair, captured, tmp_path, capsys, rank, base):
     capsys.readouterr()
     assert tune(pair, captured, tmp_path, rank, f"base={base}") == 0
     figures = json.loads(capsys.readouterr().out)
@@ -125,7 +123,9 @@ def test_a_weight_that_is_no_number_is_named(pair, captured, tmp_path, capsys):
 def _tune(folder: Path, settings: Mapping[str, Any], ranks: Distributed) -> None:
     """A tuning in one of two ranks."""
     pair, captured = settings["pair"], settings["captured"]
-    recipe = read_section(TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6", "optim.bf16=false"], ("reference", False))
+    recipe = read_section(
+        TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6", "optim.bf16=false"], ("reference", False)
+    )
     store = CaptureStore.open(captured)
     tune_drafter(TuneInputs(recipe, str(pair.target), str(pair.blind), store, None, folder), ranks)
 

@@ -3,8 +3,8 @@
     memory:seed=runs/train             a folder of `crossdraft capture`
     memory:seed=answers.jsonl          as `crossdraft bench --record` writes them and `replay` reads them
 
-Of a capture nothing is read but its index, and the ids and offsets of its shards (`train.capture.shard`). Clips are left
-out: what is asked later is about others.
+Of a capture nothing is read but its index, and the ids and offsets of its shards (`train.capture.shard`). Clips are
+left out: what is asked later is about others.
 """
 
 import hashlib
@@ -84,8 +84,8 @@ def _check_vocabulary(folder: Path, owner: Mapping[str, Any], target: SeedTarget
     same = owner["sha256"] == target.weights or owner.get("vocabulary", "") == target.vocabulary
     if target.vocabulary and not same:
         raise CrossdraftError(
-            f"The seed {folder} is a capture of another target, '{owner['source']}', whose vocabulary is not known to be "
-            "this one's; capture anew with this target."
+            f"The seed {folder} is a capture of another target, '{owner['source']}', and of another vocabulary or one "
+            "that it does not name; capture anew with this target."
         )
 
 

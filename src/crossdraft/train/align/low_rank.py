@@ -1,7 +1,7 @@
-"""Low-rank additions beside frozen linear layers (LoRA: Hu et al. 2022), and frozen layers in 4 bits (QLoRA: Dettmers 2023).
+"""Low-rank additions beside frozen layers (LoRA: Hu et al. 2022), and these in 4 bits (QLoRA: Dettmers et al. 2023).
 
-In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for a weight in 4 bits cannot be
-added to.
+In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for a weight in 4 bits cannot
+be added to.
 """
 
 import math
@@ -107,7 +107,7 @@ class Int4Linear(nn.Module):
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """rows · Wᵀ with a gradient for the rows alone, which are not kept: the weight is unpacked again on the way back."""
+    """rows · Wᵀ with a gradient for the rows alone, which are not kept: the weight is unpacked again for it."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, layer: Int4Linear) -> Tensor:
@@ -138,8 +138,9 @@ def require_finite(model: nn.Module, where: object) -> None:
     """
     tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, tensor in tensors.items():
-        # A sum is NaN or infinite if one of its terms is, and takes no memory; overflow is ruled out by float64's range.
+        # A sum is NaN or infinite if one of its terms is, and takes no memory; in float64 it does not overflow.
         if tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum(dtype=torch.float64))):
             raise CrossdraftError(
-                f"The weight {name} of {where} is not finite (NaN or infinity); take the checkpoint from its source again."
+                f"The weight {name} of {where} is not finite (NaN or infinity); take the checkpoint from its source "
+                "again."
             )

@@ -2,8 +2,8 @@
 
 Low-rank additions (LoRA: Hu et al. 2022) to its attention, over weights in 4 bits if they are to be small (QLoRA:
 Dettmers et al. 2023), or all of its language model; its vision is left as it is. Adapters (`train.heads.align_task`)
-translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is an
-ordinary drafter in a folder, which `--drafter DIR` takes.
+translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is
+an ordinary drafter in a folder, which `--drafter DIR` takes.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -56,7 +56,7 @@ from crossdraft.train.heads.task import answer_ids, captured_source, check_of, v
 from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "l6.yaml"
+RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
 LANGUAGE = "model.language_model."  # where the language model's layers are, by name
 CARD = """\
 # A drafter tuned to its target
@@ -140,20 +140,28 @@ class TuneInputs:
         """Refuse what cannot be tuned, before a model is loaded.
 
         Raises:
-            CrossdraftError: as `TuneRecipe.check`, the drafter writes another vocabulary or is quantised already, or
-                the capture's features are not as wide as the validation capture's.
+            CrossdraftError: as `TuneRecipe.check` and `check_pair`, or a capture lacks the target's last layer.
         """
         self.recipe.check()
-        check_event_drafter(self.event, self.target)
-        folder = event_folder(self.event)
-        method = quantization_method(read_config(folder))
-        if method is not None:
-            raise CrossdraftError(
-                f"{folder} is quantised already ({method}), and additions cannot be made part of its weights; name the "
-                "plain checkpoint, and base=int4 to hold it in 4 bits meanwhile."
-            )
+        check_pair(self.target, self.event)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
+
+
+def check_pair(target: str, event: str) -> None:
+    """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
+
+    Raises:
+        CrossdraftError: it is no EventGPT, writes another vocabulary, or is quantised already.
+    """
+    check_event_drafter(event, target)
+    folder = event_folder(event)
+    method = quantization_method(read_config(folder))
+    if method is not None:
+        raise CrossdraftError(
+            f"{folder} is quantised already ({method}), and additions cannot be made part of its weights; name the "
+            "plain checkpoint, and base=int4 to hold it in 4 bits meanwhile."
+        )
 
 
 class TunedDrafter(nn.Module):
@@ -195,8 +203,8 @@ class TunedDrafter(nn.Module):
         numbers, where = answers.numbers(step, share), self.draft_ids.device
         if not numbers:
             raise CrossdraftError(
-                f"A step's {answers.clips} clips cannot be shared out among {share.of} parts; lower optim.accumulate or "
-                "the number of processes, or raise optim.clips."
+                f"A step's {answers.clips} clips cannot be shared out among {share.of} parts; lower optim.accumulate "
+                "or the number of processes, or raise optim.clips."
             )
         rows, features = answers.read(numbers)
         rows = Branches(rows.tokens.to(where), rows.targets.to(where), rows.answer_start.to(where))
@@ -246,8 +254,8 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     head = load_output_head(inputs.target, where, "float32")
     if head.weight.shape[1] != inputs.store.index.owner.hidden_size:
         raise CrossdraftError(
-            f"The capture {inputs.store.folder} holds features of width {inputs.store.index.owner.hidden_size}, and the "
-            f"target's head reads {head.weight.shape[1]}; capture anew with this target."
+            f"The capture {inputs.store.folder} holds features of width {inputs.store.index.owner.hidden_size}, and "
+            f"the target's head reads {head.weight.shape[1]}; capture anew with this target."
         )
     ids = sorted(answer_ids(inputs.store, head.reserved, recipe.most))
     plain = load_event_learner(

@@ -28,7 +28,15 @@ from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, P
 from crossdraft.train.heads.event_data import FeatureCache, clip_events
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
-from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, question_of, validation_questions
+from crossdraft.train.heads.task import (
+    HeadTask,
+    TaskData,
+    TaskInputs,
+    captured_source,
+    check_of,
+    question_of,
+    validation_questions,
+)
 from crossdraft.train.reference.models import TrainableEventGPT
 
 
