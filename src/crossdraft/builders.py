@@ -222,7 +222,8 @@ def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterC
         weights = "" if context.target is None else target_fingerprint(context.target)
         known = SeedTarget()
         if tokenizer is not None:
-            known = SeedTarget(vocabulary, weights, lambda ids: str(tokenizer.decode(list(ids))))
+            decode = lambda ids: str(tokenizer.decode(list(ids)))  # noqa: E731
+            known = SeedTarget(vocabulary, weights, decode, context.vocab_size)
         seed = read_seed(options.seed, known, question_number)
     return MemoryDrafter(Datastores(options.folder, options.capacity, vocabulary, seed=seed))
 

@@ -389,7 +389,10 @@ def check_event_drafter(source: str, target: str) -> None:
     """
     folder = _folder(source, DRAFTERS)
     _check_eventgpt(folder)
-    _check_vocabulary(_tokenizer(folder).get_vocab(), vocabulary_of(target), folder)
+    tokenizer = _tokenizer(folder)
+    placeholders = _special(tokenizer) - {tokenizer.eos_token_id}
+    own = {token: i for token, i in tokenizer.get_vocab().items() if i not in placeholders}
+    _check_vocabulary(own, vocabulary_of(target), folder)
 
 
 def vocabulary_of(source: str) -> dict[str, int]:
@@ -515,10 +518,14 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
     padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
+    return (*sorted(_special(tokenizer) - {*_eos(model, tokenizer), *padded}), *padded)
+
+
+def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of special tokens."""
     # A token may be marked as special without standing among the tokenizer's named ones: EventGPT's `<event>` does.
     marked = {token for token, found in tokenizer.added_tokens_decoder.items() if found.special}
-    special = ({*tokenizer.all_special_ids} | marked) - {*_eos(model, tokenizer), *padded}
-    return (*sorted(special), *padded)
+    return {*tokenizer.all_special_ids} | marked
 
 
 def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

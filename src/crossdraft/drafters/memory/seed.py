@@ -35,11 +35,13 @@ class SeedTarget:
         vocabulary: fingerprint of its tokenizer (`vocabulary_fingerprint`); empty = there is no target.
         weights: fingerprint of its weights; empty = it has no folder.
         decode: the text of ids; `None` = there is no tokenizer.
+        size: ids of its vocabulary; 0 = not known.
     """
 
     vocabulary: str = ""
     weights: str = ""
     decode: Callable[[Sequence[int]], str] | None = None
+    size: int = 0
 
 
 def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
@@ -60,6 +62,12 @@ def read_seed(path: Path, target: SeedTarget, number: Number) -> list[Record]:
             f"The seed {path} of the memory cannot be read ({type(error).__name__}: {error}); name a folder of "
             "crossdraft capture, or a file of crossdraft bench --record."
         ) from error
+    most = max((token for _, tokens in found for token in tokens), default=0)
+    if target.size and most >= target.size:
+        raise CrossdraftError(
+            f"The seed {path} has the token {most}, and the target's vocabulary {target.size} in all: it is of another "
+            "vocabulary; name answers of this target."
+        )
     if not found:
         raise CrossdraftError(f"The seed {path} holds no answers; capture some first, or leave seed out.")
     return found

@@ -7,6 +7,7 @@
 Clips are scenes of the road world, whose splits never meet, or lists; of lists no recording may stand in two.
 """
 
+import gc
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossdraft import scenes
+from crossdraft.engine.fast.heap import trim
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target, target_fingerprint
@@ -155,6 +157,8 @@ def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progr
     }
     if lacking:
         _capture(folder, lacking, settings, progress)
+        gc.collect()  # the drafter is loaded next, where the target was
+        trim()
 
 
 def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest: str) -> bool:

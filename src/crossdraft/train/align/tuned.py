@@ -12,6 +12,7 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -52,7 +53,7 @@ from crossdraft.train.heads.event_data import clip_events
 from crossdraft.train.heads.joint import copy_settings
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.task import answer_ids, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import CHECKED, answer_ids, captured_source, check_of, validation_questions
 from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
@@ -268,19 +269,29 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     network = cast("EventGPTForConditionalGeneration", plain.model)
     tuned = TunedDrafter(network, ids, recipe.rank, recipe.alpha / max(recipe.rank, 1))
     shared = TargetHead(head.weight[tuned.draft_ids], tuned.draft_ids, len(head.weight))
+    del head
 
-    def loss_of(store: CaptureStore) -> LossFn:
-        answers = paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
+    def answers_of(store: CaptureStore) -> PairedAnswers:
+        return paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
 
+    def loss_of(answers: PairedAnswers) -> LossFn:
         def of_share(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             whole = alignment_loss(tuned.predict, lambda step: tuned.batch_of(answers, step, share), objective, shared)
             return whole(step, MicroBatch())
 
         return of_share
 
-    check = None if inputs.validation is None else check_of(loss_of(inputs.validation))
+    check = None
+    if inputs.validation is not None:
+        back = answers_of(inputs.validation)
+        check = check_of(loss_of(back), min(CHECKED, ceil(len(back.by_clip) / back.clips)))  # each clip once
+    answers = answers_of(inputs.store)
+
+    def describe(step: int) -> str:
+        return f"answers {', '.join(map(str, answers.numbers(step)))} of {inputs.store.folder}"
+
     stage = Stage(inputs.out, "train", recipe.optim, inputs.config)
-    trainer = Trainer(stage, tuned.learning, loss_of(inputs.store), check=check, ranks=ranks)
+    trainer = Trainer(stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks)
     figures: dict[str, Any] = trainer.run()
     figures["parameters"] = sum(weight.numel() for weight in tuned.learning.parameters())
     if ranks.first:

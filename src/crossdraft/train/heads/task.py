@@ -163,13 +163,13 @@ def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) ->
     return ids[:most] if most else ids
 
 
-def check_of(loss_of: LossFn) -> Check:
+def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
     """Validation: the figures of a loss, over some batches."""
 
     @torch.no_grad()
     def check(step: int) -> Mapping[str, float]:
         parts = []
-        for batch in range(CHECKED):
+        for batch in range(batches):
             loss, figures = loss_of(batch, MicroBatch())
             parts.append(MicroLoss(float(loss), figures.get(LOSS_POSITIONS, 1.0), figures))
         loss, figures = merge_losses(parts)
