@@ -127,14 +127,16 @@ class TuneInputs:
     @property
     def config(self) -> dict[str, Any]:
         """What decides the weights; a checkpoint of anything else is another training's."""
-        optim = self.recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience", "accumulate"})
+        recipe = self.recipe
+        base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints knew no other
         return {
             "target": target_fingerprint(self.target),
             "drafter": event_fingerprint(self.event),
             "capture": self.store.index.asked_sha256,
             "answers": len(self.store),
-            **self.recipe.model_dump(include={"rank", "alpha", "base", "loss", "most", "seed"}),
-            "optim": optim,
+            **recipe.model_dump(include={"rank", "alpha", "loss", "most", "seed"}),
+            **base,
+            "optim": recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
         }
 
     def check(self) -> None:
