@@ -390,7 +390,8 @@ def check_event_drafter(source: str, target: str) -> None:
     folder = _folder(source, DRAFTERS)
     _check_eventgpt(folder)
     tokenizer = _tokenizer(folder)
-    placeholders = _special(tokenizer) - {tokenizer.eos_token_id}
+    end: Any = tokenizer.eos_token_id
+    placeholders = _special(tokenizer) - {end}
     own = {token: i for token, i in tokenizer.get_vocab().items() if i not in placeholders}
     _check_vocabulary(own, vocabulary_of(target), folder)
 

@@ -186,10 +186,15 @@ def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("override", "sentence"),
-    [("loss={mse: 1.0}", "cannot learn by 'mse'"), ("optim.step=3", "unknown key 'optim.step'")],
+    [
+        ("loss={mse: 1.0}", "cannot learn by 'mse'"),
+        ("optim.step=3", "unknown key 'optim.step'"),
+        ("optim.parallel=fsdp", "share steps, not weights"),
+        ("base=int4; rank=0", "which base=int4 would freeze"),
+    ],
 )
 def test_recipes_that_cannot_be_followed_are_refused(pair, lists, tmp_path, capsys, override, sentence):
-    refused(align(pair, lists, tmp_path / "out", override), capsys, tmp_path / "out", sentence)
+    refused(align(pair, lists, tmp_path / "out", *override.split("; ")), capsys, tmp_path / "out", sentence)
 
 
 @pytest.fixture

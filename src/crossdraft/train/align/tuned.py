@@ -89,13 +89,19 @@ class TuneRecipe(Section):
         """Refuse what cannot learn.
 
         Raises:
-            CrossdraftError: a loss of features, or a frozen base where nothing else would learn.
+            CrossdraftError: a loss of features, shared weights, or a frozen base where nothing else would learn.
         """
         wrong = [name for name in self.loss if name in LOSSES and LOSSES[name].compares == "features"]
         if wrong:
             raise CrossdraftError(
                 f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; "
                 "take losses such as cross_entropy and kl."
+            )
+        if self.optim.parallel != "ddp":
+            raise CrossdraftError(
+                f"Processes that tune a drafter share steps, not weights: leave out "
+                f"optim.parallel={self.optim.parallel}, and hold frozen weights in fewer bits (base=int4) where they do "
+                "not fit."
             )
         if not self.rank and self.base != "float32":
             raise CrossdraftError(
