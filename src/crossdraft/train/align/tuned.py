@@ -99,9 +99,8 @@ class TuneRecipe(Section):
             )
         if self.optim.parallel != "ddp":
             raise CrossdraftError(
-                f"Processes that tune a drafter share steps, not weights: leave out "
-                f"optim.parallel={self.optim.parallel}, and hold frozen weights in fewer bits (base=int4) where they do "
-                "not fit."
+                "Processes that tune a drafter share steps, not weights: leave out "
+                f"optim.parallel={self.optim.parallel}; where frozen weights do not fit, take base=int4."
             )
         if not self.rank and self.base != "float32":
             raise CrossdraftError(
