@@ -21,6 +21,7 @@ app = typer.Typer(add_completion=False)
 TUNINGS = ("lora", "qlora", "full")
 CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
 REPORT = "align.json"
+BEFORE, TUNED, WITH_MEMORY = "as it was", "tuned", "tuned, and memory:seed"  # rows of the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ def _measured(
     nodes: int,
 ) -> "tuple[Mapping[str, Any], list[str]]":
     """The drafter as it was and as it is, alone and with a memory that knows the captured answers, beside controls."""
+    from dataclasses import replace
+
     from crossdraft.bench.align import AlignBench, run_align
     from crossdraft.bench.align_pair import TaughtQuestions, list_tests, scene_tests
     from crossdraft.bench.align_report import lines, results_table, to_json
@@ -215,11 +218,12 @@ def _measured(
     models = Models(
         settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
     )
-    specs = (drafter, aligned, f"union:{aligned},(memory:seed={seed})")
+    named = {drafter: BEFORE, aligned: TUNED, f"union:{aligned},(memory:seed={seed})": WITH_MEMORY}
     questions = TaughtQuestions(tests, learned_answers(store), seed, about)
-    plan = AlignBench(models, questions, specs, nodes, one_by_one=True)
+    plan = AlignBench(models, questions, tuple(named), nodes, one_by_one=True)
     plan.check()
     with progress("measuring", plan.ticks) as tick:
-        results = run_align(plan, tick)
+        results = {named.get(name, name): found for name, found in run_align(plan, tick).items()}
+    plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
     console_for(as_json=True).print(results_table(results))
     return to_json(plan, results), list(lines(plan, results))
