@@ -79,20 +79,20 @@ def tiny_pair(folder: Path, seed: int = 0) -> PairPaths:
     return paths
 
 
-def tiny_clip(folder: Path) -> ClipPaths:
-    """Write a clip: a bright square that crosses a dark 64 x 64 scene within a second."""
+def tiny_clip(folder: Path, top: int = 24) -> ClipPaths:
+    """Write a clip: a bright square that crosses a dark 64 x 64 scene within a second, `top` pixels from above."""
     paths = ClipPaths(folder / "clip.mp4", folder / "clip.h5")
-    write_mp4(paths.video, [_square(i / 24, grey=False) for i in range(24)], fps=24)
-    greys = [(1000 * i, _square(i / 1000, grey=True)) for i in range(0, 1000, 4)]
+    write_mp4(paths.video, [_square(i / 24, top, grey=False) for i in range(24)], fps=24)
+    greys = [(1000 * i, _square(i / 1000, top, grey=True)) for i in range(0, 1000, 4)]
     write_dsec_h5(paths.events, simulate(greys, CLEAN, seed=0))
     return paths
 
 
-def _square(time_s: float, *, grey: bool) -> np.ndarray:
+def _square(time_s: float, top: int, *, grey: bool) -> np.ndarray:
     """uint8 [64, 64, 3] at a time in seconds; [64, 64] if grey."""
     frame = np.full((64, 64, 3), 40, np.uint8)
     left = round(48 * time_s)
-    frame[24:40, left : left + 16] = (230, 180, 60)
+    frame[top : top + 16, left : left + 16] = (230, 180, 60)
     return frame.mean(2).astype(np.uint8) if grey else frame
 
 

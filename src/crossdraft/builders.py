@@ -1,7 +1,5 @@
 """How a drafter is made of its options. Each builder imports what it builds: the table of methods needs no PyTorch."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -217,11 +215,21 @@ def build_lookahead(spec: Spec, options: settings.LookaheadSettings, context: Dr
 
 def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterContext) -> "Drafter[Any]":
     """Retrieval from earlier answers, kept for each tokenizer by itself."""
-    from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
+    from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter, question_number
+    from crossdraft.drafters.memory.seed import SeedTarget, read_seed, vocabulary_fingerprint
+    from crossdraft.load import target_fingerprint
 
-    vocabulary = json.dumps(sorted(context.read_tokenizer().get_vocab().items())) if context.has_vocabulary else ""
-    fingerprint = hashlib.blake2b(vocabulary.encode(), digest_size=16).hexdigest()
-    return MemoryDrafter(Datastores(options.folder, options.capacity, fingerprint))
+    tokenizer = context.read_tokenizer() if context.has_vocabulary else None
+    vocabulary = vocabulary_fingerprint({} if tokenizer is None else tokenizer.get_vocab())
+    seed = []
+    if options.seed is not None:
+        weights = "" if context.target is None else target_fingerprint(context.target)
+        known = SeedTarget()
+        if tokenizer is not None:
+            decode = lambda ids: str(tokenizer.decode(list(ids)))  # noqa: E731
+            known = SeedTarget(vocabulary, weights, decode, context.vocab_size)
+        seed = read_seed(options.seed, known, question_number)
+    return MemoryDrafter(Datastores(options.folder, options.capacity, vocabulary, seed=seed))
 
 
 def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterContext) -> "Drafter[Any]":

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).parent / "reference"
 PIXELS = "pixel_values_videos"
 DRAFTERS = ("event", "blind", "foreign")  # of the reference pair
+Smaller = Callable[[Any, Callable[[Any], None]], None]
+"""Gives a model's layers smaller ones in their place, one by one, as what it is handed second reads their weights."""
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
 
@@ -126,14 +128,35 @@ def load_embeddings(
     Raises:
         CrossdraftError: as `load_target`.
     """
+    model, _ = _with_embeddings(source, device, dtype)
+    layers = model.get_input_embeddings(), model.get_output_embeddings()
+    return layers[0].weight.detach(), layers[1].weight.detach()
+
+
+@dataclass(frozen=True)
+class OutputHead:
+    """What a target says: its output embeddings [V, H], and the ids among them that are no text."""
+
+    weight: Tensor
+    reserved: frozenset[int]
+
+
+def load_output_head(source: str = "reference", device: str | None = None, dtype: str | None = None) -> OutputHead:
+    """The output embeddings of a target, of which little else is read; arguments and errors as `load_embeddings`."""
+    model, folder = _with_embeddings(source, device, dtype)
+    return OutputHead(model.get_output_embeddings().weight.detach(), frozenset(_reserved(model, _tokenizer(folder))))
+
+
+def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
+    """A target whose embeddings alone are read, and its folder."""
     folder = _folder(source, ("reference",))
     where, kind = usable_device(device or None, "device"), _video_class(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
     model: Any = loaded
-    layers = model.get_input_embeddings(), model.get_output_embeddings()
-    for layer in layers:
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
         fill(layer)
-    return layers[0].weight.detach().to(where), layers[1].weight.detach().to(where)
+        layer.to(where)
+    return model, folder
 
 
 def _all_but_embeddings(model: PreTrainedModel) -> int:
@@ -254,22 +277,50 @@ def load_event_drafter(
 
 
 def _event_model(
-    source: str, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
+    source: str,
+    device: str | None,
+    dtype: str | None,
+    *,
+    packed: bool,
+    quantize: str | None,
+    learns: bool = False,
+    smaller: Smaller | None = None,
 ) -> tuple[Target, PreTrainedTokenizerBase, Path]:
-    """An EventGPT behind the adapter, its tokenizer and its folder."""
+    """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = _folder(source, DRAFTERS)
-    found = read_config(folder).get("model_type")
-    if found != "eventgpt":
-        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
-    ids, dtype = read_ids(folder), dtype or _draft_dtype(device)
+    _check_eventgpt(folder)
+    ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
     kind = EventGPTForConditionalGeneration
-    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids)
+    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, smaller=smaller)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
     return Target(model, EventPrompt(processor), _text(tokenizer), eos, reserved), tokenizer, folder
+
+
+def load_event_learner(
+    source: str, device: str | None = None, dtype: str | None = None, smaller: Smaller | None = None
+) -> Target:
+    """An EventGPT behind the adapter, with its whole head, its layers as they are: to be trained.
+
+    Args:
+        source, device: as in `load_drafter`.
+        dtype: default float32.
+        smaller: makes its layers smaller, with what reads a layer's weights; these are then never all in memory.
+
+    Raises:
+        CrossdraftError: as `load_drafter`.
+    """
+    dtype = dtype or "float32"
+    return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, smaller=smaller)[0]
+
+
+def _check_eventgpt(folder: Path) -> None:
+    found = read_config(folder).get("model_type")
+    if found != "eventgpt":
+        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
 
 
 def load_model_drafter(
@@ -338,14 +389,19 @@ def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
 
 
 def check_event_drafter(source: str, target: str) -> None:
-    """Raise CrossdraftError unless an EventGPT writes the target's vocabulary; only tokenizers are read.
+    """Raise CrossdraftError unless it is an EventGPT that writes the target's vocabulary; only tokenizers are read.
 
     Args:
         source: as in `load_drafter`.
         target: as in `load_target`.
     """
     folder = _folder(source, DRAFTERS)
-    _check_vocabulary(_tokenizer(folder).get_vocab(), vocabulary_of(target), folder)
+    _check_eventgpt(folder)
+    tokenizer = _tokenizer(folder)
+    end: Any = tokenizer.eos_token_id
+    placeholders = _special(tokenizer) - {end}
+    own = {token: i for token, i in tokenizer.get_vocab().items() if i not in placeholders}
+    _check_vocabulary(own, vocabulary_of(target), folder)
 
 
 def vocabulary_of(source: str) -> dict[str, int]:
@@ -420,6 +476,7 @@ def _model(
     packed: bool,
     quantize: str | None,
     ids: Sequence[int] | None = None,
+    smaller: Smaller | None = None,
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
     gpu = torch.cuda.is_available()
@@ -431,8 +488,11 @@ def _model(
     where = usable_device(device or None, "device")
     if quantize is not None:
         check_quantization(quantize, where, DTYPES[name])
-    loaded, fill = load_weights(kind, folder, DTYPES[name], where, lambda model: bytes_saved(model, quantize))
+    bits = "int4" if smaller is not None else quantize
+    loaded, fill = load_weights(kind, folder, DTYPES[name], where, lambda model: bytes_saved(model, bits))
     model: Any = loaded
+    if smaller is not None:
+        smaller(model, fill)
     if ids is not None:
         fill(model.lm_head)
         model.lm_head = ShortHead(model.lm_head, ids)
@@ -474,10 +534,14 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
     padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
+    return (*sorted(_special(tokenizer) - {*_eos(model, tokenizer), *padded}), *padded)
+
+
+def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of special tokens."""
     # A token may be marked as special without standing among the tokenizer's named ones: EventGPT's `<event>` does.
     marked = {token for token, found in tokenizer.added_tokens_decoder.items() if found.special}
-    special = ({*tokenizer.all_special_ids} | marked) - {*_eos(model, tokenizer), *padded}
-    return (*sorted(special), *padded)
+    return {*tokenizer.all_special_ids} | marked
 
 
 def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

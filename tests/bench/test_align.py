@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, AlignBench, figures_of
+from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, AlignBench, SceneQuestions, figures_of
 from crossdraft.bench.align_controls import accepted, best_text, templates
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.workload import Workload, items
@@ -46,6 +46,7 @@ def test_training_wordings_can_be_asked_of_test_clips():
     assert all(a.request.prompt != b.request.prompt for a, b in zip(held, seen, strict=True))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # a control that drafts nothing has no mean
 def test_from_the_command_line(pair, tmp_path, capsys):
     event = load_drafter(str(pair.event), "cpu", "float64", packed=False).model
     adapter = some_adapter("l5", pair.target, pair.event, event)
@@ -62,6 +63,7 @@ def test_from_the_command_line(pair, tmp_path, capsys):
     assert (
         found["event"][HELD_OUT]["accepted_prefix"]["value"] > found["constant"][HELD_OUT]["accepted_prefix"]["value"]
     )
+    assert found[IDENTITY][HELD_OUT]["accepted_prefix"] is None
     own = found[IDENTITY][TRAINED]["features"]
     assert (own["cosine"], own["same_position"]) == (1.0, 1.0)
     assert own["shifted"] < 1
@@ -72,6 +74,6 @@ def test_from_the_command_line(pair, tmp_path, capsys):
 @pytest.mark.parametrize("drafters", [(), ("event", "event"), ("evnt",)])
 def test_what_cannot_be_compared_is_refused(drafters):
     with pytest.raises(CrossdraftError, match=r"each once|evnt"):
-        AlignBench(Models(), Workload(2), 4, drafters).check()
+        AlignBench(Models(), SceneQuestions(Workload(2), 4), drafters).check()
     with pytest.raises(CrossdraftError, match="1 or more"):
-        AlignBench(Models(), Workload(2), 0, ("event",)).check()
+        AlignBench(Models(), SceneQuestions(Workload(2), 0), ("event",)).check()

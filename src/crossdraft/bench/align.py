@@ -2,13 +2,13 @@
 
 What counts is the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
 rounds after it. Beside them, for adapters, stand the figures that feature alignment is usually judged by: they are
-taken along the target's own answer, position by position. Every row is measured on the same clips of the test split,
-with questions in wordings that no training has seen, and in those of the training.
+taken along the target's own answer, position by position. Every row is measured on the same clips, which no training
+has seen, with questions in wordings that no training has seen, and in those of the training.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.identity import ReferenceAnswer, reference_answers
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval, ratio
-from crossdraft.bench.workload import Workload, items
+from crossdraft.bench.workload import Item, Workload, describe, items
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.request import Request
@@ -42,29 +42,108 @@ UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
 Tick = Callable[[str], None]
 
 
+class AlignQuestions(Protocol):
+    """What is asked, and what the controls learn from."""
+
+    @property
+    def tests(self) -> Mapping[str, Iterable[Item]]:
+        """The questions by `HELD_OUT` and `TRAINED`; one of them may be left out."""
+        ...
+
+    @property
+    def ticks(self) -> int:
+        """Answers that are generated besides those of the rows."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Questions in all."""
+        ...
+
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> "KnownAnswers":
+        """Answers about clips that the drafters were trained on."""
+        ...
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswers:
+    """What controls are made of.
+
+    Args:
+        answers: kinds of question, and the target's answers.
+        memory: makes a `memory` that knows them.
+    """
+
+    answers: Sequence[tuple[str, Sequence[int]]]
+    memory: Callable[[], Drafter[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneQuestions:
+    """Questions about the road world, whose training answers are generated anew.
+
+    Args:
+        work: the test questions; those in training wordings are about the same clips.
+        learned: how many questions about training clips.
+    """
+
+    work: Workload
+    learned: int
+
+    @property
+    def tests(self) -> Mapping[str, Iterable[Item]]:
+        return {HELD_OUT: items(self.work), TRAINED: items(replace(self.work, trained_wordings=True))}
+
+    @property
+    def ticks(self) -> int:
+        return 3 * self.learned
+
+    @property
+    def count(self) -> int:
+        return 2 * self.work.pairs
+
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
+        training = replace(self.work, split="train", pairs=self.learned)
+        learned = list(reference_answers(target, items(training), tick))
+
+        def memory() -> Drafter[Any]:
+            made = models.build(spec_of("memory"), target)
+            _generate(target, made, [pair.item.request for pair in learned], nodes, tick, "memory")
+            return made
+
+        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in learned], memory)
+
+    def to_json(self) -> dict[str, object]:
+        return {"workload": describe(self.work), "learned": self.learned}
+
+
 @dataclass(frozen=True, slots=True)
 class AlignBench:
     """What is measured.
 
     Args:
         models: the pair.
-        work: the test questions; those in training wordings are about the same clips.
-        learned: questions about training clips whose answers the controls are made of.
+        questions: what is asked.
         drafters: specs, in the order of the table.
         nodes: of the chains after the hidden draft.
+        one_by_one: each drafter is made when its turn comes: large ones need not fit beside each other.
     """
 
     models: Models
-    work: Workload
-    learned: int
+    questions: AlignQuestions
     drafters: tuple[str, ...]
     nodes: int = NODES
+    one_by_one: bool = False
 
     @property
     def ticks(self) -> int:
         """What a progress bar counts to."""
         rows = 2 + len(self.drafters) + any(spec_of(spec).name == "aligned" for spec in self.drafters)
-        return 3 * self.learned + (1 + rows) * 2 * self.work.pairs
+        return self.questions.ticks + (1 + rows) * self.questions.count
 
     def check(self) -> None:
         """Refuse what cannot be measured, before a model is loaded.
@@ -76,7 +155,7 @@ class AlignBench:
             raise CrossdraftError(
                 "Name one drafter or more, each once, such as --drafter aligned:dir=FOLDER,model=FOLDER."
             )
-        if self.learned < 1 or self.nodes < 1:
+        if self.nodes < 1 or (isinstance(self.questions, SceneQuestions) and self.questions.learned < 1):
             raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
         for spec in self.drafters:
             spec_of(spec)
@@ -125,14 +204,14 @@ class DraftResult:
     features: FeatureFigures | None = None
 
     @property
-    def mean(self) -> Interval:
-        """Mean accepted prefix."""
-        return ratio(self.prefix, [1] * len(self.prefix))
+    def mean(self) -> Interval | None:
+        """Mean accepted prefix; `None` of what drafts nothing."""
+        return ratio(self.prefix, [1] * len(self.prefix)) if self.prefix else None
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
-            "accepted_prefix": self.mean.to_json(),
+            "accepted_prefix": None if self.mean is None else self.mean.to_json(),
             "tau": None if self.tau is None else self.tau.to_json(),
             "equal": self.equal,
             "features": None if self.features is None else self.features.to_json(),
@@ -152,20 +231,19 @@ def run_align(plan: AlignBench, tick: Tick = lambda name: None) -> Results:
     """
     plan.check()
     models, target = plan.models, plan.models.load_target()
-    built = {name: models.build(spec_of(name), target) for name in plan.drafters}  # refused before anything runs
-    learned = list(reference_answers(target, items(replace(plan.work, split="train", pairs=plan.learned)), tick))
-    tests = {
-        HELD_OUT: list(reference_answers(target, items(plan.work), tick)),
-        TRAINED: list(reference_answers(target, items(replace(plan.work, trained_wordings=True)), tick)),
-    }
+    first = {} if plan.one_by_one else {name: models.build(spec_of(name), target) for name in plan.drafters}
+    known = plan.questions.learn(models, target, plan.nodes, tick)
+    tests = {name: list(reference_answers(target, asked, tick)) for name, asked in plan.questions.tests.items()}
     features = {name: [target_features(target, pair) for pair in pairs] for name, pairs in tests.items()}
     results: dict[str, dict[str, DraftResult]] = {}
-    for name, drafter in built.items():
+    for name in plan.drafters:
+        drafter = first.get(name) or models.build(spec_of(name), target)
         results[name] = {
             wordings: _drafted(plan, target, drafter, pairs, features[wordings], tick, name)
             for wordings, pairs in tests.items()
         }
-    results |= _controls(plan, target, built, learned, tests, features, tick)
+        del drafter
+    results |= _controls(plan, target, first, known, tests, features, tick)
     return results
 
 
@@ -173,18 +251,17 @@ def _controls(
     plan: AlignBench,
     target: Target,
     built: Mapping[str, Drafter[Any]],
-    learned: Sequence[ReferenceAnswer],
+    known: KnownAnswers,
     tests: Mapping[str, Sequence[ReferenceAnswer]],
     features: Mapping[str, Sequence[Tensor]],
     tick: Tick,
 ) -> dict[str, dict[str, DraftResult]]:
     """What the drafters have to beat."""
-    constant, by_kind = best_text(pair.tokens for pair in learned), templates((p.item.kind, p.tokens) for p in learned)
+    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
     blind = plan.models.build(spec_of("blind"), target)
     found: dict[str, dict[str, DraftResult]] = {}
     for wordings, pairs in tests.items():
-        memory = plan.models.build(spec_of("memory"), target)  # anew: it learns from test answers, too
-        _generate(target, memory, [pair.item.request for pair in learned], plan.nodes, tick, "memory")
+        memory = known.memory()  # anew: it learns from test answers, too
         own = {
             "constant": DraftResult(tuple(accepted(constant, pair.tokens) for pair in pairs)),
             "template": DraftResult(tuple(accepted(by_kind.get(p.item.kind, constant), p.tokens) for p in pairs)),

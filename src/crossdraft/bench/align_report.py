@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.align import HELD_OUT, THRESHOLDS, TRAINED, AlignBench, DraftResult, Results
+from crossdraft.bench.align import CONTROLS, HELD_OUT, THRESHOLDS, TRAINED, AlignBench, DraftResult, Results
 from crossdraft.bench.common import table
 from crossdraft.bench.environment import environment
-from crossdraft.bench.workload import describe
+from crossdraft.bench.statistics import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,23 +18,26 @@ COLUMNS = (
 
 
 def results_table(results: Results) -> "Table":
-    """All figures; those of features are of held-out wordings."""
+    """All figures; those after it and of features are of held-out wordings, where there are any."""
     from rich.markup import escape
 
     title = "tokens of the hidden draft that the target accepts, on test clips in held-out wordings; and its features"
     made = table(title, "drafter", COLUMNS, fold=True)
     for name, by_wordings in results.items():
-        unseen, seen = by_wordings[HELD_OUT], by_wordings[TRAINED]
-        tau = "–" if unseen.tau is None else f"{unseen.tau.value:.2f}"
-        made.add_row(escape(name), *_prefixes(unseen, seen), tau, *_features(unseen))
+        unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
+        first = next(iter(by_wordings.values()))
+        tau = "–" if first.tau is None else f"{first.tau.value:.2f}"
+        made.add_row(escape(name), *_prefixes(_mean(unseen), _mean(seen)), tau, *_features(first))
     return made
 
 
-def _prefixes(unseen: DraftResult, seen: DraftResult) -> tuple[str, str, str]:
-    if not unseen.prefix:
-        return "–", "–", "–"
-    kept = f"{unseen.mean.value / seen.mean.value:.0%}" if seen.mean.value else "–"
-    return str(unseen.mean), f"{seen.mean.value:.2f}", kept
+def _mean(result: DraftResult | None) -> Interval | None:
+    return None if result is None else result.mean
+
+
+def _prefixes(unseen: Interval | None, seen: Interval | None) -> tuple[str, str, str]:
+    kept = f"{unseen.value / seen.value:.0%}" if unseen is not None and seen is not None and seen.value else "–"
+    return "–" if unseen is None else str(unseen), "–" if seen is None else f"{seen.value:.2f}", kept
 
 
 def _features(result: DraftResult) -> list[str]:
@@ -47,11 +50,12 @@ def _features(result: DraftResult) -> list[str]:
 
 
 def lines(plan: AlignBench, results: Results) -> Iterator[str]:
-    """The best drafter against the controls that see nothing."""
-    means = {name: found[HELD_OUT].mean.value for name, found in results.items() if found[HELD_OUT].prefix}
+    """The best drafter against the controls that see nothing, in held-out wordings where there are any."""
+    found = {name: by_wordings.get(HELD_OUT, by_wordings.get(TRAINED)) for name, by_wordings in results.items()}
+    means = {name: mean.value for name, result in found.items() if (mean := _mean(result)) is not None}
     best = max(plan.drafters, key=lambda name: means[name])
     yield f"Best: {best}, {means[best]:.2f} tokens."
-    for control in ("constant", "template", "memory", "blind"):
+    for control in CONTROLS:
         times = f"{means[best] / means[control]:.2f} times" if means[control] else "against 0 of"
         yield f"  {times} the control '{control}' ({means[control]:.2f})."
     lossy = [name for name, found in results.items() if any(map(_differs, found.values()))]
@@ -67,8 +71,7 @@ def to_json(plan: AlignBench, results: Results) -> dict[str, object]:
     """Plain values."""
     return {
         "environment": environment(),
-        "workload": describe(plan.work),
-        "learned": plan.learned,
+        **plan.questions.to_json(),
         "nodes": plan.nodes,
         "results": {
             name: {wordings: found.to_json() for wordings, found in by_wordings.items()}

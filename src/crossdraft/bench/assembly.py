@@ -50,10 +50,12 @@ class Models:
     draft_device: str | None = None
     draft_dtype: str | None = None
     num_frames: int | None = None
+    quantize: str | None = None
 
     def load_target(self, *, packed: bool = True) -> Target:
         """The target that our methods share; plain, as Hugging Face has it, for theirs."""
-        return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=self.num_frames)
+        frames, bits = self.num_frames, self.quantize
+        return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
         """A picklable factory of the drafter of this name, or of the one that a spec names."""
@@ -80,6 +82,7 @@ class Models:
             target.vocab_size,
             tuple(sorted(target.eos)),
             tuple(sorted(target.reserved)),
+            quantize=self.quantize,
             num_frames=self.num_frames,
         )
 

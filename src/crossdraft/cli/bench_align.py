@@ -32,12 +32,12 @@ def align(
     drafter's feature read by the target's head as it is.
     """
     output.check()
-    from crossdraft.bench.align import AlignBench, run_align
+    from crossdraft.bench.align import AlignBench, SceneQuestions, run_align
     from crossdraft.bench.align_report import lines, results_table, to_json
     from crossdraft.bench.workload import Workload
 
     work = Workload(clips * each, max_new_tokens=max_new_tokens, questions=each)
-    plan = AlignBench(models.models(blind), work, learned, tuple(drafters), nodes)
+    plan = AlignBench(models.models(blind), SceneQuestions(work, learned), tuple(drafters), nodes)
     plan.check()
     hush()
     with progress("measuring", plan.ticks) as tick:

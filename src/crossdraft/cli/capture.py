@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, Device, Dtype, LocalTarget, check_values
+from crossdraft.cli.options import AsJson, Device, Dtype, LocalTarget, Quantize, check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def capture(
     batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that render the next scenes; 0 = none.")] = 1,
     shard_clips: Annotated[int, typer.Option(help="Clips in a file: what an interruption costs at most.")] = 32,
@@ -67,7 +68,7 @@ def capture(
     if check:
         _check(out, target, device, as_json)
         return
-    check_values(device=device, dtype=dtype, max_new_tokens=max_new_tokens)
+    check_values(device=device, dtype=dtype, quantize=quantize, max_new_tokens=max_new_tokens)
     kept, visual = _numbers("layers", layers), _numbers("visual-layers", visual_layers)
     scenes = {"split": split, "prompts": prompts, "first": first, "prompt_noise": prompt_noise}
     source = _source(listed, clips, scenes, seed)
@@ -77,8 +78,8 @@ def capture(
     from crossdraft.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
 
     hush()
-    loaded = load_target(target, device, dtype)
-    info = CapturedTarget.of(target, loaded)
+    loaded = load_target(target, device, dtype, quantize=quantize)
+    info = CapturedTarget.of(target, loaded, quantize)
     spec = capture_spec(info.depth, kept, visual, max_new_tokens)
     plan = CapturePlan(loaded, info, source, spec, batch, workers, shard_clips)
     _run(out, plan, plan.resume(out), compare=compare, dry_run=dry_run, as_json=as_json)
@@ -131,7 +132,8 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
     hush()
     store = CaptureStore.open(out, target_fingerprint(target))
     store.check()
-    loaded = load_target(target, device, store.index.owner.dtype)
+    owner = store.index.owner
+    loaded = load_target(target, device, owner.dtype, quantize=owner.quantize or None)
     found = check_sample(store, loaded, source_of(store.index.asked, store.index.clips))
     shards = len(store.index.shards)
     line = f"{out}: {shards} {'shard' if shards == 1 else 'shards'} OK. {found.sentence()}"

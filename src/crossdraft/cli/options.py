@@ -46,6 +46,13 @@ LocalTarget = Annotated[str, typer.Option(help="'reference', or the folder of a 
 Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
 DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        help="Hold weights of target and drafter in fewer bits: int8 or int4, on a CPU. Answers are then those of the "
+        "quantised target alone."
+    ),
+]
 MaxNewTokens = Annotated[
     int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
 ]
@@ -166,13 +173,7 @@ class PairOptions:
         ),
     ] = None
     dtype: Dtype = None
-    quantize: Annotated[
-        str | None,
-        typer.Option(
-            help="Hold weights of target and drafter in fewer bits: int8 or int4, on a CPU. Answers are then those of "
-            "the quantised target alone."
-        ),
-    ] = None
+    quantize: Quantize = None
     draft_quantize: Annotated[
         str | None, typer.Option(help="Likewise of the drafter alone, or none; by default the target's.")
     ] = None

@@ -78,6 +78,9 @@ def l6(
     target: LocalTarget = "reference",
     event: Annotated[str, typer.Option(help="The drafter that learns: 'event', or a folder.")] = "event",
     out: Annotated[Path, typer.Option(help="Folder for the new drafter.")] = Path("runs/heads/l6"),
+    device: Annotated[
+        str | None, typer.Option(help="Device of the drafter and the target's head; the CPU by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
@@ -85,6 +88,7 @@ def l6(
     from crossdraft.load import DRAFTERS, target_fingerprint
     from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
     from crossdraft.train.capture.store import CaptureStore
+    from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.recipe import read_section
 
     hush()
@@ -93,7 +97,8 @@ def l6(
     digest = target_fingerprint(target)
     store = CaptureStore.open(capture, digest)
     back = None if validation is None else CaptureStore.open(validation, digest)
-    figures = tune_drafter(TuneInputs(recipe, target, event, store, back, out))
+    with init_distributed(device or "cpu") as (ranks, where):
+        figures = tune_drafter(TuneInputs(recipe, target, event, store, back, out, str(where)), ranks)
     drafter = out / "drafter"
     report({"out": str(drafter), **figures}, f"The drafter lies in {drafter}; --drafter takes it.", as_json=as_json)
 

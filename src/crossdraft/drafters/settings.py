@@ -74,10 +74,14 @@ class LookaheadSettings:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """Where answers are kept (`None`: nowhere), and how many tokens of them for each namespace."""
+    """Where answers are kept (`None`: nowhere), and how many tokens of them for each namespace.
+
+    `seed` is known from the beginning: a folder of `crossdraft capture`, or a file of recorded answers.
+    """
 
     folder: Path | None = None
     capacity: Count = 1 << 18
+    seed: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,26 @@
 """A drafter tuned on its target's answers: it begins as it was, learns, and lies in a folder like any other."""
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.align.tuned import TunedDrafter
+from crossdraft.train.align.merge import write_changed
+from crossdraft.train.align.tuned import RECIPE, TunedDrafter, TuneInputs, TuneRecipe, tune_drafter
 from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.core.dist import SINGLE, Distributed
+from crossdraft.train.core.recipe import read_section
+from crossdraft.train.heads.joint import copy_settings
+from tests.train.core.two import run_two
 
 SMALL = (
     "rank=4", "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0",
@@ -31,10 +41,12 @@ def tune(pair, captured, out, *more):
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 
-@pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
-def test_what_comes_out_is_a_drafter_that_says_more_of_the_targets_tokens(pair, captured, tmp_path, capsys, rank):
+@pytest.mark.parametrize(
+    ("rank", "base"), [("rank=4", "float32"), ("rank=4", "bfloat16"), ("rank=4", "int4"), ("rank=0", "float32")]
+)
+def test_what_comes_out_is_a_drafter_that_says_more_of_the_targets_tokens(pair, captured, tmp_path, capsys, rank, base):
     capsys.readouterr()
-    assert tune(pair, captured, tmp_path, rank) == 0
+    assert tune(pair, captured, tmp_path, rank, f"base={base}") == 0
     figures = json.loads(capsys.readouterr().out)
     log = [json.loads(line) for line in (tmp_path / "train.log.jsonl").read_text().splitlines()]
     steps = [entry for entry in log if "loss" in entry]
@@ -60,15 +72,72 @@ def test_it_begins_as_it_was(pair):
     ids = torch.tensor([[5, 40, 60, 80]])
     before = model.model.language_model(ids).last_hidden_state
     tuned = TunedDrafter(model, [40, 41], rank=4, scale=2.0)
-    after = tuned.vlm.llama(ids).last_hidden_state
-    assert torch.allclose(before.float(), after, atol=1e-4)
-    assert len(tuned.layers) == 2 * 4
+    assert torch.equal(before, tuned.vlm.llama(ids).last_hidden_state)
+    assert len(tuned.additions) == 2 * 4
     assert {weight.shape[0] for weight in tuned.learning.parameters()} == {4, 32}
-    tuned.merge()
-    assert torch.allclose(tuned.vlm.llama(ids).last_hidden_state, after, atol=1e-5)
+
+
+def test_what_is_merged_computes_what_was_trained(pair, tmp_path):
+    model = EventGPTForConditionalGeneration.from_pretrained(pair.blind)
+    tuned = TunedDrafter(model, [40, 41], rank=4, scale=2.0)
+    for layer in tuned.additions.values():
+        torch.nn.init.normal_(layer.up, std=0.02)
+    ids = torch.tensor([[5, 40, 60, 80]])
+    learned = tuned.vlm.llama(ids).last_hidden_state
+    (tmp_path / "merged").mkdir()
+    write_changed(pair.blind, tmp_path / "merged", tuned.names, tuned.changed)
+    copy_settings(pair.blind, tmp_path / "merged")
+    merged = EventGPTForConditionalGeneration.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    plain = EventGPTForConditionalGeneration.from_pretrained(pair.blind)
+    found = merged.model.language_model(ids).last_hidden_state
+    assert torch.allclose(found, learned, atol=0.05)  # rounded to bfloat16
+    assert not torch.allclose(plain.model.language_model(ids).last_hidden_state, learned, atol=0.2)
+    with pytest.raises(CrossdraftError, match=r"has no weight 'model\.other\.weight'"):
+        write_changed(pair.blind, tmp_path / "merged", {"model.other.weight"}, tuned.changed)
 
 
 def test_losses_of_features_are_refused(pair, captured, tmp_path, capsys):
     assert tune(pair, captured, tmp_path, "loss={mse: 1.0}") == 2
     assert "cannot learn by 'mse'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_frozen_base_needs_additions(pair, captured, tmp_path, capsys):
+    assert tune(pair, captured, tmp_path, "rank=0", "base=int4") == 2
+    assert "which base=int4 would freeze" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_weight_that_is_no_number_is_named(pair, captured, tmp_path, capsys):
+    broken = tmp_path / "event"
+    shutil.copytree(pair.blind, broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["model.language_model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(broken)]
+    assert main(["train", "l6", *where, "--out", str(tmp_path / "out"), *SMALL]) == 2
+    assert "The weight model.language_model.layers.1.mlp.up_proj.weight of the drafter" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def _tune(folder: Path, settings: Mapping[str, Any], ranks: Distributed) -> None:
+    """A tuning in one of two ranks."""
+    pair, captured = settings["pair"], settings["captured"]
+    recipe = read_section(
+        TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6", "optim.bf16=false"], ("reference", False)
+    )
+    store = CaptureStore.open(captured)
+    tune_drafter(TuneInputs(recipe, str(pair.target), str(pair.blind), store, None, folder), ranks)
+
+
+def test_two_ranks_learn_what_one_does(pair, captured, tmp_path):
+    settings = {"pair": pair, "captured": captured}
+    run_two(_tune, tmp_path, ("two", settings))
+    _tune(tmp_path / "one", settings, SINGLE)
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / "train.log.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    assert [entry["step"] for entry in two] == list(range(1, 7))
+    assert [entry["loss"] for entry in two] == pytest.approx([entry["loss"] for entry in one], abs=2e-4)
+    assert (tmp_path / "two" / "drafter" / "model.safetensors").is_file()

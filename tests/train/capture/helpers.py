@@ -41,6 +41,9 @@ class FixedSource:
         positions = [(c, p) for c, clip in enumerate(self.clips) for p in range(len(clip.prompts))]
         return positions[answer]
 
+    def questions(self, index: int) -> tuple[str, ...]:
+        return self.clips[index].prompts
+
     def read(self, index: int) -> PromptedClip:
         return self.clips[index]
 

@@ -1,18 +1,27 @@
 """What adapters learn from: both models at the same token of the same answer, and how far a draft along it would go."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from crossdraft.align.networks.base import TARGET
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads import align_data
-from crossdraft.train.heads.align_data import AlignmentData, PairedAnswers, drafter_states, train_batch
+from crossdraft.train.heads.align_data import (
+    AlignmentData,
+    EventPromptCodec,
+    PairedAnswers,
+    drafter_states,
+    train_batch,
+)
 from crossdraft.train.heads.align_task import TargetHead, accepted_prefix, alignment_loss
+from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
 
 DEPTH, WIDTH = 3, 5
@@ -36,7 +45,9 @@ class Store:
 @pytest.fixture
 def paired(answers):  # noqa: F811
     store = Store(answers.codec)
-    return PairedAnswers(store, answers.codec, answers.features, {0: [0, 1], 1: [2, 3]}, CLIPS, 2, 0)
+    questions = [question for question, _ in TEXTS]
+    by_clip = {0: [0, 1], 1: [2, 3]}
+    return PairedAnswers(store, answers.codec, answers.features, by_clip, CLIPS, 2, 0, questions.__getitem__)
 
 
 def test_a_feature_stands_where_the_same_tokens_have_been_read(paired):
@@ -170,3 +181,39 @@ def test_the_loss_is_0_at_the_targets_own_features_and_not_one_position_off(pair
 
     assert float(loss(0)(0, MicroBatch())[0]) == pytest.approx(0, abs=1e-5)
     assert float(loss(1)(0, MicroBatch())[0]) > 1
+
+
+def test_a_feature_that_is_no_number_is_named(paired):
+    paired.store.folder = "runs/train"
+    plain = paired.store.answer
+
+    def broken(number, layers=(), visual_layers=()):
+        answer = plain(number, layers, visual_layers)
+        hidden = {layer: features.clone() for layer, features in answer.hidden.items()}
+        if number == 2:
+            hidden[DEPTH][answer.start] = float("nan")
+        return replace(answer, hidden=hidden)
+
+    paired.store.answer = broken
+    paired.read([0, 1])
+    with pytest.raises(CrossdraftError, match=r"Answer 2 of the capture runs/train has a feature that is not finite"):
+        paired.read([1, 2])
+
+
+def test_shares_of_a_step_are_its_clips(paired):
+    whole = paired.numbers(3)
+    assert [*paired.numbers(3, MicroBatch(0, 2)), *paired.numbers(3, MicroBatch(1, 2))] == whole
+    both = [paired.visual(3, MicroBatch(index, 2)) for index in (0, 1)]
+    assert torch.allclose(torch.cat(both), paired.visual(3))
+
+
+def test_any_event_models_prompt_is_its_processors(pair):
+    processor = EventGPTProcessor.from_pretrained(pair.event)
+    codec, known = EventPromptCodec(processor), PromptCodec(processor.tokenizer, EVENT)
+    assert codec.prefix_ids() == known.prefix_ids()
+    assert codec.question_ids("What is ahead?") == known.question_ids("What is ahead?")
+    options = replace(processor.options, template="Hello. USER: {event}\nNow: {question} ASSISTANT:")
+    other = EventPromptCodec(EventGPTProcessor(processor.config, processor.tokenizer, options))
+    whole = other.processor.prompt_ids("Is it dark?")
+    events = [processor.config.event_token_id] * processor.config.event_seq_length
+    assert [*other.prefix_ids(), *events, *other.question_ids("Is it dark?")] == whole

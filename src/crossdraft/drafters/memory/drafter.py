@@ -17,7 +17,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from crossdraft.drafters.base import PerRequestDrafter, show
-from crossdraft.drafters.memory.append_log import AppendLog
+from crossdraft.drafters.memory.append_log import AppendLog, Record
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.drafters.memory.retrieval import retrieve
 from crossdraft.drafters.settings import MemorySettings
@@ -41,6 +41,7 @@ class Datastores:
         capacity: tokens for each namespace; the oldest answers make room for new ones.
         vocabulary: a fingerprint of the tokenizer that the tokens are of.
         open_at_once: namespaces held at a time.
+        seed: answers that every namespace knows from the beginning; they are in no file.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Datastores:
         capacity: int = MemorySettings.capacity,
         vocabulary: str = "",
         open_at_once: int = OPEN,
+        seed: Sequence[Record] = (),
     ) -> None:
         self.folder = folder
         self.capacity = capacity
         self.vocabulary = vocabulary
         self.open_at_once = open_at_once
+        self.seed = tuple(seed)
         self._stores: OrderedDict[str, tuple[Datastore, AppendLog | None]] = OrderedDict()
 
     def store(self, namespace: str) -> Datastore:
@@ -64,7 +67,7 @@ class Datastores:
             try:
                 for scope, tokens in file.news():
                     if store.answers and file.edition != edition:  # all of it comes again, and none of it is new
-                        store = Datastore(self.capacity)
+                        store = self._new_store()
                         self._stores[namespace] = store, file
                     edition = file.edition
                     store.add(scope, tokens)
@@ -94,12 +97,18 @@ class Datastores:
         log.warning("%s What is learned is kept in this process alone.", error)
         self._stores[namespace] = (self._stores[namespace][0], None)
 
+    def _new_store(self) -> Datastore:
+        store = Datastore(self.capacity)
+        for scope, tokens in self.seed:
+            store.add(scope, tokens)
+        return store
+
     def _entry(self, namespace: str) -> tuple[Datastore, AppendLog | None]:
         if namespace not in self._stores:
             file = None
             if self.folder is not None:
                 file = AppendLog(self.folder / file_name(namespace), self.capacity, self.vocabulary)
-            self._stores[namespace] = (Datastore(self.capacity), file)
+            self._stores[namespace] = (self._new_store(), file)
             while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)
@@ -160,9 +169,13 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
 
 def scope_of(request: Request) -> Scope:
     """The same question is the same words, whatever their case and spacing; the same clip is the same file."""
-    question = " ".join(request.question.casefold().split())
     clip = request.clip if isinstance(request.clip, str | os.PathLike) else None
-    return Scope(number(str(Path(clip).resolve())) if clip is not None else 0, number(question))
+    return Scope(number(str(Path(clip).resolve())) if clip is not None else 0, question_number(request.question))
+
+
+def question_number(question: str) -> int:
+    """The `number` of a question's words."""
+    return number(" ".join(question.casefold().split()))
 
 
 def number(text: str) -> int:

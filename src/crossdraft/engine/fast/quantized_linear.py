@@ -11,7 +11,7 @@ take two to three times as long. It rounds otherwise, so that a prompt's keys de
 """
 
 from collections.abc import Callable
-from typing import Any, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -107,14 +107,23 @@ def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def to_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """[out, in] -> the kernel's packed form, and [in / 32, out, 2] scales and zeros: w = (q - 8) * scale + zero."""
+    whole, scales, zeros = int4_groups(weight)
+    packed: Tensor = _int4_pack(whole.flatten(1).to(torch.int32), 1)
+    return packed, torch.stack([scales, zeros], -1).transpose(0, 1).contiguous()
+
+
+def int4_groups(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[out, in] -> float32 whole numbers 0 to 15 [out, in / 32, 32], and bfloat16 scales and zeros [out, in / 32].
+
+    They stand for (whole - 8) * scale + zero.
+    """
     groups = weight.float().unflatten(1, (-1, GROUP))
     low, high = groups.amin(-1), groups.amax(-1)
     scales = ((high - low) / 15).to(DTYPE)
     scales = torch.where(scales > 0, scales, 1)
     zeros = (low + 8 * scales.float()).to(DTYPE)
     whole = ((groups - zeros.float()[..., None]) / scales.float()[..., None]).round_().add_(8).clamp_(0, 15)
-    packed: Tensor = _int4_pack(whole.flatten(1).to(torch.int32), 1)
-    return packed, torch.stack([scales, zeros], -1).transpose(0, 1).contiguous()
+    return whole, scales, zeros
 
 
 def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
@@ -155,21 +164,45 @@ def quantize_layers(model: Any, name: str, fill: Callable[[nn.Module], None] = l
     Raises:
         CrossdraftError: the language model has no layer that can be quantised.
     """
-    count, heap = 0, HeapTrimmer()
-    for parent in [module for module in _decoder(model).modules() if type(module) is not nn.Linear]:
-        for child in [key for key, module in parent.named_children() if _quantizable(module)]:
-            linear = cast("nn.Linear", getattr(parent, child))
-            fill(linear)
-            quantized = QuantizedLinear(linear, 8 if name == "int8" else 4)
-            setattr(parent, child, quantized)
-            heap.replaced(quantized.nbytes)
-            count += 1
-    heap.trim()
+    bits = 8 if name == "int8" else 4
+    count = replace_layers(model, lambda linear: QuantizedLinear(linear, bits), fill)
     if count == 0:
         raise CrossdraftError(
             f"A {type(model).__name__} of these sizes has no layer for quantize={name} (multiples of {COLUMN_STEP} in, "
             f"of {ROW_STEP} out); leave it out."
         )
+    return count
+
+
+class _Smaller(Protocol):
+    """A layer in fewer bits."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weight."""
+        ...
+
+
+def replace_layers(
+    model: Any, smaller: Callable[[nn.Linear], "_Smaller"], fill: Callable[[nn.Module], None] = lambda linear: None
+) -> int:
+    """Put smaller layers in the place of a language model's linear ones, one by one; returns how many there were.
+
+    Args:
+        model: as `quantize_layers`.
+        smaller: makes one of a layer of a size that the kernels take.
+        fill: as `quantize_layers`.
+    """
+    count, heap = 0, HeapTrimmer()
+    for parent in [module for module in _decoder(model).modules() if type(module) is not nn.Linear]:
+        for child in [key for key, module in parent.named_children() if _quantizable(module)]:
+            linear = cast("nn.Linear", getattr(parent, child))
+            fill(linear)
+            made = smaller(linear)
+            setattr(parent, child, made)
+            heap.replaced(made.nbytes)
+            count += 1
+    heap.trim()
     return count
 
 

@@ -1,8 +1,9 @@
 """`crossdraft train l6`: a foreign drafter that learns to say what its target says, by its own head.
 
-Low-rank additions (LoRA: Hu et al. 2022) to its attention, or all of its language model; its vision is left as it is.
-Adapters (`train.heads.align_task`) translate what a frozen drafter makes of the target's words; here it may make
-something else of them. What comes out is an ordinary drafter in a folder, which `--drafter DIR` takes.
+Low-rank additions (LoRA: Hu et al. 2022) to its attention, over weights in 4 bits if they are to be small (QLoRA:
+Dettmers et al. 2023), or all of its language model; its vision is left as it is. Adapters (`train.heads.align_task`)
+translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is
+an ordinary drafter in a folder, which `--drafter DIR` takes.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -11,31 +12,37 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from crossdraft.checkpoints.files import quantization_method, read_config
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import LOSSES, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import (
+    check_event_drafter,
     event_fingerprint,
     event_folder,
     load_drafter,
+    load_event_learner,
+    load_output_head,
     load_target,
     target_fingerprint,
     vocabulary_of,
 )
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.train.align.low_rank import attach_low_rank, require_finite, to_int4_base
+from crossdraft.train.align.merge import write_changed
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import LossFn
+from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
@@ -43,13 +50,15 @@ from crossdraft.train.core.trainer import Stage, Trainer
 from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, train_batch
 from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
 from crossdraft.train.heads.event_data import clip_events
-from crossdraft.train.heads.joint import add_low_rank, copy_settings, low_rank_of, merge_low_rank
+from crossdraft.train.heads.joint import copy_settings
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.task import answer_ids, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import CHECKED, answer_ids, captured_source, check_of, validation_questions
+from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "l6.yaml"
+RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
+LANGUAGE = "model.language_model."  # where the language model's layers are, by name
 CARD = """\
 # A drafter tuned to its target
 
@@ -66,12 +75,38 @@ class TuneRecipe(Section):
 
     rank: int = Field(default=16, ge=0, description="of the additions to its attention; 0: its whole language model")
     alpha: float = Field(default=32.0, gt=0, description="additions are scaled by alpha / rank")
+    base: Literal["float32", "bfloat16", "int4"] = Field(
+        default="float32", description="how the frozen weights are held; in 16 or 4 bits, additions alone can learn"
+    )
     loss: dict[str, float] = Field(min_length=1, description="losses of logits or labels by name, and their weights")
     most: int = Field(default=0, ge=0, description="only so many of the most frequent ids are drafted; 0: all")
     seed: int = 0
     threads: int = Field(default=2, gt=0)
     optim: Optim = Field(description="`clips` counts answers")
     measure: Measure = Measure()
+
+    def check(self) -> None:
+        """Refuse what cannot learn.
+
+        Raises:
+            CrossdraftError: a loss of features, shared weights, or a frozen base where nothing else would learn.
+        """
+        wrong = [name for name in self.loss if name in LOSSES and LOSSES[name].compares == "features"]
+        if wrong:
+            raise CrossdraftError(
+                f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; "
+                "take losses such as cross_entropy and kl."
+            )
+        if self.optim.parallel != "ddp":
+            raise CrossdraftError(
+                "Processes that tune a drafter share steps, not weights: leave out "
+                f"optim.parallel={self.optim.parallel}; where frozen weights do not fit, take base=int4."
+            )
+        if not self.rank and self.base != "float32":
+            raise CrossdraftError(
+                f"With rank=0 the whole language model learns, which base={self.base} would freeze; give a rank, such "
+                "as 16, or leave base out."
+            )
 
 
 @dataclass(frozen=True)
@@ -83,6 +118,7 @@ class TuneInputs:
         target, event: where the target and the drafter are loaded from.
         store, validation: captures to learn from, and of other clips.
         out: where everything is written.
+        device: of the training; `None` = the CPU.
     """
 
     recipe: TuneRecipe
@@ -91,18 +127,49 @@ class TuneInputs:
     store: CaptureStore
     validation: CaptureStore | None
     out: Path
+    device: str | None = None
 
     @property
     def config(self) -> dict[str, Any]:
         """What decides the weights; a checkpoint of anything else is another training's."""
+        recipe = self.recipe
+        base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints knew no other
         return {
             "target": target_fingerprint(self.target),
             "drafter": event_fingerprint(self.event),
             "capture": self.store.index.asked_sha256,
             "answers": len(self.store),
-            **self.recipe.model_dump(include={"rank", "alpha", "loss", "most", "seed"}),
-            "optim": self.recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
+            **recipe.model_dump(include={"rank", "alpha", "loss", "most", "seed"}),
+            **base,
+            "optim": recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
         }
+
+    def check(self) -> None:
+        """Refuse what cannot be tuned, before a model is loaded.
+
+        Raises:
+            CrossdraftError: as `TuneRecipe.check` and `check_pair`, or a capture lacks the target's last layer.
+        """
+        self.recipe.check()
+        check_pair(self.target, self.event)
+        for store in filter(None, (self.store, self.validation)):
+            store.require_layers((store.index.owner.depth,), ())
+
+
+def check_pair(target: str, event: str) -> None:
+    """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
+
+    Raises:
+        CrossdraftError: it is no EventGPT, writes another vocabulary, or is quantised already.
+    """
+    check_event_drafter(event, target)
+    folder = event_folder(event)
+    method = quantization_method(read_config(folder))
+    if method is not None:
+        raise CrossdraftError(
+            f"{folder} is quantised already ({method}), and additions cannot be made part of its weights; name the "
+            "plain checkpoint, and base=int4 to hold it in 4 bits meanwhile."
+        )
 
 
 class TunedDrafter(nn.Module):
@@ -118,86 +185,142 @@ class TunedDrafter(nn.Module):
         self, model: EventGPTForConditionalGeneration, draft_ids: Sequence[int], rank: int, scale: float
     ) -> None:
         super().__init__()
-        self.model, self.draft_ids = model.float(), torch.tensor(draft_ids)
+        self.model = model
+        self.draft_ids = torch.tensor(draft_ids, device=model.lm_head.weight.device)
         self.vlm = TrainableEventGPT(model)
         model.requires_grad_(False)
-        self.layers = add_low_rank(model, rank, scale) if rank else []
+        self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
         if not rank:
             self.vlm.llama.requires_grad_(True)
             model.lm_head.requires_grad_(True)
-        additions = [low_rank_of(layer) for layer in self.layers]
-        self.learning = nn.ModuleList(additions or [self.vlm.llama, model.lm_head])
+        for layer in self.additions.values():
+            layer.down.requires_grad_(True)
+            layer.up.requires_grad_(True)
+        self.learning = nn.ModuleList(
+            [nn.ParameterList((layer.down, layer.up)) for layer in self.additions.values()]
+            or [self.vlm.llama, model.lm_head]
+        )
         """What learns, and therefore what a checkpoint holds."""
 
-    def batch_of(self, answers: PairedAnswers, step: int) -> tuple[TrainBatch, Tensor]:
-        """The drafter's last state along the step's answers, with its gradients; and the target's features."""
-        rows, features = answers.read(answers.numbers(step))
-        states = drafter_states(self.vlm, answers.codec, answers.visual(step), rows)
-        return train_batch(rows, {len(states) - 1: states[-1]}), features
+    def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
+        """The drafter's last state along the share's answers, with its gradients; and the target's features.
+
+        Raises:
+            CrossdraftError: more shares than clips.
+        """
+        numbers, where = answers.numbers(step, share), self.draft_ids.device
+        if not numbers:
+            raise CrossdraftError(
+                f"A step's {answers.clips} clips cannot be shared out among {share.of} parts; lower optim.accumulate "
+                "or the number of processes, or raise optim.clips."
+            )
+        rows, features = answers.read(numbers)
+        rows = Branches(rows.tokens.to(where), rows.targets.to(where), rows.answer_start.to(where))
+        visual = answers.visual(step, share).to(where)
+        states = drafter_states(self.vlm, answers.codec, visual, rows)
+        return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)
 
     def predict(self, batch: TrainBatch) -> list[DraftLogits]:
         """What it says by its own head."""
         (states,) = batch.hidden.values()
         return [DraftLogits(0, states @ self.model.lm_head.weight[self.draft_ids].T)]
 
-    def merge(self) -> None:
-        """Make the additions part of its weights: an ordinary model again."""
-        merge_low_rank(self.layers)
-        self.layers = []
+    @torch.no_grad()
+    def changed(self, name: str, weight: Tensor) -> Tensor:
+        """The weight of that name as it is now, `weight` being what it was before."""
+        if not self.additions:
+            return self._state.get(name, weight)
+        layer = self.additions.get(name.removeprefix(LANGUAGE).removesuffix(".weight"))
+        if layer is None or not name.startswith(LANGUAGE):
+            return weight
+        return weight.float() + layer.addition().to("cpu", torch.float32)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the weights that changed."""
+        if self.additions:
+            return {f"{LANGUAGE}{name}.weight" for name in self.additions}
+        return {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+
+    @property
+    def _state(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters(remove_duplicate=False))
 
 
-def tune_drafter(inputs: TuneInputs) -> dict[str, Any]:
+def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, Any]:
     """Tune a drafter and leave it in `out/drafter`; returns its figures.
 
     Raises:
-        CrossdraftError: the drafter cannot draft for the target, a loss is none of logits or labels, or the training
-            stopped.
+        CrossdraftError: as `TuneInputs.check`, a weight of the pair is not finite, or the training stopped.
     """
     recipe = inputs.recipe
-    wrong = [name for name in recipe.loss if name in LOSSES and LOSSES[name].compares == "features"]
-    if wrong:
-        raise CrossdraftError(
-            f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; take "
-            "losses such as cross_entropy and kl."
-        )
+    inputs.check()
     objective = Objective(recipe.loss)
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
-    target = load_target(inputs.target, "cpu", "float32", packed=False)
-    reserved, vocabulary = tuple(sorted(target.reserved)), vocabulary_of(inputs.target)
-    plain = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
-    ids = sorted(answer_ids(inputs.store, target, recipe.most))
-    network = EventGPTForConditionalGeneration.from_pretrained(event_folder(inputs.event), attn_implementation="sdpa")
+    where = inputs.device or "cpu"
+    head = load_output_head(inputs.target, where, "float32")
+    if head.weight.shape[1] != inputs.store.index.owner.hidden_size:
+        raise CrossdraftError(
+            f"The capture {inputs.store.folder} holds features of width {inputs.store.index.owner.hidden_size}, and "
+            f"the target's head reads {head.weight.shape[1]}; capture anew with this target."
+        )
+    ids = sorted(answer_ids(inputs.store, head.reserved, recipe.most))
+    plain = load_event_learner(
+        inputs.event,
+        where,
+        "float32" if recipe.base == "float32" else "bfloat16",
+        to_int4_base if recipe.base == "int4" else None,
+    )
+    require_finite(cast("nn.Module", plain.model), f"the drafter {event_folder(inputs.event)}")
+    network = cast("EventGPTForConditionalGeneration", plain.model)
     tuned = TunedDrafter(network, ids, recipe.rank, recipe.alpha / max(recipe.rank, 1))
-    head = TargetHead(SharedWeights.of(target.model).lm_head[tuned.draft_ids], tuned.draft_ids, target.vocab_size)
+    shared = TargetHead(head.weight[tuned.draft_ids], tuned.draft_ids, len(head.weight))
+    del head
 
-    def loss_of(store: CaptureStore) -> LossFn:
-        answers = paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
-        return alignment_loss(tuned.predict, lambda step: tuned.batch_of(answers, step), objective, head)
+    def answers_of(store: CaptureStore) -> PairedAnswers:
+        return paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
 
-    check = None if inputs.validation is None else check_of(loss_of(inputs.validation))
+    def loss_of(answers: PairedAnswers) -> LossFn:
+        def of_share(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+            whole = alignment_loss(tuned.predict, lambda step: tuned.batch_of(answers, step, share), objective, shared)
+            return whole(step, MicroBatch())
+
+        return of_share
+
+    check = None
+    if inputs.validation is not None:
+        back = answers_of(inputs.validation)
+        check = check_of(loss_of(back), min(CHECKED, ceil(len(back.by_clip) / back.clips)))  # each clip once
+    answers = answers_of(inputs.store)
+
+    def describe(step: int) -> str:
+        return f"answers {', '.join(map(str, answers.numbers(step)))} of {inputs.store.folder}"
+
     stage = Stage(inputs.out, "train", recipe.optim, inputs.config)
-    figures: dict[str, Any] = Trainer(stage, tuned.learning, loss_of(inputs.store), check=check).run()
+    trainer = Trainer(stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks)
+    figures: dict[str, Any] = trainer.run()
     figures["parameters"] = sum(weight.numel() for weight in tuned.learning.parameters())
-    _save(inputs, tuned, target, figures)
+    if ranks.first:
+        _save(inputs, tuned, figures)
+    ranks.barrier()
     return figures
 
 
-def _save(inputs: TuneInputs, tuned: TunedDrafter, target: Target, figures: dict[str, Any]) -> None:
+def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> None:
     """The merged checkpoint in bf16, measured as it will be loaded."""
     source = event_folder(inputs.event)
-    tuned.merge()
     with atomic_folder(inputs.out / "drafter") as folder:
-        tuned.model.bfloat16().save_pretrained(folder)
+        write_changed(source, folder, tuned.names, tuned.changed)
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
-        figures["engine"] = _measured(inputs, target, folder)
+        figures["engine"] = _measured(inputs, folder)
         write_provenance(folder / "provenance.json", inputs.recipe, figures, inputs.config)
         (folder / "README.md").write_text(_card(inputs, source, figures), encoding="utf-8")
     say(f"l6: saved {inputs.out / 'drafter'}")
 
 
-def _measured(inputs: TuneInputs, target: Target, folder: Path) -> dict[str, object]:
+def _measured(inputs: TuneInputs, folder: Path) -> dict[str, object]:
     """Of the drafter in that folder, under the engine; nothing where there is no validation capture."""
     settings, store = inputs.recipe.measure, inputs.validation
     questions = validation_questions(store, settings.pairs)
@@ -205,13 +328,19 @@ def _measured(inputs: TuneInputs, target: Target, folder: Path) -> dict[str, obj
         return {}
     source = captured_source(store)
     requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-    drafter = load_drafter(str(folder), "cpu", "float32", sorted(target.reserved), vocabulary_of(inputs.target))
+    owner, device = store.index.owner, inputs.device or "cpu"
+    target: Target = load_target(inputs.target, device, owner.dtype, quantize=owner.quantize or None)
+    vocabulary, reserved = vocabulary_of(inputs.target), sorted(target.reserved)
+    drafter = load_drafter(str(folder), device, owner.dtype, reserved, vocabulary)
     return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
 
 
 def _card(inputs: TuneInputs, source: Path, figures: dict[str, Any]) -> str:
     recipe, engine = inputs.recipe, cast("dict[str, Any]", figures["engine"])
-    how = f"learned low-rank additions (rank {recipe.rank}) to its attention" if recipe.rank else "learned as a whole"
+    how = "learned as a whole"
+    if recipe.rank:
+        over = "" if recipe.base == "float32" else f", over frozen weights in {recipe.base}"
+        how = f"learned low-rank additions (rank {recipe.rank}) to its attention{over}"
     measured = "Its drafts were not measured."
     if engine:
         measured = (

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from crossdraft.drafters.memory.seed import vocabulary_fingerprint
 from crossdraft.engine.target import Prompt, Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import target_fingerprint
+from crossdraft.load import target_fingerprint, vocabulary_of
 from crossdraft.train.capture.shard import CaptureSpec
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.core.provenance import origin, write_json
@@ -75,7 +76,14 @@ def capture_spec(
 
 @dataclass(frozen=True)
 class CapturedTarget:
-    """The target of a capture; `source` as it was named, `depth` its number of layers."""
+    """The target of a capture.
+
+    Args:
+        source: as it was named.
+        depth: its number of layers.
+        quantize: how its weights were held, `int8` or `int4`: another target, with other answers. Empty: as they are.
+        vocabulary: fingerprint of its tokenizer; empty in captures of earlier versions.
+    """
 
     source: str
     sha256: str
@@ -83,15 +91,17 @@ class CapturedTarget:
     hidden_size: int
     vocab_size: int
     dtype: str
+    quantize: str = ""
+    vocabulary: str = ""
 
     @classmethod
-    def of(cls, source: str, target: Target) -> "CapturedTarget":
+    def of(cls, source: str, target: Target, quantize: str | None = None) -> "CapturedTarget":
         """Of a loaded target."""
         text = target.text_config
         dtype = str(target.model.dtype).removeprefix("torch.")
-        return cls(
-            source, target_fingerprint(source), text.num_hidden_layers, text.hidden_size, target.vocab_size, dtype
-        )
+        sizes = (text.num_hidden_layers, text.hidden_size, target.vocab_size)
+        vocabulary = vocabulary_fingerprint(vocabulary_of(source))
+        return cls(source, target_fingerprint(source), *sizes, dtype, quantize or "", vocabulary)
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ class CaptureIndex:
         """What tells one capture from another, by the name that people know it by."""
         spec, owner = self.wanted, self.owner
         identity: dict[str, object] = {"target": owner.sha256, "dtype": owner.dtype, "layers": spec.layers}
+        identity |= {"quantize": owner.quantize} if owner.quantize else {}
         identity |= {"visual-layers": spec.visual_layers, "max-new-tokens": spec.max_new_tokens}
         return identity | {name.replace("_", "-"): value for name, value in self.asked.items()}
 

@@ -91,6 +91,10 @@ class ClipSource(Protocol):
         """(clip, question) of the answer of that number."""
         ...
 
+    def questions(self, index: int) -> tuple[str, ...]:
+        """The questions about a clip, which is not read for them."""
+        ...
+
     def read(self, index: int) -> PromptedClip:
         """A clip by its number."""
         ...
@@ -166,16 +170,20 @@ class SceneSource:
     def locate(self, answer: int) -> tuple[int, int]:
         return divmod(answer, self.prompts)
 
-    def read(self, index: int) -> PromptedClip:
+    def questions(self, index: int) -> tuple[str, ...]:
         clip = self.first + index
         rng = np.random.default_rng([self.seed, clip])
         questions = [qa.question for qa in draw_questions(self.split, clip, self.prompts, rng)]
         if self.prompt_noise:
             words = question_words()
             questions = [augment_question(question, self.prompt_noise, words, rng) for question in questions]
+        return tuple(questions)
+
+    def read(self, index: int) -> PromptedClip:
+        clip = self.first + index
         scene = scenes.make_scene(clip_seed(self.split, clip))
         frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
-        return PromptedClip(f"{self.split}-{clip:07d}", frames, tuple(questions))
+        return PromptedClip(f"{self.split}-{clip:07d}", frames, self.questions(index))
 
 
 class ListSource:
@@ -217,6 +225,9 @@ class ListSource:
     def locate(self, answer: int) -> tuple[int, int]:
         clip = bisect_right(self._ends, answer)
         return clip, answer - self._ends[clip] + len(self._clips[clip].prompts)
+
+    def questions(self, index: int) -> tuple[str, ...]:
+        return self._clips[index].prompts
 
     def read(self, index: int) -> PromptedClip:
         return self._clips[index]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import get_context
 from typing import Any, Literal, TypeVar
 
@@ -129,10 +130,16 @@ SINGLE = Distributed()
 
 
 @contextmanager
-def init_distributed(device: torch.device | str = "cpu") -> Iterator[tuple[Distributed, torch.device]]:
+def init_distributed(
+    device: torch.device | str = "cpu", wait: timedelta | None = None
+) -> Iterator[tuple[Distributed, torch.device]]:
     """Join the ranks that `torchrun` started, if it did; yield this one and its device.
 
     gloo joins CPUs, NCCL joins GPUs, of which each rank takes the one of its local number.
+
+    Args:
+        device: of the training.
+        wait: how long one rank waits for another; by default minutes.
 
     Raises:
         CrossdraftError: the device is not here.
@@ -146,7 +153,7 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[tuple[Distr
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=wait)
     try:
         yield Distributed(dist.get_rank(), dist.get_world_size()), device
         dist.barrier()  # all leave together: the connections of the others end with the first one's process

@@ -11,7 +11,7 @@ relation: from the first token that differs on they are about different texts.)
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -21,16 +21,66 @@ from torch.nn.utils.rnn import pad_sequence
 from crossdraft.align.networks.base import TARGET
 from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.heads.event_data import AFTER, BEFORE, FeatureCache, FeatureSource
+from crossdraft.train.core.dist import MicroBatch
+from crossdraft.train.heads.event_data import FeatureCache, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import branch_states, greedy_decode, read_prefix
-from crossdraft.train.reference.tokenizer import PromptCodec
+
+WHOLE = MicroBatch()
+
+
+class DrafterPrompt(Protocol):
+    """A drafter's prompt in token ids, cut where a clip's questions part; see `reference.tokenizer.PromptCodec`."""
+
+    @property
+    def pad_id(self) -> int:
+        """Any id: it is never looked at."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """The id that ends an answer."""
+        ...
+
+    def prefix_ids(self) -> list[int]:
+        """Ids in front of the visual tokens."""
+        ...
+
+    def question_ids(self, question: str) -> list[int]:
+        """Ids between the visual tokens and the answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class EventPromptCodec:
+    """The prompt of any EventGPT, by its own processor."""
+
+    processor: EventGPTProcessor
+
+    @property
+    def pad_id(self) -> int:
+        pad: Any = self.processor.tokenizer.pad_token_id
+        return int(pad or 0)
+
+    @property
+    def eos_id(self) -> int:
+        return cast("int", self.processor.tokenizer.eos_token_id)
+
+    def prefix_ids(self) -> list[int]:
+        ids = self.processor.prompt_ids("?")
+        return ids[: ids.index(self.processor.config.event_token_id)]
+
+    def question_ids(self, question: str) -> list[int]:
+        ids = self.processor.prompt_ids(question)
+        return ids[ids.index(self.processor.config.event_token_id) + self.processor.config.event_seq_length :]
 
 
 @dataclass(frozen=True)
@@ -44,39 +94,44 @@ class PairedAnswers:
         by_clip: numbers of the answers about each clip.
         clips, each: how many clips a step, and answers about each.
         seed: of the choice among a clip's answers, where it has more.
+        question_of: the question of the answer of that number.
     """
 
     store: CaptureStore
-    codec: PromptCodec
+    codec: DrafterPrompt
     features: FeatureSource
     by_clip: Mapping[int, Sequence[int]]
     clips: int
     each: int
     seed: int
+    question_of: Callable[[int], str]
 
-    def numbers(self, step: int) -> list[int]:
-        """The step's answers, clip-major."""
+    def numbers(self, step: int, share: MicroBatch = WHOLE) -> list[int]:
+        """The answers of the share's clips of a step, clip-major."""
         rng = np.random.default_rng([self.seed, step])
-        found: list[int] = []
+        found: list[list[int]] = []
         for clip in self.features.numbers(step, self.clips):
             known = self.by_clip[clip]
             chosen = known if len(known) == self.each else rng.permutation(np.asarray(known))[: self.each].tolist()
-            found += sorted(chosen)
-        return found
+            found.append(sorted(chosen))
+        return [number for chosen in share.take(found) for number in chosen]
 
-    def visual(self, step: int) -> Tensor:
-        """[clips, n, S] what the drafter sees of the step's clips."""
-        return self.features.visual(step, self.features.numbers(step, self.clips))
+    def visual(self, step: int, share: MicroBatch = WHOLE) -> Tensor:
+        """[clips, n, S] what the drafter sees of the share's clips of a step."""
+        return self.features.visual(step, share.take(self.features.numbers(step, self.clips)))
 
     def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
         """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
         `between` are tokens that stand between each question and answer.
+
+        Raises:
+            CrossdraftError: a captured feature is NaN or infinite.
         """
         depth = self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
-        pairs = [self._row(answer) for answer in answers]
+        pairs = [self._row(number, answer) for number, answer in zip(numbers, answers, strict=True)]
         if between:
             pairs = [([*question, *more], said) for (question, said), more in zip(pairs, between, strict=True)]
         rows = pack(pairs, self.codec.pad_id)
@@ -84,17 +139,22 @@ class PairedAnswers:
         for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
             own = answer.hidden[depth][answer.start - 1 :].float()
             features[row, start : start + len(own)] = own
+        if not torch.isfinite(features).all():
+            wrong = next(n for n, row in zip(numbers, features, strict=True) if not torch.isfinite(row).all())
+            raise CrossdraftError(
+                f"Answer {wrong} of the capture {self.store.folder} has a feature that is not finite (NaN or "
+                "infinity); capture anew."
+            )
         return rows, features
 
     def question(self, number: int) -> list[int]:
         """A question's ids in the drafter's prompt."""
-        return self._row(self.store.answer(number))[0]
+        return self.codec.question_ids(self.question_of(number))
 
-    def _row(self, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
+    def _row(self, number: int, answer: CapturedAnswer) -> tuple[list[int], list[int]]:
         """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
         ids = answer.tokens.tolist()
-        question = str(self.codec.tokenizer.decode(ids[: answer.start])).removeprefix(BEFORE).removesuffix(AFTER)
-        return self.codec.question_ids(question), ids[answer.start :]
+        return self.question(number), ids[answer.start :]
 
 
 def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
@@ -103,7 +163,7 @@ def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
     return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
 
 
-def drafter_states(model: TrainableEventGPT, codec: PromptCodec, visual: Tensor, rows: Branches) -> list[Tensor]:
+def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tensor, rows: Branches) -> list[Tensor]:
     """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
     llama = model.llama
     prefix = read_prefix(llama, model.prefix_embeds(codec.prefix_ids(), visual))
@@ -158,9 +218,8 @@ class AlignmentData:
             prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), self.answers.visual(step)))
             questions = [self.answers.question(number) for number in numbers]
             nothing: list[list[int]] = [[] for _ in numbers]
-            eos = cast("int", codec.tokenizer.eos_token_id)
             said, _ = greedy_decode(
-                model.llama, head, prefix, questions, nothing, eos_id=eos, max_new_tokens=self.own, window=1
+                model.llama, head, prefix, questions, nothing, eos_id=codec.eos_id, max_new_tokens=self.own, window=1
             )
             self._said.update(zip(numbers, said, strict=True))
         return [self._said[number] for number in numbers]

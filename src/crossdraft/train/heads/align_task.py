@@ -6,6 +6,7 @@ the target's; those through the target's frozen head (`cross_entropy`, `kl`) say
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,13 +26,20 @@ from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
-from crossdraft.train.heads.align_data import AlignmentData, FrameCache, PairedAnswers
+from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
-from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import (
+    HeadTask,
+    TaskData,
+    TaskInputs,
+    captured_source,
+    check_of,
+    question_of,
+    validation_questions,
+)
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ def alignment_loss(
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         batch, features = batch_of(step)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(features.device.type, enabled=False):
             logits, labels = teacher(replace(batch, hidden={0: features}), target.rows, 0, lookup)
         predictions = predict(batch)
         loss, figures = score(objective, predictions, batch, logits, labels, features)
@@ -122,7 +130,7 @@ def paired_answers(
     """
     source = captured_source(store)
     store.require_layers((store.index.owner.depth,), ())
-    codec = PromptCodec(cast("Any", drafter.prepare).processor.tokenizer, EVENT)
+    codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
     by_clip: dict[int, list[int]] = {}
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)
@@ -130,7 +138,7 @@ def paired_answers(
     clips = min(max(1, answers // each), len(source))
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
     features = cache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
-    return PairedAnswers(store, codec, features, by_clip, clips, each, seed)
+    return PairedAnswers(store, codec, features, by_clip, clips, each, seed, partial(question_of, source))
 
 
 class AlignTask(HeadTask):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class HeadTask(ABC):
         store, target, most = self.inputs.store, self.inputs.target, self.inputs.recipe.vocabulary.most
         if store is None:
             return [token for token in range(target.vocab_size) if token not in target.reserved]
-        return answer_ids(store, target, most)
+        return answer_ids(store, target.reserved, most)
 
     @property
     def about(self) -> str:
@@ -147,26 +147,29 @@ class HeadTask(ABC):
         """
 
 
-def answer_ids(store: CaptureStore, target: Target, most: int = 0) -> list[int]:
+def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) -> list[int]:
     """Ids that captured answers are made of, the most frequent first; only `most` of them, 0 = all.
+
+    Args:
+        reserved: ids of the target that are no text.
 
     Raises:
         CrossdraftError: there are none.
     """
     counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
-    ids = [token for token, _ in counts.most_common() if token not in target.reserved]
+    ids = [token for token, _ in counts.most_common() if token not in reserved]
     if not ids:
         raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
     return ids[:most] if most else ids
 
 
-def check_of(loss_of: LossFn) -> Check:
+def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
     """Validation: the figures of a loss, over some batches."""
 
     @torch.no_grad()
     def check(step: int) -> Mapping[str, float]:
         parts = []
-        for batch in range(CHECKED):
+        for batch in range(batches):
             loss, figures = loss_of(batch, MicroBatch())
             parts.append(MicroLoss(float(loss), figures.get(LOSS_POSITIONS, 1.0), figures))
         loss, figures = merge_losses(parts)
@@ -178,6 +181,12 @@ def check_of(loss_of: LossFn) -> Check:
 def captured_source(store: CaptureStore) -> ClipSource:
     """The clips that a capture is about."""
     return source_of(store.index.asked, store.index.done)
+
+
+def question_of(source: ClipSource, number: int) -> str:
+    """The question of the answer of that number."""
+    clip, question = source.locate(number)
+    return source.questions(clip)[question]
 
 
 def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:

@@ -63,7 +63,7 @@ class TrainableVLM(ABC):
 
     def prefix_embeds(self, prefix_ids: list[int], visual: Tensor) -> Tensor:
         """Text in front of the clip, then the clip: [clips, P, d]."""
-        text = self.llama.embed_tokens(torch.tensor([prefix_ids]))
+        text = self.llama.embed_tokens(torch.tensor([prefix_ids], device=visual.device))
         return torch.cat((text.expand(visual.shape[0], -1, -1), visual), 1)
 
 

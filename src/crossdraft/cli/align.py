@@ -1,0 +1,229 @@
+"""`crossdraft align`: one command from a target and an EventGPT to a drafter that speaks the target's language."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crossdraft.cli.options import AsJson, Device, Dtype, Quantize, check_values, option_groups
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from crossdraft.train.align.pair import AnswerSettings, Splits
+    from crossdraft.train.align.tuned import TuneRecipe
+    from crossdraft.train.capture.store import CaptureStore
+
+app = typer.Typer(add_completion=False)
+
+TUNINGS = ("lora", "qlora", "full")
+CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
+REPORT = "align.json"
+BEFORE, TUNED, WITH_MEMORY = "as it was", "tuned", "tuned, and memory:seed"  # rows of the report
+
+
+@dataclass(frozen=True, slots=True)
+class ClipOptions:
+    """Which clips: lists, or scenes."""
+
+    validation: Annotated[
+        Path | None, typer.Option(metavar="LIST", help="Clips that choose the weights; for a list of your own.")
+    ] = None
+    test: Annotated[Path | None, typer.Option(metavar="LIST", help="Clips to measure on; likewise.")] = None
+    clips: Annotated[int | None, typer.Option(min=1, help=f"Training scenes; {CLIPS} by default.")] = None
+    validation_clips: Annotated[
+        int | None, typer.Option(min=1, help=f"Validation scenes; {VALIDATION_CLIPS} by default.")
+    ] = None
+    test_clips: Annotated[int | None, typer.Option(min=1, help=f"Test scenes; {TEST_CLIPS} by default.")] = None
+    prompts: Annotated[int | None, typer.Option(min=1, help=f"Questions about each scene; {PROMPTS} by default.")] = (
+        None
+    )
+    prompt_noise: Annotated[float | None, typer.Option(help="Drop or replace up to this share of their words.")] = None
+    seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0
+
+    def splits(self, clips: str) -> "Splits":
+        """The three of them."""
+        from crossdraft.train.align.pair import SCENES, list_splits, scene_splits
+
+        scenes = {name: getattr(self, name) for name in ("clips", "validation_clips", "test_clips", "prompts")}
+        if clips == SCENES:
+            if self.validation or self.test:
+                raise CrossdraftError(
+                    "--validation and --test are lists, and scenes have splits of their own; leave them out."
+                )
+            count, back = self.clips or CLIPS, self.validation_clips or VALIDATION_CLIPS
+            return scene_splits(count, back, self.prompts or PROMPTS, self.seed, self.prompt_noise or 0.0)
+        given = [name for name, value in (scenes | {"prompt_noise": self.prompt_noise}).items() if value is not None]
+        if given:
+            name = given[0].replace("_", "-")
+            raise CrossdraftError(f"--{name} is for scenes, and {clips} is a list of other clips; leave one out.")
+        return list_splits(Path(clips), self.validation, self.test)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How the target answers, and where everything runs."""
+
+    captures: Annotated[
+        Path | None, typer.Option(help="Folder of the captures train and validation; OUT/captures by default.")
+    ] = None
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96
+    batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8
+    workers: Annotated[int, typer.Option(help="Processes that render the next scenes; 0 = none.")] = 1
+    device: Device = None
+    dtype: Dtype = None
+    quantize: Quantize = None
+
+    def settings(self, target: str) -> "AnswerSettings":
+        """As the capture takes them."""
+        from crossdraft.train.align.pair import AnswerSettings
+
+        longest, batch, workers = self.max_new_tokens, self.batch, self.workers
+        return AnswerSettings(target, self.device, self.dtype, self.quantize, longest, batch, workers)
+
+
+@app.command()
+@option_groups
+def align(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="'reference', or the folder of a Hugging Face checkpoint.")
+    ],
+    drafter: Annotated[
+        str, typer.Argument(metavar="DRAFTER", help="The EventGPT that learns: 'foreign', 'event', or a folder.")
+    ],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLIPS", help="'scenes', or a list of clips with recordings, as crossdraft capture takes it."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of everything; OUT/drafter is the result.")],
+    which: ClipOptions,
+    answers: AnswerOptions,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500")
+    ] = None,
+    tune: Annotated[
+        str, typer.Option(help="lora (additions to its attention), qlora (the same over weights in 4 bits) or full.")
+    ] = "lora",
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure it on the test clips.")] = True,
+    nodes: Annotated[int, typer.Option(min=1, help="Tokens of the chains after the hidden draft, when measured.")] = 8,
+    force: Annotated[
+        bool, typer.Option("--force", help="Tune and measure anew where OUT is finished; its captures are kept.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Capture a target's answers, tune an EventGPT on them, measure it beside controls; every stage is resumed.
+
+    Training may be shared by processes: torchrun --nproc-per-node N -m crossdraft align …
+    """
+    check_values(
+        device=answers.device, dtype=answers.dtype, quantize=answers.quantize, max_new_tokens=answers.max_new_tokens
+    )
+    from datetime import timedelta
+
+    from crossdraft.cli.reporting import hush, report
+    from crossdraft.train.align.pair import begin_anew, open_splits
+    from crossdraft.train.align.tuned import TuneInputs, check_pair, tune_drafter
+    from crossdraft.train.core.dist import init_distributed
+    from crossdraft.train.core.provenance import write_json
+
+    hush()
+    recipe = _recipe(tune, target, drafter, overrides or ())
+    recipe.check()
+    check_pair(target, drafter)
+    splits = which.splits(source)
+    folder, settings = answers.captures or out / "captures", answers.settings(target)
+    with init_distributed(answers.device or "cpu", timedelta(days=7)) as (ranks, where):
+        if ranks.first:
+            begin_anew(out, REPORT, force=force)
+            _capture(folder, splits, settings)
+        ranks.barrier()  # the others wait for the answers
+        stores = open_splits(folder, splits, settings)
+        inputs = TuneInputs(recipe, target, drafter, stores["train"], stores["validation"], out, str(where))
+        found: dict[str, Any] = {"tuning": tune_drafter(inputs, ranks)}
+    if not ranks.first:
+        return
+    lines = [f"The drafter lies in {out / 'drafter'}; --drafter takes it."]
+    if measure:
+        measured, sentences = _measured(out, drafter, which, answers, splits, stores["train"], settings, nodes)
+        found |= measured
+        lines = [*sentences, *lines]
+    write_json(out / REPORT, found)
+    report({"out": str(out / "drafter"), **found}, *lines, as_json=as_json)
+
+
+def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") -> "TuneRecipe":
+    """The recipe of a way of tuning; the best check on validation clips is kept, and nothing else is measured there."""
+    from crossdraft.checks import choice
+    from crossdraft.load import DRAFTERS
+    from crossdraft.train.align.tuned import RECIPE, WHOLE_RECIPE, TuneRecipe
+    from crossdraft.train.core.recipe import read_section
+
+    choice("--tune", tune, TUNINGS)
+    reference = target == "reference" and drafter in DRAFTERS
+    own = ["optim.watch=prefix", "measure.pairs=0", *(["base=int4"] if tune == "qlora" else [])]
+    path = WHOLE_RECIPE if tune == "full" else RECIPE
+    return read_section(TuneRecipe, path, [*own, *overrides], ("reference", reference))
+
+
+def _capture(folder: Path, splits: "Splits", settings: "AnswerSettings") -> None:
+    """Complete the captures, under a bar."""
+    from contextlib import ExitStack
+
+    from crossdraft.cli.reporting import progress
+    from crossdraft.train.align.pair import capture_splits
+
+    with ExitStack() as bars:
+
+        def begin(split: str, count: int) -> "Callable[[], None]":
+            tick = bars.enter_context(progress(f"capturing {split}", count))
+            return lambda: tick("clips")
+
+        capture_splits(folder, splits, settings, begin)
+
+
+def _measured(
+    out: Path,
+    drafter: str,
+    which: ClipOptions,
+    answers: AnswerOptions,
+    splits: "Splits",
+    store: "CaptureStore",
+    settings: "AnswerSettings",
+    nodes: int,
+) -> "tuple[Mapping[str, Any], list[str]]":
+    """The drafter as it was and as it is, alone and with a memory that knows the captured answers, beside controls."""
+    from dataclasses import replace
+
+    from crossdraft.bench.align import AlignBench, run_align
+    from crossdraft.bench.align_pair import TaughtQuestions, list_tests, scene_tests
+    from crossdraft.bench.align_report import lines, results_table, to_json
+    from crossdraft.bench.assembly import Models
+    from crossdraft.cli.reporting import console_for, progress
+    from crossdraft.train.align.pair import learned_answers, questions_of
+
+    if splits.test is None:
+        each = which.prompts or PROMPTS
+        tests, about = scene_tests(which.test_clips or TEST_CLIPS, each, answers.max_new_tokens)
+    else:
+        requests = [
+            one for i in range(len(splits.test)) for one in splits.test.read(i).requests(answers.max_new_tokens)
+        ]
+        tests, about = list_tests(requests, questions_of(splits.train)), {"list": str(splits.test.path)}
+    aligned, seed = str(out / "drafter"), store.folder
+    blind = "blind" if settings.target == "reference" else aligned  # where there is no twin, itself, shown nothing
+    models = Models(
+        settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
+    )
+    named = {drafter: BEFORE, aligned: TUNED, f"union:{aligned},(memory:seed={seed})": WITH_MEMORY}
+    questions = TaughtQuestions(tests, learned_answers(store), seed, about)
+    plan = AlignBench(models, questions, tuple(named), nodes, one_by_one=True)
+    plan.check()
+    with progress("measuring", plan.ticks) as tick:
+        results = {named.get(name, name): found for name, found in run_align(plan, tick).items()}
+    plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
+    console_for(as_json=True).print(results_table(results))
+    return to_json(plan, results), list(lines(plan, results))

@@ -1,0 +1,146 @@
+"""Low-rank additions beside frozen layers (LoRA: Hu et al. 2022), and these in 4 bits (QLoRA: Dettmers et al. 2023).
+
+In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for a weight in 4 bits cannot
+be added to.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.engine.fast.quantized_linear import DTYPE, GROUP, int4_groups, replace_layers
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.heads.joint import ADAPTED
+
+HALF = GROUP // 2
+
+
+class LowRankLinear(nn.Module):
+    """x -> base(x) + scale · B A x; B is zero at first, so that nothing is added yet. B and A are float32.
+
+    Args:
+        base: a linear layer; it is frozen by whoever makes this.
+        rank, scale: of the addition.
+    """
+
+    def __init__(self, base: nn.Module, rank: int, scale: float) -> None:
+        super().__init__()
+        layer = cast("Any", base)
+        self.base, self.scale = base, scale
+        wide = torch.promote_types(next(iter(base.parameters()), torch.empty(0)).dtype, torch.float32)
+        device = next(iter((*base.parameters(), *base.buffers()))).device
+        self.down = nn.Parameter(torch.randn(rank, layer.in_features).to(device, wide) * layer.in_features**-0.5)
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=wide, device=device))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        added = F.linear(F.linear(rows, self.down.to(rows.dtype)), self.up.to(rows.dtype))
+        return self.base(rows) + self.scale * added
+
+    def addition(self) -> Tensor:
+        """[out, in] what it adds to the base's weight."""
+        return self.scale * self.up.detach() @ self.down.detach()
+
+
+def attach_low_rank(decoder: nn.Module, rank: int, scale: float) -> dict[str, LowRankLinear]:
+    """Put additions beside a decoder's attention projections; returns them by the layers' names in it.
+
+    Raises:
+        CrossdraftError: it has no such layers under their usual names.
+    """
+    found = [(parent, key) for parent in decoder.modules() for key, _ in parent.named_children() if key in ADAPTED]
+    if not found:
+        raise CrossdraftError(
+            f"{type(decoder).__name__} has no {', '.join(ADAPTED)} that could learn; tune it as a whole, with rank=0."
+        )
+    for parent, key in found:
+        setattr(parent, key, LowRankLinear(getattr(parent, key), rank, scale))
+    return {name: layer for name, layer in decoder.named_modules() if isinstance(layer, LowRankLinear)}
+
+
+class Int4Linear(nn.Module):
+    """`nn.Linear` whose frozen weight is held in 4 bits, and gradients go through to its input.
+
+    A weight stands for what `--quantize int4` makes of it, in a layout that is quick to unpack: the kernel's own has no
+    way backwards. 5 bits a weight with scales and zeros; each product unpacks it anew, into bfloat16.
+
+    Args:
+        linear: whose sizes are multiples of the group.
+    """
+
+    packed: Tensor
+    scales: Tensor
+    zeros: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        whole, scales, zeros = int4_groups(linear.weight.detach())
+        whole = whole.to(torch.uint8)
+        self.register_buffer("packed", whole[..., :HALF] | (whole[..., HALF:] << 4))
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", zeros - 8 * scales)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weight."""
+        return self.packed.nbytes + self.scales.nbytes + self.zeros.nbytes
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in] bfloat16, unpacked."""
+        whole = torch.empty(*self.packed.shape[:-1], GROUP, dtype=DTYPE, device=self.packed.device)
+        whole[..., :HALF] = self.packed & 15
+        whole[..., HALF:] = self.packed >> 4
+        return torch.addcmul(self.zeros[..., None], whole, self.scales[..., None]).flatten(1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out] bfloat16."""
+        out = cast("Tensor", _FrozenProduct.apply(rows, self))
+        return out if self.bias is None else out + self.bias
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """rows · Wᵀ with a gradient for the rows alone, which are not kept: the weight is unpacked again for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, layer: Int4Linear) -> Tensor:
+        ctx.layer, ctx.dtype = layer, rows.dtype
+        with torch.autocast(rows.device.type, enabled=False):
+            return F.linear(rows.to(DTYPE), layer.weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return (grads[0].to(DTYPE) @ ctx.layer.weight).to(ctx.dtype), None
+
+
+def to_int4_base(model: Any, fill: Callable[[nn.Module], None]) -> None:
+    """Hold the linear layers of a model's language model in 4 bits, one after the other as each is read.
+
+    Args:
+        model: in bfloat16.
+        fill: reads a layer's weights, which may still be in their file.
+    """
+    replace_layers(model, Int4Linear, fill)
+
+
+def require_finite(model: nn.Module, where: object) -> None:
+    """Refuse a model that cannot learn.
+
+    Raises:
+        CrossdraftError: a weight is NaN or infinite; `where` says of which model.
+    """
+    tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, tensor in tensors.items():
+        # A sum is NaN or infinite if one of its terms is, and takes no memory; in float64 it does not overflow.
+        if tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum(dtype=torch.float64))):
+            raise CrossdraftError(
+                f"The weight {name} of {where} is not finite (NaN or infinity); take the checkpoint from its source "
+                "again."
+            )

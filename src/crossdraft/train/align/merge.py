@@ -1,0 +1,50 @@
+"""A checkpoint written again with some of its weights changed, file by file: no model needs to be in memory for it."""
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+
+INDEX = "model.safetensors.index.json"
+Change = Callable[[str, Tensor], Tensor]
+"""(name, weight as it was) -> weight as it is."""
+
+
+def write_changed(source: Path, folder: Path, names: Collection[str], change: Change) -> None:
+    """Write the weights of a checkpoint into another folder, in bf16, changed where they have changed.
+
+    Memory: one file of the checkpoint, and one weight.
+
+    Args:
+        source, folder: of the checkpoint, and where it goes.
+        names: of the weights that have changed.
+        change: called for every weight.
+
+    Raises:
+        CrossdraftError: the checkpoint has no weight of one of these names.
+    """
+    files, written, size = sorted(source.glob("*.safetensors")), {}, 0
+    for path in files:
+        tensors: dict[str, Tensor] = {}
+        with safe_open(path, "pt") as kept:
+            for name in kept.keys():  # noqa: SIM118 - it is no dict
+                changed = change(name, kept.get_tensor(name)).detach().cpu()
+                tensors[name] = (changed.to(torch.bfloat16) if changed.is_floating_point() else changed).contiguous()
+                written[name] = path.name
+                size += tensors[name].nbytes
+        save_file(tensors, folder / path.name, {"format": "pt"})
+    lacking = sorted(set(names) - written.keys())
+    if lacking:
+        raise CrossdraftError(
+            f"The checkpoint {source} has no weight '{lacking[0]}', into which something was learned; save it with "
+            "crossdraft convert eventgpt first."
+        )
+    if len(files) > 1:
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(written.items()))}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

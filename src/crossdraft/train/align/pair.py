@@ -1,0 +1,229 @@
+"""What aligning a pair begins with: three splits of clips, and the target's answers about two of them.
+
+    train        the drafter learns from these answers
+    validation   decides which weights are kept
+    test         neither: what is reported
+
+Clips are scenes of the road world, whose splits never meet, or lists; of lists no recording may stand in two.
+"""
+
+import gc
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossdraft import scenes
+from crossdraft.engine.fast.heap import trim
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target, target_fingerprint
+from crossdraft.train.capture.plan import (
+    INDEX_FILE,
+    CapturedTarget,
+    CaptureIndex,
+    CapturePlan,
+    capture_spec,
+    estimate_disk,
+    read_index,
+)
+from crossdraft.train.capture.recorder import FeatureRecorder
+from crossdraft.train.capture.run import capture
+from crossdraft.train.capture.sources import ClipSource, ListSource, SceneSource
+from crossdraft.train.capture.store import CaptureStore
+from crossdraft.train.heads.task import captured_source, question_of
+
+SCENES = "scenes"  # in place of a list
+BLOCK = 1 << 16  # bytes at either end of a file that tell it from another
+Progress = Callable[[str, int], Callable[[], None]]
+"""(split, clips) -> what is called for each clip that is captured."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Clips with their questions; scenes have a test split of their own, which is not captured (`None`)."""
+
+    train: ClipSource
+    validation: ClipSource
+    test: ListSource | None = None
+
+    @property
+    def captured(self) -> Mapping[str, ClipSource]:
+        """Those that answers are captured of, by the name of their folder."""
+        return {"train": self.train, "validation": self.validation}
+
+
+def scene_splits(clips: int, validation_clips: int, prompts: int, seed: int, prompt_noise: float) -> Splits:
+    """Scenes of the road world."""
+    train = SceneSource("train", clips, 0, prompts, seed, prompt_noise)
+    return Splits(train, SceneSource("validation", validation_clips, 0, prompts, seed))
+
+
+def list_splits(train: Path, validation: Path | None, test: Path | None) -> Splits:
+    """Lists, checked: every clip has a recording, and none stands in two of them.
+
+    Raises:
+        CrossdraftError: a list is lacking or cannot be read, a clip has no recording, or two lists share one.
+    """
+    if validation is None or test is None:
+        lacking = "--validation" if validation is None else "--test"
+        raise CrossdraftError(
+            f"{lacking} is lacking: the list {train} is for learning alone; give a list of other recordings to choose "
+            "the weights by (--validation), and a third to measure on (--test)."
+        )
+    sources = {path: ListSource(path) for path in (train, validation, test)}
+    if len(sources) < 3:
+        raise CrossdraftError("One list is named for two splits; give three lists, of three sets of recordings.")
+    owners: dict[str, str] = {}
+    for path, source in sources.items():
+        for kind, line, file in _files(source):
+            where = f"{line} of {path}"
+            key = f"{kind} {_content(Path(file))}"
+            other = owners.setdefault(key, where)
+            if other.rpartition(" of ")[2] != str(path):
+                raise CrossdraftError(
+                    f"The splits overlap: {where} and {other} name the same {kind}, {file}; leave it in one list only, "
+                    "and with it all clips of its sequence."
+                )
+    return Splits(*sources.values())
+
+
+def _files(source: ListSource) -> Iterator[tuple[str, str, str]]:
+    """(kind, line, path) of every file of a list.
+
+    Raises:
+        CrossdraftError: a clip has no recording.
+    """
+    for number in range(len(source)):
+        clip = source.read(number)
+        if clip.events is None:
+            raise CrossdraftError(
+                f"{clip.name.capitalize()} of {source.path} names no event recording, which the drafter reads; add "
+                '"events": FILE.'
+            )
+        yield "recording", clip.name.capitalize(), clip.events
+        yield "video", clip.name.capitalize(), str(clip.video)
+
+
+def _content(path: Path) -> str:
+    """Tells a file from others, whatever its name: its size, beginning and end."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.blake2b(file.read(BLOCK), digest_size=16)
+        file.seek(max(0, size - BLOCK))
+        digest.update(file.read(BLOCK))
+    return f"{size} {digest.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How the target answers.
+
+    Args:
+        target: where it is loaded from.
+        device, dtype, quantize: see `load.load_target`.
+        max_new_tokens: the longest answer.
+        batch: answers decoded in one batch.
+        workers: processes that render scenes.
+    """
+
+    target: str
+    device: str | None = None
+    dtype: str | None = None
+    quantize: str | None = None
+    max_new_tokens: int = 96
+    batch: int = 8
+    workers: int = 1
+
+
+def open_splits(folder: Path, splits: Splits, settings: AnswerSettings) -> dict[str, CaptureStore]:
+    """The complete captures of the splits."""
+    digest = target_fingerprint(settings.target)
+    return {name: CaptureStore.open(folder / name, digest) for name in splits.captured}
+
+
+def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progress: Progress) -> None:
+    """Complete the captures of the splits in a folder; the target is loaded only if one is not complete.
+
+    Of the target's features its last layer alone is kept.
+
+    Raises:
+        CrossdraftError: a folder holds something else or another capture, or the disk has no room; before any answer.
+    """
+    digest = target_fingerprint(settings.target)
+    lacking = {
+        name: one for name, one in splits.captured.items() if not _complete(folder / name, one, settings, digest)
+    }
+    if lacking:
+        _capture(folder, lacking, settings, progress)
+        gc.collect()  # the drafter is loaded next, where the target was
+        trim()
+
+
+def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest: str) -> bool:
+    """True if a folder holds all of this capture, which then needs no target."""
+    if not (folder / INDEX_FILE).is_file():
+        return False
+    index = read_index(folder)
+    same = (index.owner.sha256, index.owner.quantize) == (digest, settings.quantize or "")
+    same &= settings.dtype in (None, index.owner.dtype)
+    same &= index.wanted == capture_spec(index.owner.depth, (-1,), (), settings.max_new_tokens)
+    same &= dict(index.asked) == dict(source.settings)
+    whole = all((folder / shard.file).is_file() for shard in index.shards)
+    return same and whole and index.done >= len(source)
+
+
+def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSettings, progress: Progress) -> None:
+    target: Target = load_target(settings.target, settings.device, settings.dtype, quantize=settings.quantize)
+    info = CapturedTarget.of(settings.target, target, settings.quantize)
+    spec = capture_spec(info.depth, (-1,), (), settings.max_new_tokens)
+    plans = {
+        name: CapturePlan(target, info, source, spec, settings.batch, settings.workers)
+        for name, source in sources.items()
+    }
+    begun: dict[str, CaptureIndex] = {name: plan.resume(folder / name) for name, plan in plans.items()}
+    for name, plan in plans.items():  # all are refused before one begins
+        estimate_disk(folder / name, plan, begun[name]).check()
+    for name, plan in plans.items():
+        recorder = FeatureRecorder(plan.target, plan.spec, plan.batch)
+        on_clip = progress(name, len(plan.source) - begun[name].done)
+        capture(folder / name, plan, begun[name], recorder, on_clip)
+
+
+def begin_anew(out: Path, report: str, *, force: bool) -> None:
+    """Refuse a finished folder, or take away from it what was learned and measured.
+
+    Args:
+        out: of everything.
+        report: name of what is written at the end.
+
+    Raises:
+        CrossdraftError: it is finished, and shall not be begun anew.
+    """
+    if not (out / report).exists():
+        return
+    if not force:
+        raise CrossdraftError(
+            f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
+            "another folder."
+        )
+    for path in (*out.glob("train*.ckpt"), out / "train.log.jsonl", out / report):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(out / "drafter", ignore_errors=True)
+
+
+def questions_of(source: ClipSource) -> frozenset[str]:
+    """Every question of a source."""
+    return frozenset(question for clip in range(len(source)) for question in source.questions(clip))
+
+
+def learned_answers(store: CaptureStore) -> list[tuple[str, tuple[int, ...]]]:
+    """(kind of question, answer) of a capture: of scenes the kind, of a list the question itself."""
+    source = captured_source(store)
+    kinds = {wording: kind for kind in scenes.KINDS for wording in scenes.wordings(kind)}
+    return [
+        (kinds.get(question, question), tuple(tokens.tolist()))
+        for number, tokens in enumerate(store.answer_tokens())
+        for question in [question_of(source, number)]
+    ]

@@ -1,0 +1,252 @@
+"""`crossdraft align` from the command line: three lists in, a drafter and its figures out; and what is refused."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED
+from crossdraft.cli.align import BEFORE, TUNED, WITH_MEMORY
+from crossdraft.cli.main import main
+from crossdraft.load import load_drafter
+from tests.support import tiny_clip, tiny_pair
+
+SMALL = (
+    "rank=4", "optim.steps=20", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=4", "optim.ema=0",
+    "optim.checkpoint_every=10", "optim.learning_rate=0.01", "threads=1",
+)  # fmt: skip
+ASKED = {"train": ["what?", "is it dark?"], "validation": ["what?", "who?"], "test": ["is it dark?", "where?"]}
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A list for each split, of one clip each."""
+
+    folder: Path
+
+    def line(self, split: str, **changes) -> None:
+        """Write a list anew; a key that is `None` is left out."""
+        entry = {"video": f"{split}/clip.mp4", "events": f"{split}/clip.h5", "prompt": ASKED[split]} | changes
+        kept = {key: value for key, value in entry.items() if value is not None}
+        self.path(split).write_text(json.dumps(kept) + "\n")
+
+    def path(self, split: str) -> Path:
+        return self.folder / f"{split}.jsonl"
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    for number, split in enumerate(ASKED):
+        (folder / split).mkdir()
+        tiny_clip(folder / split, top=8 + 16 * number)
+    return folder
+
+
+@pytest.fixture
+def lists(clips, tmp_path) -> Lists:
+    shutil.copytree(clips, tmp_path / "lists")
+    made = Lists(tmp_path / "lists")
+    for split in ASKED:
+        made.line(split)
+    return made
+
+
+def align(pair, lists, out, *more, drafter=None, train=None) -> int:
+    splits = ["--validation", str(lists.path("validation")), "--test", str(lists.path("test"))]
+    where = [str(pair.target), str(drafter or pair.blind), str(train or lists.path("train")), str(out)]
+    return main(["align", *where, *splits, "--max-new-tokens", "10", "--device", "cpu", "--json", *SMALL, *more])
+
+
+def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert align(pair, lists, out) == 0
+    found = json.loads(capsys.readouterr().out)
+    drafter = str(out / "drafter")
+    assert found["out"] == drafter
+    assert load_drafter(drafter, "cpu", "float32").model.vocab_size == 320
+    rows = found["results"]
+    assert set(rows) == {BEFORE, TUNED, WITH_MEMORY, "constant", "template", "memory", "blind", IDENTITY}
+    assert set(rows[TUNED]) == {HELD_OUT, TRAINED}  # "where?" was never asked in training, "is it dark?" was
+    assert all(row[wordings]["equal"] in (None, 1) for row in rows.values() for wordings in (HELD_OUT, TRAINED))
+    united, alone = (rows[name][TRAINED]["accepted_prefix"]["value"] for name in (WITH_MEMORY, TUNED))
+    assert united >= alone
+    assert found["learned"] == 2
+    written = json.loads((out / "align.json").read_text())
+    assert written["results"] == found["results"]
+    kept = {path: path.stat().st_mtime_ns for path in (out / "captures").rglob("*.safetensors")}
+    assert len(kept) == 2  # of the test split no answers are captured
+
+    assert align(pair, lists, out) == 2
+    assert "holds a finished alignment; add --force" in capsys.readouterr().err
+
+    (out / "align.json").unlink()  # as if it had been interrupted while it measured
+    log = (out / "train.log.jsonl").read_text()
+    assert align(pair, lists, out, "--no-measure") == 0
+    assert (out / "train.log.jsonl").read_text() == log
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+    assert align(pair, lists, out, "--no-measure", "--force", "optim.steps=10") == 0
+    assert len((out / "train.log.jsonl").read_text().splitlines()) == 10 + 1
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.parametrize("tune", ["qlora", "full"])
+def test_every_way_of_tuning_gives_a_drafter(pair, lists, tmp_path, capsys, tune):
+    more = ["rank=0"] if tune == "full" else []
+    assert align(pair, lists, tmp_path / "out", "--tune", tune, "--no-measure", *more) == 0
+    recipe = json.loads((tmp_path / "out" / "drafter" / "provenance.json").read_text())["recipe"]
+    assert (recipe["base"], recipe["rank"]) == (("int4", 4) if tune == "qlora" else ("float32", 0))
+    assert load_drafter(str(tmp_path / "out" / "drafter"), "cpu", "float32")
+
+
+def test_a_quantised_target_is_another_one(pair, lists, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert align(pair, lists, out, "--quantize", "int4", "--no-measure") == 0
+    owner = json.loads((out / "captures" / "train" / "index.json").read_text())["owner"]
+    assert (owner["quantize"], owner["dtype"]) == ("int4", "bfloat16")
+    (out / "align.json").unlink()
+    assert align(pair, lists, out, "--no-measure") == 2
+    assert "holds a capture with other settings" in capsys.readouterr().err
+
+
+def refused(code: int, capsys, out: Path, sentence: str) -> None:
+    """Exit status 2, one sentence, and nothing was written."""
+    error = capsys.readouterr().err.strip()
+    assert code == 2
+    assert sentence in error.replace("\n", " ")
+    assert "Traceback" not in error
+    assert not out.exists()
+
+
+def test_clips_without_recordings_are_refused(pair, lists, tmp_path, capsys):
+    lists.line("validation", events=None)
+    refused(align(pair, lists, tmp_path / "out"), capsys, tmp_path / "out", "names no event recording")
+
+
+def test_a_missing_recording_is_refused(pair, lists, tmp_path, capsys):
+    lists.line("test", events="test/gone.h5")
+    refused(align(pair, lists, tmp_path / "out"), capsys, tmp_path / "out", "the events 'test/gone.h5' is no file")
+
+
+@pytest.mark.parametrize("how", ["name", "copy"])
+def test_splits_that_overlap_are_refused(pair, lists, tmp_path, capsys, how):
+    if how == "name":
+        lists.line("test", events="train/clip.h5")
+    else:
+        shutil.copy(lists.folder / "train" / "clip.h5", lists.folder / "test" / "other.h5")
+        lists.line("test", events="test/other.h5")
+    sentence = f"The splits overlap: Line 1 of {lists.path('test')} and Line 1 of {lists.path('train')}"
+    refused(align(pair, lists, tmp_path / "out"), capsys, tmp_path / "out", sentence)
+
+
+def test_one_list_for_two_splits_is_refused(pair, lists, tmp_path, capsys):
+    code = align(pair, lists, tmp_path / "out", train=lists.path("test"))
+    refused(code, capsys, tmp_path / "out", "One list is named for two splits")
+
+
+def test_a_list_alone_is_refused(pair, lists, tmp_path, capsys):
+    where = [str(pair.target), str(pair.blind), str(lists.path("train")), str(tmp_path / "out")]
+    refused(main(["align", *where]), capsys, tmp_path / "out", "--validation is lacking")
+
+
+def test_options_of_scenes_are_not_those_of_lists(pair, lists, tmp_path, capsys):
+    refused(align(pair, lists, tmp_path / "out", "--prompts", "3"), capsys, tmp_path / "out", "--prompts is for scenes")
+    code = align(pair, lists, tmp_path / "out", train="scenes")
+    refused(code, capsys, tmp_path / "out", "scenes have splits of their own")
+
+
+def test_another_vocabulary_is_refused(pair, lists, tmp_path, capsys):
+    other = tmp_path / "event"
+    shutil.copytree(pair.blind, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    (one, a), (two, b) = list(vocabulary.items())[40:42]
+    vocabulary[one], vocabulary[two] = b, a
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code = align(pair, lists, tmp_path / "out", drafter=other)
+    refused(code, capsys, tmp_path / "out", "has another vocabulary than the target: 2 of its")
+
+
+def test_a_drafter_that_is_no_eventgpt_is_refused(pair, lists, tmp_path, capsys):
+    code = align(pair, lists, tmp_path / "out", drafter=pair.target)
+    refused(code, capsys, tmp_path / "out", "the drafter must be an 'eventgpt'")
+
+
+def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
+    other = tmp_path / "event"
+    shutil.copytree(pair.blind, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    code = align(pair, lists, tmp_path / "out", drafter=other)
+    refused(code, capsys, tmp_path / "out", "is quantised already (bitsandbytes)")
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("loss={mse: 1.0}", "cannot learn by 'mse'"),
+        ("optim.step=3", "unknown key 'optim.step'"),
+        ("optim.parallel=fsdp", "share steps, not weights"),
+        ("base=int4; rank=0", "which base=int4 would freeze"),
+    ],
+)
+def test_recipes_that_cannot_be_followed_are_refused(pair, lists, tmp_path, capsys, override, sentence):
+    refused(align(pair, lists, tmp_path / "out", *override.split("; ")), capsys, tmp_path / "out", sentence)
+
+
+@pytest.fixture
+def captured(pair, lists, tmp_path, capsys) -> Path:
+    """Captures of both splits, and nothing learned yet."""
+    out = tmp_path / "first"
+    assert align(pair, lists, out, "--no-measure", "optim.steps=1") == 0
+    capsys.readouterr()
+    return out / "captures"
+
+
+def test_captures_of_one_model_are_not_those_of_another(pair, lists, captured, tmp_path, capsys):
+    """Answers of one target for training, of another for validation."""
+    other = tiny_pair(tmp_path / "other", seed=5)
+    index = captured / "validation" / "index.json"
+    record = json.loads(index.read_text())
+    before = index.read_text()
+    record["owner"]["sha256"] = "0" * 64
+    index.write_text(json.dumps(record))
+    code = align(pair, lists, tmp_path / "out", "--captures", str(captured))
+    refused(code, capsys, tmp_path / "out", "holds a capture with other settings (another target)")
+    index.write_text(before)
+    more = ["--captures", str(captured)]
+    where = [str(other.target), str(other.blind), str(lists.path("train")), str(tmp_path / "out")]
+    splits = ["--validation", str(lists.path("validation")), "--test", str(lists.path("test"))]
+    code = main(["align", *where, *splits, "--max-new-tokens", "10", "--device", "cpu", *SMALL, *more])
+    refused(code, capsys, tmp_path / "out", "holds a capture with other settings (another target)")
+
+
+def test_other_questions_than_those_captured_are_refused(pair, lists, captured, tmp_path, capsys):
+    lists.line("train", prompt=["another question?"])
+    code = align(pair, lists, tmp_path / "out", "--captures", str(captured))
+    refused(code, capsys, tmp_path / "out", "holds a capture with other settings (sha256")
+
+
+def test_another_width_is_refused(pair, lists, captured, tmp_path, capsys):
+    index = captured / "train" / "index.json"
+    record = json.loads(index.read_text())
+    record["owner"]["hidden_size"] = 48
+    index.write_text(json.dumps(record))
+    code = align(pair, lists, tmp_path / "out", "--captures", str(captured))
+    refused(code, capsys, tmp_path / "out", "holds features of width 48, and the target's head reads 32")
+
+
+def test_features_that_are_no_numbers_stop_it_before_the_first_step(pair, lists, captured, tmp_path, capsys):
+    (shard,) = (captured / "train").glob("*.safetensors")
+    tensors = load_file(shard)
+    name = next(name for name in tensors if name.startswith("hidden."))
+    tensors[name][:] = float("nan")
+    save_file(tensors, shard)
+    assert align(pair, lists, tmp_path / "out", "--captures", str(captured)) == 2
+    assert "has a feature that is not finite" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "drafter").exists()
+    assert not (tmp_path / "out" / "train.ckpt").exists()

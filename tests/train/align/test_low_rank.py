@@ -1,0 +1,57 @@
+"""Additions beside frozen layers, and layers in 4 bits that gradients go through."""
+
+import pytest
+import torch
+from torch import nn
+
+from crossdraft.engine.fast.quantized_linear import QuantizedLinear
+from crossdraft.errors import CrossdraftError
+from crossdraft.train.align.low_rank import Int4Linear, LowRankLinear, attach_low_rank, require_finite
+
+
+def linear(wide: int = 64, out: int = 32) -> nn.Linear:
+    return nn.Linear(wide, out, dtype=torch.bfloat16)
+
+
+def test_four_bits_stand_for_what_the_kernels_layer_stands_for():
+    layer = linear()
+    ours, kernel = Int4Linear(layer), QuantizedLinear(layer, 4)
+    assert torch.allclose(ours.weight.float(), kernel.weight.float(), atol=2e-3)
+    assert not torch.allclose(ours.weight.float(), layer.weight.float(), atol=2e-3)
+    assert (ours.weight - layer.weight).abs().max() < 0.02  # the range of weights, 0.25, in 15 steps
+    assert ours.nbytes == 64 * 32 * 5 // 8
+
+
+def test_the_input_gets_the_gradient_of_the_unpacked_weight():
+    layer = Int4Linear(linear())
+    rows = torch.randn(5, 64, dtype=torch.bfloat16, requires_grad=True)
+    out = layer(rows)
+    assert torch.equal(out, rows @ layer.weight.T + layer.bias)
+    pulled = torch.randn_like(out)
+    out.backward(pulled)
+    assert torch.equal(rows.grad, pulled @ layer.weight)
+
+
+def test_an_addition_is_what_it_says():
+    layer = LowRankLinear(nn.Linear(6, 4, bias=False), 2, 0.5)
+    rows = torch.randn(3, 6)
+    assert torch.equal(layer(rows), layer.base(rows))
+    with torch.no_grad():
+        layer.up.copy_(torch.tensor([[1.0, 0], [0, 2], [0, 0], [3, 3]]))
+    expected = rows @ (layer.base.weight + layer.addition()).T
+    assert torch.allclose(layer(rows), expected, atol=1e-6)
+    assert torch.allclose(layer.addition()[1], layer.down[1])  # 0.5 x 2 x the second row
+
+
+def test_a_model_without_attention_is_refused():
+    with pytest.raises(CrossdraftError, match="has no q_proj"):
+        attach_low_rank(nn.Sequential(nn.Linear(2, 2)), 1, 1.0)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_named(wrong):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    require_finite(model, "it")
+    model[1].weight.data[0, 1] = wrong
+    with pytest.raises(CrossdraftError, match=r"The weight 1\.weight of it is not finite"):
+        require_finite(model, "it")
