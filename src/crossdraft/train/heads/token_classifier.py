@@ -222,6 +222,7 @@ class _Pair:
             tuple(key[index : index + 1] for key in prefix.keys),
             tuple(value[index : index + 1] for value in prefix.values),
             prefix.hidden[index : index + 1],
+            prefix.end,
         )
         starts = [[*row.question, *row.written] for row in rows]
         rests = self._answers(own, starts, [row.rest for row in rows])
