@@ -1,3 +1,6 @@
+import gc
+from weakref import ref
+
 import pytest
 import torch
 from hypothesis import given
@@ -342,3 +345,16 @@ def test_what_one_more_row_takes_is_known_before():
     wanted = cache.nbytes_with(65)
     cache.add_row(65)
     assert cache.nbytes == wanted == cache.nbytes_with(100)
+
+
+def test_a_cache_is_freed_with_its_last_reference_and_waits_for_no_collection():
+    cache = KVCache(1)
+    cache.add_row(32)
+    write(cache, slice(0, 1), 1, 2)
+    keys = ref(cache.layers[0].keys)
+    gc.disable()
+    try:
+        del cache
+        assert keys() is None
+    finally:
+        gc.enable()

@@ -1,10 +1,17 @@
 """The loop's thread; what it does for requests is tested with the engine."""
 
+import gc
 import threading
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import torch
 
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.engine.scheduler import Scheduler
+from crossdraft.engine.scheduler import Scheduler, without_frames
+from crossdraft.errors import CrossdraftError, RequestError
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
@@ -16,3 +23,59 @@ def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, mon
         assert tidied.wait(10)
     finally:
         scheduler.close()
+
+
+def failed(error):
+    try:
+        raise error from KeyError("inner")
+    except type(error) as caught:
+        return caught
+
+
+def test_an_error_that_is_handed_over_holds_no_frames():
+    error = failed(ZeroDivisionError("x"))
+    assert without_frames(error) is error
+    assert error.__traceback__ is None
+    assert "in failed" in error.__notes__[0]
+    refused = without_frames(failed(CrossdraftError("A sentence.")))
+    assert refused.__traceback__ is None
+    assert not hasattr(refused, "__notes__")
+
+
+def test_errors_in_a_circle_of_causes_are_let_go_of():
+    first, second = failed(ValueError("a")), failed(TypeError("b"))
+    first.__context__, second.__context__ = second, first
+    without_frames(first)
+    assert first.__traceback__ is None is second.__traceback__
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collection(target, monkeypatch, spoilt):
+    """Also when it fails while its prompt is read, as a traceback would hold all of that."""
+    scheduler = Scheduler(lambda: Decoder(target))
+    if spoilt:
+
+        def extend(cache, *args, **kwargs):
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(target, "extend", extend)
+    request = Request("x", max_new_tokens=4)
+    kept = []
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            pending = scheduler.submit(replace(request, max_new_tokens=2 + number))
+            with suppress(RequestError):
+                pending.result(60)
+            kept.append(pending)
+            assert (pending.future.exception() is not None) is spoilt
+        scheduler.close()
+        del scheduler
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [one for one in gc.garbage if isinstance(one, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

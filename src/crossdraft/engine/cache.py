@@ -14,6 +14,7 @@ rollback at all (transformers 5.x).
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -42,7 +43,9 @@ class _Layer(CacheLayerMixin):
 
     def __init__(self, owner: "KVCache") -> None:
         super().__init__()
-        self.owner = owner
+        # Weak: in a circle of references both would stay, with all their memory, until the next full collection, and
+        # every prompt is read into a cache of its own.
+        self.owner = proxy(owner)
 
     def resized(self, rows: int, positions: int, count: int) -> tuple[Tensor, Tensor]:
         """New keys and values of so many rows and positions, with the first `count` positions of its own."""

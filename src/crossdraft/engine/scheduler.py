@@ -6,9 +6,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from traceback import format_tb
 from typing import TypeVar
 
 from crossdraft.engine.decode import Decoder
@@ -91,7 +92,7 @@ class PendingAnswer:
         self._end()
         with suppress(InvalidStateError):
             if isinstance(result, BaseException):
-                self.future.set_exception(result)
+                self.future.set_exception(without_frames(result))
             else:
                 self.future.set_result(result)
 
@@ -103,6 +104,22 @@ class PendingAnswer:
         self._owner = None
         release, self._release = self._release, lambda: None
         release()
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error itself, without the frames that it passed through; of an unexpected one their text is kept as a note.
+
+    The frames hold all that was read of prompts; circles lead back to them, and an error may be kept for long.
+    """
+    parts: list[BaseException] = [error]
+    for part in parts:
+        more = (part.__cause__, part.__context__)
+        parts += [one for one in more if one is not None and not any(one is known for known in parts)]
+    for part in parts:
+        if part.__traceback__ is not None and not isinstance(part, CrossdraftError | CancelledError):
+            part.add_note("".join(format_tb(part.__traceback__)).rstrip())
+        part.__traceback__ = None
+    return error
 
 
 @dataclass(frozen=True)
