@@ -82,12 +82,22 @@ def test_memory_counts_after_the_first_fifth_while_the_drafter_runs():
         (100, 50.0, True), (200, 100.0, True), (500, 60.0, False), (600, 102.0, True), (900, 103.0, True),
     )]  # fmt: skip
     found = report(samples)
-    assert found.growth == pytest.approx(3 / 102)
+    assert found.growth == found.swing == pytest.approx(3 / 102)
     assert found.passed
     assert not report([*samples, MemorySample(950, 104.0, 0.0, True, 9)]).passed
     assert report([*samples, MemorySample(950, 104.0, 0.0, True, 9)], requests=900).passed  # too few to say
     for wrong in ({"rows": 1}, {"failed": 1}, {"left": Leftovers(files=("x",))}):
         assert not report(samples, **wrong).passed
+
+
+def test_memory_that_requests_hold_for_a_moment_is_a_swing_and_what_stays_is_growth():
+    swinging = [MemorySample(200 + done, 100.0 + 8 * (done % 2), 0.0, True, 9) for done in range(800)]
+    found = report(swinging)
+    assert (found.growth, found.passed) == (0.0, True)
+    assert found.swing == pytest.approx(8 / 104)
+    growing = [replace(one, parent_mib=one.parent_mib + one.done / 100) for one in swinging]
+    assert report(growing).growth == pytest.approx(7 / 109, abs=2e-3)  # 8 MiB in all, a seventh less between medians
+    assert not report(growing).passed
 
 
 def test_wrong_numbers_are_refused(tmp_path):

@@ -17,6 +17,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from crossdraft.api import Engine
@@ -39,7 +40,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 
 SETTLED = 0.2  # memory is judged after this share of the requests
-MOST_GROWTH = 0.03  # (max - min) / median
+MOST_GROWTH = 0.03  # (max - min) / median, of the medians of parts
+PARTS = 8  # of the samples: within one, memory swings by what requests hold
 LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 SHOWN = 20  # failures in the report
 INTERVAL_S = 0.5
@@ -161,7 +163,12 @@ class SoakReport:
 
     @property
     def growth(self) -> float:
-        """(max - min) / median of the settled samples."""
+        """(max - min) / median of the medians of `PARTS` equal parts of the settled samples: what does not come back."""
+        return flatness(part_medians([one.total_mib for one in self.settled]))
+
+    @property
+    def swing(self) -> float:
+        """(max - min) / median of the settled samples themselves: with what requests hold for a moment."""
         return flatness([one.total_mib for one in self.settled])
 
     @property
@@ -187,7 +194,8 @@ class SoakReport:
             "kills": self.kills,
             "memory": {
                 "growth": round(self.growth, 4),
-                "growth_of_parent": round(flatness([one.parent_mib for one in self.settled]), 4),
+                "growth_of_parent": round(flatness(part_medians([one.parent_mib for one in self.settled])), 4),
+                "swing": round(self.swing, 4),
                 "most": MOST_GROWTH,
                 "judged": self.requests >= LEAST_REQUESTS,
                 "samples": [one.to_json() for one in self.samples],
@@ -195,6 +203,16 @@ class SoakReport:
             "rows": self.rows,
             "left": self.left.to_json(),
         }
+
+
+def part_medians(values: Sequence[float]) -> list[float]:
+    """The median of each of `PARTS` parts of values in the order of time; of fewer values, these.
+
+    >>> part_medians([*range(16)])
+    [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+    """
+    bounds = [len(values) * part // PARTS for part in range(PARTS + 1)]
+    return [median(values[start:stop]) for start, stop in itertools.pairwise(bounds) if stop > start]
 
 
 def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakReport:
@@ -438,7 +456,7 @@ def lines(report: SoakReport) -> list[str]:
         low, high = min(one.total_mib for one in settled), max(one.total_mib for one in settled)
         memory = (
             f"Memory, all processes: {low:.0f} to {high:.0f} MiB after the first fifth, (max - min) / median "
-            f"{report.growth:.1%}, asked at most {MOST_GROWTH:.0%}"
+            f"{report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, asked at most {MOST_GROWTH:.0%}"
             + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
         )
     return [
