@@ -163,7 +163,7 @@ class SoakReport:
 
     @property
     def growth(self) -> float:
-        """(max - min) / median of the medians of `PARTS` equal parts of the settled samples: what does not come back."""
+        """(max - min) / median of the medians of `PARTS` equal parts of the settled samples: what stays."""
         return flatness(part_medians([one.total_mib for one in self.settled]))
 
     @property
