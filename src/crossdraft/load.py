@@ -22,7 +22,7 @@ from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.recordings import RecordingPrompt, RecordingTarget
+from crossdraft.drafters.recordings import PIXELS, RecordingPrompt, RecordingTarget
 from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 REFERENCE = Path(__file__).parent / "reference"
-PIXELS = "pixel_values_videos"
 DRAFTERS = ("event", "blind", "foreign")  # of the reference pair
 Smaller = Callable[[Any, Callable[[Any], None]], None]
 """Gives a model's layers smaller ones in their place, one by one, as what it is handed second reads their weights."""

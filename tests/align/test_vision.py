@@ -159,8 +159,7 @@ def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec):
             sampling=Sampling(temperature=1.0, seed=3),
         ))  # fmt: skip
     assert [answer.tokens for answer in answers] == [alone.tokens] * 2
-    made = [bool(answer.stats.drafted and not answer.notes) for answer in (*answers, warm)]
-    assert any(made) if "@process" in spec else all(made)  # a process may be late on a busy machine
+    assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
 
 
 def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):

@@ -59,11 +59,7 @@ class AlignedDrafter(IndependentDrafter):
                 f"The adapter reads layers {', '.join(map(str, config.source_layers))} of {config.source_size} "
                 f"features; the event model has {text.num_hidden_layers} of {text.hidden_size}; train one for it."
             )
-        if model.vocab_size != config.vocab_size:
-            raise CrossdraftError(
-                f"The adapter drafts a vocabulary of {config.vocab_size} tokens, the event model reads one of "
-                f"{model.vocab_size}; both must be the target's."
-            )
+        check_vocabulary(adapter, model)
         if alone and not adapter.drafts_alone:
             raise CrossdraftError(
                 "Only the adapters l5 and b1 draft alone; leave out `alone`, or name the folder of one of them."
@@ -137,6 +133,15 @@ class AlignedDrafter(IndependentDrafter):
             new += self._choose(state, [])
         state.logits = logits
         return new
+
+
+def check_vocabulary(adapter: Adapter, model: Target) -> None:
+    """Raise CrossdraftError unless an adapter drafts the vocabulary that the event model reads."""
+    if adapter.config.vocab_size != model.vocab_size:
+        raise CrossdraftError(
+            f"The adapter drafts a vocabulary of {adapter.config.vocab_size} tokens, the event model reads one of "
+            f"{model.vocab_size}; both must be the target's."
+        )
 
 
 def first_positions(past: Past, count: int) -> Past:

@@ -82,7 +82,8 @@ class SpeculativePrefill(Target):
         self.settings, self._whole = settings, target.prepare
         events, adapter = load_vision(settings.dir, target, target.model.name_or_path or "", settings.model)
         self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
-        self.places, self.order = layout(adapter.config, self._key_frames())
+        self._key_frames = self._chosen_frames()
+        self.places, self.order = layout(adapter.config, self._key_frames)
         self._gate: PrefillGate | None = None
         if settings.confidence:
             self.gate()  # refused now rather than with the first request
@@ -100,7 +101,7 @@ class SpeculativePrefill(Target):
             self._gate.to(self.predicting.events.device)
         return cast("PrefillGate", self._gate)
 
-    def _key_frames(self) -> list[int]:
+    def _chosen_frames(self) -> list[int]:
         """Which of the clip's frames are encoded."""
         config, count = self.predicting.adapter.config, self.settings.frames
         frames = config.length // config.tokens
@@ -135,7 +136,7 @@ class SpeculativePrefill(Target):
 
     def _with_key_frames(self, request: Request, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """A prompt with more placeholders, and the encoder's inputs of the key frames."""
-        chosen, config = self._key_frames(), self.predicting.adapter.config
+        chosen, config = self._key_frames, self.predicting.adapter.config
         if not chosen:
             return ids, {}
         (clip,) = request.visuals

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import first_positions
+from crossdraft.align.drafter import check_vocabulary, first_positions
 from crossdraft.align.networks.base import Past
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
@@ -21,7 +21,6 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
-from crossdraft.errors import CrossdraftError
 
 NOTHING_DRAFTED = DraftTree.chain([])
 
@@ -60,11 +59,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
     """
 
     def __init__(self, model: Target, adapter: TokenAdapter, banned: Sequence[int] = (), *, words: int = 1) -> None:
-        if model.vocab_size != adapter.config.vocab_size:
-            raise CrossdraftError(
-                f"The adapter drafts a vocabulary of {adapter.config.vocab_size} tokens, the event model reads one of "
-                f"{model.vocab_size}; both must be the target's."
-            )
+        check_vocabulary(adapter, model)
         self.needs = Needs()
         self.model = model
         self.writer = IndependentDrafter(model, banned)

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import SpeculativePrefill
+from crossdraft.drafters.recordings import PIXELS
 from crossdraft.drafters.view import evenly
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target, visual_rows
 from crossdraft.video.clip import read_clip
 
 SIDE = 224  # of an image, as it was measured
-PIXELS = "pixel_values_videos"
 
 
 @dataclass(frozen=True)

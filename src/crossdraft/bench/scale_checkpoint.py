@@ -18,6 +18,7 @@ from transformers import AutoModelForImageTextToText
 
 from crossdraft.bench.scale_layouts import SHAPES, Layout, layout_of
 from crossdraft.bench.scale_tokenizer import write_json_file
+from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 
@@ -92,7 +93,7 @@ def write_checkpoint(
         if len(plan.files) > 1:
             where = {key: file for file, tensors in plan.files.items() for key in tensors}
             index = {"metadata": {"total_size": plan.bytes}, "weight_map": dict(sorted(where.items()))}
-            write_json_file(folder / "model.safetensors.index.json", index)
+            write_json_file(folder / INDEX, index)
     parameters = sum(tensor.numel() for tensor in plan.tensors)
     return RandomCheckpoint(str(destination), name, len(plan.tensors), parameters, plan.bytes, len(plan.files))
 

@@ -126,10 +126,7 @@ class Reading:
             Exception: whatever fails, or has failed in `read_pair`.
         """
         if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None  # whose traceback refers to this
+            raise self._error
         self._interleaved = False
         while not self.state.over and self._next is not None:
             if isinstance(self._next, PrefillChunk):

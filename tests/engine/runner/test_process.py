@@ -103,7 +103,7 @@ def test_answers_are_the_targets_own_and_drafted_during_its_prefill(target, runn
     found = Decoder(target, runner, max_batch=batch, adaptive=False, on_piece=pieces.append).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
-    assert any(answer.stats.hidden_share > 0 for answer in found)  # each, but for a busy machine
+    assert all(answer.stats.hidden_share > 0 for answer in found)
     shown = sum(len(piece.tokens) for piece in pieces if piece.origin is Origin.PROVISIONAL)
     spans = [span for answer in found for span in answer.timeline.spans if span.name == "hidden draft"]
     assert shown == sum(span.tokens for span in spans)  # on a busy machine the target may be the faster one: 0

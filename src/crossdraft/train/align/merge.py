@@ -9,9 +9,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 
-INDEX = "model.safetensors.index.json"
 Change = Callable[[str, Tensor], Tensor]
 """(name, weight as it was) -> weight as it is."""
 
