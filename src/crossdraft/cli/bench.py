@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.common import listed, numbers, table
+from crossdraft.bench.common import counts, listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
@@ -542,9 +542,8 @@ def partial(
     from crossdraft.bench.partial import PartialBench, compare_partial, results_table
     from crossdraft.drafters.settings import PartialSettings
 
-    sizes = [whole("--frames", int(count)) for count in numbers("--frames", frames)]
     part = PartialSettings(blocks=whole("--blocks", blocks))
-    plan = PartialBench(models.models(), sizes, pairs, nodes, part)
+    plan = PartialBench(models.models(), counts("--frames", frames), pairs, nodes, part)
     with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
         found = compare_partial(plan, target, tick)
     output.console.print(results_table(found))
