@@ -46,7 +46,7 @@ def test_a_linear_rule_is_found_and_noise_is_not():
     ("settings", "part"),
     [
         ({"clips": 4}, "from 5 to [0-9]+ scenes, a fifth of which decides"),
-        ({"clips": 10**9}, "1000000000 is no such number"),
+        ({"clips": 10**9}, "not from 1000000000"),
         ({"questions": 0}, "number of questions is 0"),
         ({"seed": -1}, "seed .--seed. is -1"),
     ],

@@ -61,8 +61,8 @@ class ClassifierRecipe:
         held = len(scenes.split_seeds("train"))
         if not 5 <= self.clips <= held:
             raise CrossdraftError(
-                f"A judge learns from 5 to {held} scenes, a fifth of which decides on the penalty; {self.clips} is no such "
-                "number."
+                f"A judge learns from 5 to {held} scenes, a fifth of which decides on the penalty, not from "
+                f"{self.clips}."
             )
         whole("The number of questions", self.questions)
         whole("The seed (--seed)", self.seed, 0)
