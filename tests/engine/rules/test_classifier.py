@@ -110,7 +110,7 @@ def test_what_is_no_classifier_for_this_target_is_refused(folder, tmp_path):
         None,
     ],
 )
-def test_a_file_that_is_no_judge_is_refused_before_anything_is_read(tmp_path, weights):
+def test_a_file_that_is_no_classifier_is_refused_before_anything_is_read(tmp_path, weights):
     if weights is not None:
         save_file(weights, tmp_path / FILE)
     for ask in (check_rule, lambda spec: rule_for(spec, Sampling(temperature=1.0))):

@@ -56,7 +56,7 @@ def test_a_recipe_that_cannot_be_is_refused(settings, part):
         ClassifierRecipe(**settings)
 
 
-def test_a_judge_that_is_there_is_not_replaced(tmp_path):
+def test_a_classifier_that_is_there_is_not_replaced(tmp_path):
     (tmp_path / FILE).write_bytes(b"mine")
     with pytest.raises(CrossdraftError, match="holds a judge already"):
         train_classifier(ClassifierRecipe(), tmp_path)
