@@ -23,6 +23,7 @@ from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, 
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
@@ -30,7 +31,6 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.pass_times import learn_pass_times
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Answer, Request, listed, single
