@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from crossdraft.align.drafter import AlignedOptions
 from crossdraft.align.load import aligned_drafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.token import TokenConfig
@@ -229,5 +230,7 @@ class AlignTask(HeadTask):
             return {}
         source = captured_source(store)
         requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = aligned_drafter(self.drafter, cast("Adapter", head), sorted(target.reserved), host=target)
+        drafter = aligned_drafter(
+            self.drafter, cast("Adapter", head), AlignedOptions(sorted(target.reserved), host=target)
+        )
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
