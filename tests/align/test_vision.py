@@ -103,7 +103,9 @@ def check_consistency(models, adapter, question, pieces):
     first = next(i for i, token in enumerate(ids) if token in visual)
     asked = ids[first + adapter.config.predicted :]
     rows = target.model.lm_head.weight[list(IDS)]
-    decoder = FrozenDecoder(target.model.model.language_model, prompt.input_ids[:first], adapter.config, rows)
+    length = adapter.config.length
+    places = spread(adapter.config.predicted, length)
+    decoder = FrozenDecoder(target.model.model.language_model, prompt.input_ids[:first], places, length, rows)
     seen = encoder_features(events, events.prepare(question))[None].double().clone()
     expected = decoder.logits(adapter.predict(seen), torch.tensor([[*asked, *TEXT]]))[0]
     drafter = IndependentDrafter(model)
