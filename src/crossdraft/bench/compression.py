@@ -232,8 +232,9 @@ class CheckedMethod:
         self.methods = lossy, own
         self.cores: Cores | None = None
 
-        def confidence(item: Item) -> float:
-            return gated.confidence(item.request)
+        def confidence(item: Item) -> tuple[float, Item]:
+            found, request = gated.confidence(item.request)
+            return found, replace(item, request=request)
 
         self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
 

@@ -69,6 +69,8 @@ class Request:
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
+    # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
+    event_features: Any = field(default=None, repr=False, compare=False)
     # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)

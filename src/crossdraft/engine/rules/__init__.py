@@ -18,6 +18,7 @@ from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.rules.judi import Judi
 from crossdraft.engine.rules.relaxed import Relaxed
+from crossdraft.engine.rules.specpv import SpecPV
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
@@ -65,6 +66,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "relaxed", lossless=False, greedy=True, verify=Relaxed(),
                 takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
+            ),
+            Rule(
+                "specpv", lossless=False, greedy=True, verify=SpecPV(), takes="any tree, of the drafter `partial`",
+                paper="SpecPV, Tan et al. 2025",
             ),
         )
     }
