@@ -1,4 +1,4 @@
-"""A drafter that knows the answers, by recording and question: what it drafts is always right, so that the number of passes is known.
+"""A drafter that knows the answers, by recording and question, so that the number of passes is known beforehand.
 
 Or it is always wrong, from a token of the answer on. Built in the drafter's own process, which imports this module.
 """

@@ -77,8 +77,11 @@ def total(asked: Sequence[Asked]) -> int:
 
 
 def right(asked: Sequence[Asked]) -> int:
-    """Passes where all drafts are right and none rides along: the prompt's, then a draft and one more token each."""
-    return sum(1 + -(-(len(one.tokens) - 1) // (DRAFT + 1)) for one in asked)
+    """Passes where all drafts are right and none rides along: the prompt's, then a draft and one more token each.
+
+    The prompt's pass gives a token that the first draft holds, too.
+    """
+    return sum(1 if len(one.tokens) == 1 else riding([one]) for one in asked)
 
 
 def riding(asked: Sequence[Asked]) -> int:
@@ -207,7 +210,8 @@ class Hosted:
             extra = {"crossdraft_events": one.events, "crossdraft_question": one.question}
             greedy = SamplingParams(temperature=0, max_tokens=LONGEST, extra_args=extra)
             frames, _ = read_frames(one.video, 8)
-            prompt = {"prompt": f"USER: <video>\n{one.question} ASSISTANT:", "multi_modal_data": {"video": frames.numpy()}}
+            text = f"USER: <video>\n{one.question} ASSISTANT:"
+            prompt = {"prompt": text, "multi_modal_data": {"video": frames.numpy()}}
             self.engine.add_request(f"{name}-{number}", prompt, greedy)
         found: dict[str, tuple[int, ...]] = {}
         while self.engine.has_unfinished_requests():
@@ -243,6 +247,12 @@ def run(folder: Path, name: str) -> bool:
     return not wrongs
 
 
+def in_a_process(folder: Path, name: str) -> bool:
+    """`run` in a process of its own."""
+    command = [sys.executable, __file__, "case", str(folder), name]
+    return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode == 0
+
+
 def say(line: str) -> None:
     """On stdout, at once."""
     sys.stdout.write(f"{line}\n")
@@ -259,11 +269,7 @@ def main() -> None:
         folder = Path(kept or room)
         if not (folder / ASKED).exists():
             make(folder)
-        failed = [
-            name
-            for name in chosen
-            if subprocess.run([sys.executable, __file__, "case", str(folder), name], env=os.environ | ENVIRONMENT).returncode
-        ]
+        failed = [name for name in chosen if not in_a_process(folder, name)]
     if failed:
         raise SystemExit(f"Failed: {', '.join(failed)}.")
 

@@ -1,8 +1,8 @@
 # pyright: basic, reportMissingImports=false
 """vLLM as a contestant, in an environment of its own: answers batches for `child_batches`.
 
-Its environment: docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`. Prefix caching is
-off, as everybody's cache is.
+Its environment: docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`. Prefix caching
+is off, as everybody's cache is.
 
 python -m crossdraft.bench.vllm_child TARGET DTYPE
 """

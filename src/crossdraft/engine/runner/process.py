@@ -188,7 +188,7 @@ class ProcessDrafter:
         return wait
 
     def late_hidden(self, state: ProcessState) -> Draft | None:
-        """The hidden draft that was not there when it was wanted, once it is; of a request of which nothing is committed.
+        """The hidden draft that was not there when it was wanted, once it is; nothing was committed since.
 
         Raises:
             DrafterLost: it hangs, or is gone.

@@ -12,12 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, cast
 
 from crossdraft.engine.checks import checked
-from crossdraft.engine.drafter import Budget, Draft, Proposal, VerifyOutput
+from crossdraft.engine.drafter import AsyncDrafter, Budget, Draft, Drafter, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.process import ProcessDrafter, ProcessState
-from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
+from crossdraft.engine.runner.process import ProcessState
+from crossdraft.engine.runner.runner import DrafterLost, DraftRunner, Worker
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.tree import common_prefix
 from crossdraft.errors import CrossdraftError
@@ -43,6 +44,16 @@ class DraftLimits:
     requests: int
     vocabulary: int
     forbidden: frozenset[int] = frozenset()
+
+
+class RemoteDrafter(Drafter[ProcessState], AsyncDrafter, Worker, Protocol):
+    """What is asked of a drafter in its own process; see `ProcessDrafter`."""
+
+    drain_timeout_s: float
+
+    def late_hidden(self, state: ProcessState) -> Draft | None:
+        """See `ProcessDrafter.late_hidden`."""
+        ...
 
 
 @dataclass(eq=False)
@@ -86,7 +97,7 @@ class HostedDrafts:
         limits: see there.
     """
 
-    def __init__(self, drafter: ProcessDrafter, limits: DraftLimits) -> None:
+    def __init__(self, drafter: RemoteDrafter, limits: DraftLimits) -> None:
         self.limits = limits
         self._supervisor = Supervisor(DraftRunner(drafter, "beside", None, [drafter]), RESTARTS)
         self._requests: dict[str, HostedRequest] = {}
@@ -132,12 +143,13 @@ class HostedDrafts:
         for name, one in known.items():
             one.since += emitted[name]
         self._collect(known)
-        over = [(name, one) for name, one in known.items() if name in self._requests and not one.rest and not one.hidden]
+        live = [(name, one) for name, one in known.items() if name in self._requests]
+        over = [(name, one) for name, one in live if not one.rest and one.hidden is None]
         if self.limits.later:
             self._guarded(lambda drafter: self._ask(drafter, over))
         else:
             self._drop([name for name, _ in over])
-        return {name: list(one.rest) for name, one in known.items() if name in self._requests and one.rest}
+        return {name: list(one.rest) for name, one in live if name in self._requests and one.rest}
 
     def end(self, name: str) -> None:
         """The request is over."""
@@ -149,7 +161,7 @@ class HostedDrafts:
         self._requests.clear()
         self._supervisor.close()
 
-    def _begin(self, drafter: ProcessDrafter, name: str, request: Request) -> None:
+    def _begin(self, drafter: RemoteDrafter, name: str, request: Request) -> None:
         (state,) = drafter.begin([request])
         wanted = threading.Event()
         hidden = drafter.propose_async([state], [Budget(self.limits.hidden, until=wanted)])
@@ -162,7 +174,7 @@ class HostedDrafts:
             if one.hidden is not None:
                 self._guarded(lambda drafter, name=name, one=one: self._take(drafter, name, one, until))
 
-    def _take(self, drafter: ProcessDrafter, name: str, one: HostedRequest, until: float) -> None:
+    def _take(self, drafter: RemoteDrafter, name: str, one: HostedRequest, until: float) -> None:
         if one.hidden is None or name not in self._requests:  # lost with another one's
             return
         first = not one.wanted.is_set()
@@ -176,7 +188,7 @@ class HostedDrafts:
             one.hidden = None
             self._keep(name, one, draft)
 
-    def _ask(self, drafter: ProcessDrafter, over: Sequence[tuple[str, HostedRequest]]) -> None:
+    def _ask(self, drafter: RemoteDrafter, over: Sequence[tuple[str, HostedRequest]]) -> None:
         """Tell the drafter what became of these drafts, and ask for others."""
         if not over:
             return
@@ -208,13 +220,13 @@ class HostedDrafts:
         if dropped:
             self._guarded(lambda drafter: drafter.end([one.state for one in dropped]))
 
-    def _guarded(self, work: Callable[[ProcessDrafter], None]) -> None:
+    def _guarded(self, work: Callable[[RemoteDrafter], None]) -> None:
         """Whatever happens to the drafter, the scheduler goes on."""
         runner = self._supervisor.runner
         if runner is None:
             return
         try:
-            work(runner.drafter)  # pyright: ignore[reportArgumentType]  # nothing else is put in
+            work(cast("RemoteDrafter", runner.drafter))
         except Exception as error:
             why = str(error).rstrip(".")
             if not isinstance(error, DrafterLost | CrossdraftError):

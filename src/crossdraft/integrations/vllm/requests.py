@@ -39,11 +39,7 @@ class RequestReader:
     media_root: Path | None
 
     def read(
-        self,
-        prompt: Sequence[int] | None,
-        extra: Mapping[str, Any] | None,
-        max_tokens: int,
-        namespace: str | None,
+        self, prompt: Sequence[int] | None, extra: Mapping[str, Any] | None, max_tokens: int, namespace: str | None
     ) -> Request | None:
         """The request as the drafter gets it; `None` if nothing is to be drafted for it.
 
@@ -76,11 +72,10 @@ class RequestReader:
             raise CrossdraftError(f"{key} names a file, and no media_root was set; set it where vLLM is started.")
         root = self.media_root.resolve()
         try:
-            path = (root / given[:MOST_LETTERS]).resolve()
-            found = path.is_relative_to(root) and path.is_file()
+            path = (root / given).resolve() if len(given) <= MOST_LETTERS else root
         except (OSError, ValueError):
-            found = False
-        if not found:  # whether it exists elsewhere is nobody's business
+            path = root
+        if not (path.is_relative_to(root) and path.is_file()):  # whether it exists elsewhere is nobody's business
             raise CrossdraftError(f"{key} names no file in the media_root; give a path relative to that folder.")
         return str(path)
 

@@ -34,7 +34,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
     def __init__(self, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         settings = HostSettings.of(vllm_config.additional_config)
         check_config(vllm_config)
-        super().__init__(vllm_config, *arguments, **named)
+        super().__init__(vllm_config, *arguments, **named)  # pyright: ignore[reportCallIssue]
         speculative, model = vllm_config.speculative_config, vllm_config.model_config
         most = min(self.num_spec_tokens, LONGEST)
         tokenizer = tokenizer_of(model.model)
@@ -77,7 +77,7 @@ def check_config(vllm_config: Any) -> None:
     """
     if vllm_config.speculative_config is None:
         raise CrossdraftError(
-            "vLLM verifies no drafts; add --speculative-config '{\"method\": \"custom_class\", \"model\": "
+            'vLLM verifies no drafts; add --speculative-config \'{"method": "custom_class", "model": '
             '"crossdraft.integrations.vllm.proposer.SilentProposer", "num_speculative_tokens": 48}\'.'
         )
     if vllm_config.scheduler_config.async_scheduling:

@@ -79,7 +79,7 @@ class HiddenDrafts:
         sampling = request.sampling_params
         if sampling is None or request.resumable:
             return None
-        # Two answers that are drawn with the same seed draw alike: what is learnt from one would know the other's draws.
+        # Answers that are drawn with the same seed draw alike: what is learnt from one would know the other's draws.
         alike = sampling.temperature != 0 and sampling.seed is not None
         namespace = None if alike else request.cache_salt or ""
         try:

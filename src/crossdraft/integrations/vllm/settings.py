@@ -79,7 +79,7 @@ class HostSettings:
         found = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
         if not isinstance(found, Mapping) or "drafter" not in found:
             raise CrossdraftError(
-                f'vLLM\'s additional config names no drafter; add --additional-config \'{{"{KEY}": '
+                f"vLLM's additional config names no drafter; add --additional-config '{{\"{KEY}\": "
                 '{"drafter": "event", "media_root": "FOLDER"}}\'.'
             )
         known = [field.name for field in fields(cls)]
