@@ -24,8 +24,10 @@ from tests.interop.known_answers import register_known
 
 TARGET = str(REFERENCE / "target")
 LONGEST, DRAFT, HEAD_DRAFT = 64, 48, 4  # tokens of an answer, of a draft, of a head's draft
+BLOCK, CONTEXT = 32, 640
 WHOLE, CUT = 2048, 408  # tokens of a pass: the prompt is read at once, or in two chunks
 PAIRS = 6
+HEADS = ("eagle", "eagle3")
 ASKED, KNOWN = "asked.json", "known.json"
 PACKAGE = "crossdraft.integrations.vllm"
 ENVIRONMENT = {
@@ -57,8 +59,8 @@ class Case:
         together: requests at a time.
         passes: how many, worked out from the answers; `None` = it is not said.
         most: at most so many, for drafters that are right as often as they are.
-        head: folder of an EAGLE-3 for the later rounds.
-        blocks: of keys and values, where they are to be scarce.
+        head: a shipped head that vLLM runs itself; with a drafter, for the later rounds.
+        blocks: of keys and values, of `BLOCK` tokens, where they are to be scarce.
         kill: end the drafter's process during the second answer.
     """
 
@@ -101,9 +103,10 @@ CASES: Mapping[str, Case] = {
     "wrong": Case("known:file=known.json,wrong=0", passes=wrong),
     "event": Case("event", most=lambda asked: total(asked) // 5),
     "event, riding": Case("event", CUT, most=lambda asked: total(asked) // 5),
+    "EAGLE-1": Case(None, head="eagle", most=lambda asked: total(asked) // 2),
     "event, then EAGLE-3": Case("event", head="eagle3", most=lambda asked: total(asked) // 4),
     "union, batches": Case("union:event,memory", CUT, together=6, most=lambda asked: total(asked) // 8),
-    "known, preempted": Case("known:file=known.json", together=6, blocks=10),
+    "known, preempted": Case("known:file=known.json", together=6, blocks=29),
     "event, killed": Case("event", kill=True),
 }
 
@@ -124,7 +127,8 @@ def make(folder: Path) -> None:
     (folder / ASKED).write_text(json.dumps([asdict(one) for one in asked]), encoding="utf-8")
     known = {f"{one.events} {one.question}": one.tokens for one in asked}
     (folder / KNOWN).write_text(json.dumps(known), encoding="utf-8")
-    export_head(folder_of("eagle3"), folder / "eagle3", "eagle", host_of("reference", None))
+    for head in HEADS:
+        export_head(folder_of(head), folder / head, "eagle", host_of("reference", None))
 
 
 def read(folder: Path) -> list[Asked]:
@@ -134,8 +138,9 @@ def read(folder: Path) -> list[Asked]:
 
 def speculation(case: Case, folder: Path) -> dict[str, Any]:
     """What is said to vLLM of a drafter."""
+    head = {"method": case.head, "model": str(folder / (case.head or "")), "num_speculative_tokens": HEAD_DRAFT}
     if case.drafter is None:
-        return {}
+        return {} if case.head is None else {"speculative_config": head}
     known = f"file={folder / KNOWN}"
     ours = {
         "drafter": case.drafter.replace(f"file={KNOWN}", known),
@@ -146,7 +151,6 @@ def speculation(case: Case, folder: Path) -> dict[str, Any]:
         "hidden_tokens": DRAFT,
     }
     custom = {"method": "custom_class", "model": f"{PACKAGE}.proposer.SilentProposer", "num_speculative_tokens": DRAFT}
-    head = {"method": "eagle3", "model": str(folder / (case.head or "")), "num_speculative_tokens": HEAD_DRAFT}
     return {
         "scheduler_cls": f"{PACKAGE}.scheduler.DraftScheduler",
         "additional_config": {"crossdraft": ours},
@@ -169,10 +173,11 @@ class Hosted:
             model=TARGET,
             dtype="float32",
             enforce_eager=True,
-            max_model_len=1024,
+            max_model_len=CONTEXT,
             max_num_seqs=8,
             max_num_batched_tokens=case.chunk,
             num_gpu_blocks_override=case.blocks,
+            block_size=None if case.blocks is None else BLOCK,
             enable_prefix_caching=False,
             disable_log_stats=False,
             limit_mm_per_prompt={"video": 1},
@@ -199,6 +204,8 @@ class Hosted:
         """Until the drafter has done all that it was told."""
         until = time.monotonic() + QUIET_S
         while (drafter := self.drafter) is not None and drafter._handled.get() != drafter._sent:
+            if drafter._child.poll() is not None:
+                return
             if time.monotonic() > until:
                 raise SystemExit("The drafter did not come to rest.")
             time.sleep(0.002)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessState
@@ -132,13 +134,8 @@ class Hosting(HiddenDrafts, FakeScheduler):
     """vLLM's scheduler as the integration makes it, over the fake one."""
 
 
-class NumberTokenizer:
-    """A tokenizer that nothing is asked of but text."""
-
-    chat_template = None
-
-    def decode(self, ids: Sequence[int], **unused: Any) -> str:
-        return " ".join(map(str, ids))
+class NoTokenizer(PreTrainedTokenizerBase):
+    """Requests here name their questions."""
 
 
 def hosting(
@@ -150,7 +147,7 @@ def hosting(
     limits = DraftLimits(
         k if hidden is None else hidden, k if later is None else later, 0.0, 32, made.vocabulary, frozenset({99})
     )
-    made.host(HostedDrafts(drafter, limits), RequestReader(NumberTokenizer(), frozenset({98}), Path("/")))
+    made.host(HostedDrafts(drafter, limits), RequestReader(PretrainedConfig(), NoTokenizer(), Path("/")))
     return made
 
 

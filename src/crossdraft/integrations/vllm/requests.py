@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.integrations.questions import question_in
 
 EVENTS, VIDEO, QUESTION = KEYS = ("crossdraft_events", "crossdraft_video", "crossdraft_question")
 MOST_LETTERS = 4096  # of a path
-MARK = "\N{BULLET}"  # stands for a question in a chat template
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,12 @@ class RequestReader:
     """Reads what the drafter is asked.
 
     Args:
-        tokenizer: the target's.
-        visual: ids of the target's visual placeholders.
+        config, tokenizer: the target's.
         media_root: folder that files must lie in; `None` = none may be named.
     """
 
+    config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
-    visual: frozenset[int]
     media_root: Path | None
 
     def read(
@@ -61,7 +60,7 @@ class RequestReader:
             if not isinstance(value, str) or not value:
                 raise CrossdraftError(f"{key} is {type(value).__name__}; give a string.")
         events, video = (self._file(key, given.get(key)) for key in (EVENTS, VIDEO))
-        question = given.get(QUESTION) or self._question(prompt or ())
+        question = given.get(QUESTION) or question_in(self.config, self.tokenizer, prompt or ())
         return Request(question, video, events, max_new_tokens=max_tokens, namespace=namespace)
 
     def _file(self, key: str, given: str | None) -> str | None:
@@ -78,19 +77,3 @@ class RequestReader:
         if not (path.is_relative_to(root) and path.is_file()):  # whether it exists elsewhere is nobody's business
             raise CrossdraftError(f"{key} names no file in the media_root; give a path relative to that folder.")
         return str(path)
-
-    def _question(self, prompt: Sequence[int]) -> str:
-        """The text behind the last visual token, without what the chat template puts behind a question."""
-        behind = next((i for i in range(len(prompt), 0, -1) if prompt[i - 1] in self.visual), 0)
-        text = str(self.tokenizer.decode(list(prompt[behind:]), skip_special_tokens=True)).strip()
-        text = text.removesuffix(self._suffix()).strip()
-        if not text:
-            raise CrossdraftError(f"The prompt ends with what is seen; name the question in {QUESTION}.")
-        return text
-
-    def _suffix(self) -> str:
-        if not self.tokenizer.chat_template:
-            return ""
-        asked = [{"role": "user", "content": [{"type": "text", "text": MARK}]}]
-        shown = str(self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
-        return shown.rpartition(MARK)[2].strip()

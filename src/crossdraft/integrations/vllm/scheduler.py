@@ -18,7 +18,6 @@ from crossdraft.integrations.vllm.scheduling import HiddenDrafts
 from crossdraft.integrations.vllm.settings import LONGEST, HostSettings
 from crossdraft.load import reserved_ids, tokenizer_of
 from crossdraft.methods import DrafterContext, build_spec, read_spec
-from crossdraft.video.inputs import placeholder_ids
 
 
 class DraftScheduler(HiddenDrafts, Scheduler):
@@ -59,8 +58,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
             parallel=settings.parallel,
         )
         root = None if settings.media_root is None else Path(settings.media_root)
-        visual = frozenset(placeholder_ids(model.hf_config))
-        self.host(HostedDrafts(drafter, limits), RequestReader(tokenizer, visual, root))
+        self.host(HostedDrafts(drafter, limits), RequestReader(model.hf_config, tokenizer, root))
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -122,7 +122,7 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
+        config = self.config = vllm_config.model_config.hf_config  # a head of vLLM's looks into it
         with self._mark_tower_model(vllm_config, "video"):
             layer = config.vision_feature_layer
             depth = config.vision_config.num_hidden_layers + layer + 1 if layer < 0 else layer
