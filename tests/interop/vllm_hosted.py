@@ -272,7 +272,7 @@ def main() -> None:
         os._exit(not run(Path(sys.argv[2]), sys.argv[3]))  # vLLM's own ending takes long
     chosen = sys.argv[1:] or list(CASES)
     with tempfile.TemporaryDirectory() as room:
-        kept = os.environ.get("INTEROP_FOLDER")
+        kept = os.environ.get("INTEROP_FOLDER")  # to run one case after another on the same answers
         folder = Path(kept or room)
         if not (folder / ASKED).exists():
             make(folder)

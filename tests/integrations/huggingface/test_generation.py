@@ -125,10 +125,7 @@ def test_a_mask_is_refused_where_it_hides_something(ours, engine, inputs):
 def test_without_an_engine_a_processor_is_needed_and_another_models_engine_is_refused(pair, ours, processor):
     with pytest.raises(cd.CrossdraftError, match="needs engine="):
         ours(max_new_tokens=2)
-    with (
-        cd.Engine.load(pair.target, None) as other,
-        pytest.raises(cd.CrossdraftError, match="another model's"),
-    ):
+    with cd.Engine.load(pair.target, None) as other, pytest.raises(cd.CrossdraftError, match="another model's"):
         ours(engine=other, max_new_tokens=2)
 
 

@@ -1,4 +1,4 @@
-"""`model.generate(…, custom_generate=FOLDER)`: Hugging Face's own call, answered by an engine of ours; docs/huggingface.md."""
+"""`model.generate(…, custom_generate=FOLDER)`: Hugging Face's own call, answered by an engine of ours."""
 
 from pathlib import Path
 
