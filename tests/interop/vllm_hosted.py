@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ LONGEST, DRAFT, HEAD_DRAFT = 64, 48, 4  # tokens of an answer, of a draft, of a 
 BLOCK, CONTEXT = 32, 640
 WHOLE, CUT = 2048, 408  # tokens of a pass: the prompt is read at once, or in two chunks
 PAIRS = 6
+DRAWS, DRAWN, TEMPERATURE = 800, 4, 2.5  # answers that are drawn, tokens of each
+END = -1  # stands where an answer is over
+LEAST_COUNT, MOST_DEVIATION = 10, 4.0  # of a token that is counted by itself; standard deviations of a chi-square
 HEADS = ("eagle", "eagle3")
 ASKED, KNOWN = "asked.json", "known.json"
 PACKAGE = "crossdraft.integrations.vllm"
@@ -62,6 +66,7 @@ class Case:
         head: a shipped head that vLLM runs itself; with a drafter, for the later rounds.
         blocks: of keys and values, of `BLOCK` tokens, where they are to be scarce.
         kill: end the drafter's process during the second answer.
+        temperature: above 0, answers are drawn, and compared as a distribution with those drawn without drafts.
     """
 
     drafter: str | None
@@ -72,6 +77,7 @@ class Case:
     head: str | None = None
     blocks: int | None = None
     kill: bool = False
+    temperature: float = 0.0
 
 
 def total(asked: Sequence[Asked]) -> int:
@@ -108,6 +114,7 @@ CASES: Mapping[str, Case] = {
     "union, batches": Case("union:event,memory", CUT, together=6, most=lambda asked: total(asked) // 8),
     "known, preempted": Case("known:file=known.json", together=6, blocks=29),
     "event, killed": Case("event", kill=True),
+    "known, sampled": Case("known:file=known.json", together=8, temperature=TEMPERATURE),
 }
 
 
@@ -178,7 +185,7 @@ class Hosted:
             max_num_batched_tokens=case.chunk,
             num_gpu_blocks_override=case.blocks,
             block_size=None if case.blocks is None else BLOCK,
-            enable_prefix_caching=False,
+            enable_prefix_caching=case.temperature > 0,
             disable_log_stats=False,
             limit_mm_per_prompt={"video": 1},
             **speculation(case, folder),
@@ -194,6 +201,14 @@ class Hosted:
             return output
 
         self.scheduler.schedule = counted
+        self.accepted = 0
+        statistics = self.scheduler.make_spec_decoding_stats
+
+        def observed(*arguments: Any, **named: Any) -> Any:
+            self.accepted += named["num_accepted_tokens"]
+            return statistics(*arguments, **named)
+
+        self.scheduler.make_spec_decoding_stats = observed
 
     @property
     def drafter(self) -> Any:
@@ -210,16 +225,20 @@ class Hosted:
                 raise SystemExit("The drafter did not come to rest.")
             time.sleep(0.002)
 
-    def answer(self, asked: Sequence[Asked], name: str) -> list[tuple[int, ...]]:
+    def answer(
+        self, asked: Sequence[Asked], name: str, temperature: float = 0.0, *, drafted: bool = True
+    ) -> list[tuple[int, ...]]:
+        """Of each question; `drafted`: whether the drafter hears of them."""
         from vllm import SamplingParams
 
         for number, one in enumerate(asked):
-            extra = {"crossdraft_events": one.events, "crossdraft_question": one.question}
-            greedy = SamplingParams(temperature=0, max_tokens=LONGEST, extra_args=extra)
+            extra = {"crossdraft_events": one.events, "crossdraft_question": one.question} if drafted else None
+            most = DRAWN if temperature else LONGEST
+            params = SamplingParams(temperature=temperature, max_tokens=most, extra_args=extra)
             frames, _ = read_frames(one.video, 8)
             text = f"USER: <video>\n{one.question} ASSISTANT:"
             prompt = {"prompt": text, "multi_modal_data": {"video": frames.numpy()}}
-            self.engine.add_request(f"{name}-{number}", prompt, greedy)
+            self.engine.add_request(f"{name}-{number}", prompt, params)
         found: dict[str, tuple[int, ...]] = {}
         while self.engine.has_unfinished_requests():
             self.wait()
@@ -228,10 +247,45 @@ class Hosted:
         return [found[f"{name}-{number}"] for number in range(len(asked))]
 
 
+def run_sampled(case: Case, hosted: Hosted, asked: Sequence[Asked]) -> bool:
+    """Draw the beginning of one answer many times, with drafts and without: the same distribution at each position."""
+    one = replace(max(asked, key=lambda one: len(one.tokens)), tokens=())
+    drawn: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
+    for number in range(DRAWS // case.together):
+        for drafted in drawn:
+            name = f"{number}-{drafted}"
+            rows = hosted.answer([one] * case.together, name, case.temperature, drafted=drafted)
+            drawn[drafted] += [(*row, *[END] * DRAWN)[:DRAWN] for row in rows]
+    worst = max(deviation(*([row[at] for row in drawn[drafted]] for drafted in drawn)) for at in range(DRAWN))
+    first = len({row[1] for row in drawn[True]})
+    good = worst < MOST_DEVIATION and hosted.accepted > 0
+    say(
+        f"known, sampled         {len(drawn[True])} answers each, {first} different second tokens, "
+        f"{hosted.accepted} drafted tokens accepted, deviation {worst:.2f}  {'ok' if good else 'too much'}"
+    )
+    return good
+
+
+def deviation(left: Sequence[int], right: Sequence[int]) -> float:
+    """Chi-square of two samples of tokens, in standard deviations from what one distribution gives."""
+    counts = Counter(left), Counter(right)
+    both = counts[0] + counts[1]
+    common = [token for token, count in both.items() if count >= LEAST_COUNT]
+    cells = [[count[token] for token in common] for count in counts]
+    for cell, count in zip(cells, counts, strict=True):
+        cell.append(sum(count.values()) - sum(cell))
+    pairs = [(a, b) for a, b in zip(*cells, strict=True) if a + b]
+    chi = sum((a - b) ** 2 / (a + b) for a, b in pairs)
+    freedom = len(pairs) - 1
+    return 0.0 if freedom < 1 else (chi - freedom) / (2 * freedom) ** 0.5
+
+
 def run(folder: Path, name: str) -> bool:
     """One case; says what was found, and returns whether it is what was expected."""
     case, asked = CASES[name], read(folder)
     hosted = Hosted(case, folder)
+    if case.temperature:
+        return run_sampled(case, hosted, asked)
     found: list[tuple[int, ...]] = []
     for first in range(0, len(asked), case.together):
         if case.kill and first == case.together:
