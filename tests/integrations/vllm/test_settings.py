@@ -1,9 +1,12 @@
 """What may be set, and what a request may name: one sentence for everything else."""
 
+from types import SimpleNamespace
+
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.integrations.vllm.compatibility import WORKER, check_config
 from crossdraft.integrations.vllm.requests import RequestReader
 from crossdraft.integrations.vllm.settings import LONGEST, HostSettings
 
@@ -118,3 +121,39 @@ def test_the_question_is_what_stands_behind_the_last_visual_token(reader):
     assert found.prompt == "what is the car doing?"
     with pytest.raises(CrossdraftError, match="knows no question"):
         read(reader, [*front, visual], events="drive/a.h5")
+
+
+def vllm_config(**changed):
+    """As much of vLLM's config as is looked at; `custom_class` on Model Runner V1."""
+    given = {"method": "custom_class", "draft_sample_method": "greedy", "num_speculative_tokens": 8}
+    given |= {"async_scheduling": False, "v2": False, "worker_cls": "auto", "pipeline_parallel_size": 1} | changed
+    speculative = None if given["method"] is None else SimpleNamespace(**given)
+    return SimpleNamespace(
+        speculative_config=speculative,
+        scheduler_config=SimpleNamespace(**given),
+        parallel_config=SimpleNamespace(**given),
+        use_v2_model_runner=given["v2"],
+    )
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"method": "eagle3"}, {"v2": True, "worker_cls": WORKER, "method": "ngram"}], ids=str
+)
+def test_configurations_that_take_drafts(changed):
+    check_config(vllm_config(**changed), 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"method": None}, "add --speculative-config"),
+        ({"async_scheduling": True}, "add --no-async-scheduling"),
+        ({"method": "eagle3", "draft_sample_method": "probabilistic"}, "leave it at 'greedy'"),
+        ({"v2": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"v2": True, "worker_cls": WORKER, "pipeline_parallel_size": 2}, "without pipeline parallelism"),
+        ({"v2": True, "worker_cls": WORKER, "num_speculative_tokens": 4}, "Model Runner V2 verifies"),
+    ],
+)
+def test_configurations_that_take_none_are_refused(changed, why):
+    with pytest.raises(CrossdraftError, match=why):
+        check_config(vllm_config(**changed), 8)

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
 """The scheduler class for vLLM's command line: `--scheduler-cls crossdraft.integrations.vllm.scheduler.DraftScheduler`.
 
-For Model Runner V1 (vLLM 0.32 and 0.33): V2 keeps drafts on the GPU and takes none from the scheduler.
+For Model Runner V1 of vLLM 0.32 and 0.33. V2 keeps drafts on the GPU: there `worker.DraftWorker` must fetch them.
 """
 
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from crossdraft.engine.runner.process import ProcessDrafter
-from crossdraft.errors import CrossdraftError
+from crossdraft.integrations.vllm.compatibility import WITHOUT_HEAD, check_config
 from crossdraft.integrations.vllm.hosting import DraftLimits, HostedDrafts
 from crossdraft.integrations.vllm.requests import RequestReader
 from crossdraft.integrations.vllm.scheduling import HiddenDrafts
@@ -23,8 +23,8 @@ from crossdraft.methods import DrafterContext, build_spec, read_spec
 class DraftScheduler(HiddenDrafts, Scheduler):
     """vLLM's scheduler with drafts of ours; see `scheduling`.
 
-    With `"method": "custom_class"` all drafts are ours. With another method, `eagle3` for example, only the first one
-    of each answer is, which was made while the prompt was read.
+    With `"method": "custom_class"` all drafts are ours; with `ngram` those of vLLM fill in where there is none. With a
+    head's method, `eagle3` for example, only the first one of each answer is ours, made while the prompt was read.
 
     Raises:
         CrossdraftError: vLLM is configured in a way that cannot take them.
@@ -32,7 +32,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
 
     def __init__(self, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         settings = HostSettings.of(vllm_config.additional_config)
-        check_config(vllm_config)
+        check_config(vllm_config, settings.hidden_tokens or 0)
         super().__init__(vllm_config, *arguments, **named)  # pyright: ignore[reportCallIssue]
         speculative, model = vllm_config.speculative_config, vllm_config.model_config
         most = min(self.num_spec_tokens, LONGEST)
@@ -42,7 +42,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
         banned = reserved_ids(tokenizer, size, eos)
         limits = DraftLimits(
             settings.hidden_tokens or most,
-            most if speculative.method == "custom_class" else 0,
+            most if speculative.method in WITHOUT_HEAD else 0,
             settings.wait_ms / 1000,
             settings.requests,
             size,
@@ -65,22 +65,3 @@ def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Ids that end an answer: the generation config's, else the tokenizer's."""
     found = model.try_get_generation_config().get("eos_token_id", tokenizer.eos_token_id)
     return (found,) if isinstance(found, int) else tuple(found or ())
-
-
-def check_config(vllm_config: Any) -> None:
-    """Refuse what cannot work, before a model is read.
-
-    Raises:
-        CrossdraftError: no speculation is configured, the scheduler runs ahead of the worker, or V2 runs the model.
-    """
-    if vllm_config.speculative_config is None:
-        raise CrossdraftError(
-            'vLLM verifies no drafts; add --speculative-config \'{"method": "custom_class", "model": '
-            '"crossdraft.integrations.vllm.proposer.SilentProposer", "num_speculative_tokens": 48}\'.'
-        )
-    if vllm_config.scheduler_config.async_scheduling:
-        raise CrossdraftError("vLLM schedules ahead of its worker and takes no drafts; add --no-async-scheduling.")
-    if vllm_config.use_v2_model_runner:
-        raise CrossdraftError(
-            "vLLM's Model Runner V2 takes no drafts from the scheduler; set VLLM_USE_V2_MODEL_RUNNER=0."
-        )
