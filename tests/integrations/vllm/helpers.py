@@ -147,7 +147,7 @@ def hosting(
     limits = DraftLimits(
         k if hidden is None else hidden, k if later is None else later, 0.0, 32, made.vocabulary, frozenset({99})
     )
-    made.host(HostedDrafts(drafter, limits), RequestReader(PretrainedConfig(), NoTokenizer(), Path("/")))
+    made.host(HostedDrafts(drafter, limits), RequestReader(PretrainedConfig(), NoTokenizer(), Path("/"), 100))
     return made
 
 

@@ -119,6 +119,13 @@ def test_what_cannot_be_asked_is_answered_without_drafts(caplog):
     assert "answered without drafts" in caplog.text
 
 
+def test_an_error_of_ours_does_not_end_the_engine(monkeypatch, caplog):
+    scheduler = hosting({"a": ANSWER}, ScriptedDrafter({"a": ANSWER}))
+    monkeypatch.setattr("crossdraft.integrations.vllm.requests.Request", None)
+    assert answered(scheduler, ask("a")) == {"a": ANSWER}
+    assert "answered without drafts" in caplog.text
+
+
 @pytest.mark.parametrize("late", [1, 3, 50])
 def test_a_hidden_draft_that_comes_late_goes_on_where_the_answer_is(late):
     """With `late` further passes of one token each: what it holds of them already is not lost."""

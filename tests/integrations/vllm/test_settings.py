@@ -56,7 +56,7 @@ def reader(pair, root):
 
 def reader_of(pair, root):
     config = AutoConfig.from_pretrained(pair.target)
-    return RequestReader(config, AutoTokenizer.from_pretrained(pair.target), root)
+    return RequestReader(config, AutoTokenizer.from_pretrained(pair.target), root, 512)
 
 
 def read(reader, prompt=(), **extra):
@@ -106,6 +106,11 @@ def test_without_a_media_root_no_file_is_read(pair):
 def test_values_are_strings(reader, value):
     with pytest.raises(CrossdraftError, match="give a string"):
         read(reader, question=value)
+
+
+def test_a_question_is_no_longer_than_the_context(reader):
+    with pytest.raises(CrossdraftError, match="ask a shorter question"):
+        read(reader, question="what? " * 10_000)
 
 
 def test_a_request_that_names_nothing_is_not_ours(reader):

@@ -31,11 +31,13 @@ class RequestReader:
     Args:
         config, tokenizer: the target's.
         media_root: folder that files must lie in; `None` = none may be named.
+        context: of the target, in tokens: no question is longer.
     """
 
     config: PretrainedConfig
     tokenizer: PreTrainedTokenizerBase
     media_root: Path | None
+    context: int
 
     def read(
         self, prompt: Sequence[int] | None, extra: Mapping[str, Any] | None, max_tokens: int, namespace: str | None
@@ -51,7 +53,7 @@ class RequestReader:
             namespace: as in `Request`.
 
         Raises:
-            CrossdraftError: a value is no text, a file is not to be read, or there is no question.
+            CrossdraftError: a value is no text, a file is not to be read, there is no question, or it is too long.
         """
         given = {key: extra[key] for key in KEYS if key in extra} if extra else {}
         if not given:
@@ -61,7 +63,9 @@ class RequestReader:
                 raise CrossdraftError(f"{key} is {type(value).__name__}; give a string.")
         events, video = (self._file(key, given.get(key)) for key in (EVENTS, VIDEO))
         question = given.get(QUESTION) or question_in(self.config, self.tokenizer, prompt or ())
-        return Request(question, video, events, max_new_tokens=max_tokens, namespace=namespace)
+        request = Request(question, video, events, max_new_tokens=max_tokens, namespace=namespace)
+        request.check_length(self.context)
+        return request
 
     def _file(self, key: str, given: str | None) -> str | None:
         """The path of a file below `media_root`, links followed."""

@@ -58,7 +58,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
             parallel=settings.parallel,
         )
         root = None if settings.media_root is None else Path(settings.media_root)
-        self.host(HostedDrafts(drafter, limits), RequestReader(model.hf_config, tokenizer, root))
+        self.host(HostedDrafts(drafter, limits), RequestReader(model.hf_config, tokenizer, root, model.max_model_len))
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -86,7 +86,9 @@ class HiddenDrafts:
             return self._reader.read(request.prompt_token_ids, sampling.extra_args, request.max_tokens, namespace)
         except CrossdraftError as error:
             log.warning("Request %s is answered without drafts: %s", request.request_id, error)
-            return None
+        except Exception:  # whatever a client sent, the engine goes on
+            log.exception("Request %s is answered without drafts.", request.request_id)
+        return None
 
     def _may_ride(self, request: Any) -> bool:
         """Whether the next pass may read its prompt to the end, and a draft behind it.
