@@ -531,9 +531,13 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 
 
 def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    return reserved_ids(tokenizer, model.config.get_text_config().vocab_size, _eos(model, tokenizer))
+
+
+def reserved_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: Sequence[int]) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
-    padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
-    return (*sorted(_special(tokenizer) - {*_eos(model, tokenizer), *padded}), *padded)
+    padded = range(len(tokenizer), vocab_size)
+    return (*sorted(_special(tokenizer) - {*eos, *padded}), *padded)
 
 
 def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:
