@@ -214,6 +214,15 @@ def test_what_is_learnt_from_drawn_answers_is_not_used_where_they_are_drawn_alik
     assert all(record.request.sampling.greedy for record in drafter.records.values())
 
 
+def test_nothing_is_drafted_for_drawn_answers_where_they_are_not_verified_exactly():
+    drafter = ScriptedDrafter({})
+    scheduler = hosting({"a": ANSWER, "b": ANSWER}, drafter)
+    scheduler.host(scheduler.drafts, scheduler._reader, draws=False)
+    for request in (ask("a", temperature=0.5), ask("b")):
+        scheduler.add_request(request)
+    assert [record.request.prompt for record in drafter.records.values()] == ["b"]
+
+
 def test_only_so_many_are_drafted_for_at_a_time():
     drafter = ScriptedDrafter({})
     limits = DraftLimits(4, 4, 0.0, 2, 100)
