@@ -174,7 +174,7 @@ def mend_temperatures() -> None:
     import torch
     from vllm.utils import cpu_triton_utils
 
-    def expand(output: Any, values: Any, ends: Any, replace_from: int, replace_to: int, **unused: Any) -> None:
+    def expand(output: Any, values: Any, ends: Any, replace_from: int, replace_to: int, *unused: Any) -> None:
         counts = torch.diff(ends, prepend=ends.new_zeros(1)).long()
         output.copy_(torch.where(values == replace_from, replace_to, values).repeat_interleave(counts))
 
