@@ -233,9 +233,21 @@ def test_only_so_many_are_drafted_for_at_a_time():
         scheduler.add_request(ask(name))
     assert [record.request.prompt for record in drafter.records.values()] == ["a", "b"]
     scheduler.abort("a")
-    scheduler.step()
+    scheduler.drafts.refresh()
     assert [record.request.prompt for record in drafter.records.values()] == ["a", "b", "c"]
-    scheduler.abort("b")
+    assert scheduler.run() == dict.fromkeys("bc", ANSWER) | {"a": []}
+
+
+def test_a_request_whose_answer_has_begun_is_not_drafted_for_any_more():
+    drafter = ScriptedDrafter({"b": ANSWER})
+    scheduler = hosting(dict.fromkeys("ab", ANSWER), drafter)
+    scheduler.drafts = HostedDrafts(drafter, DraftLimits(4, 4, 0.0, 1, 100))
+    for name in "ab":
+        scheduler.add_request(ask(name))
+    scheduler.step()
+    scheduler.abort("a")
+    assert scheduler.run()["b"] == ANSWER
+    assert [record.request.prompt for record in drafter.records.values()] == ["a"]
 
 
 answer = st.lists(st.integers(1, 5), max_size=20).map(lambda tokens: [*tokens, EOS])
