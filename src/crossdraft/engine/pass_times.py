@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import torch
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast.static_cache import hand_back
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.target import Chunk, Target
 from crossdraft.engine.tree import DraftTree
 

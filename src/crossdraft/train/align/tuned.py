@@ -341,7 +341,7 @@ def _card(inputs: TuneInputs, source: Path, figures: dict[str, Any]) -> str:
     if recipe.rank:
         over = "" if recipe.base == "float32" else f", over frozen weights in {recipe.base}"
         how = f"learned low-rank additions (rank {recipe.rank}) to its attention{over}"
-    measured = "Its drafts were not measured."
+    measured = "No drafts of it were measured."
     if engine:
         measured = (
             "Tokens of a verify pass, bonus included, on questions about validation clips: "
