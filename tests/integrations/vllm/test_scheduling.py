@@ -214,6 +214,15 @@ def test_what_is_learnt_from_drawn_answers_is_not_used_where_they_are_drawn_alik
     assert all(record.request.sampling.greedy for record in drafter.records.values())
 
 
+def test_nothing_is_drafted_for_drawn_answers_where_they_are_not_verified_exactly():
+    drafter = ScriptedDrafter({})
+    scheduler = hosting({"a": ANSWER, "b": ANSWER}, drafter)
+    scheduler.host(scheduler.drafts, scheduler._reader, draws=False)
+    for request in (ask("a", temperature=0.5), ask("b")):
+        scheduler.add_request(request)
+    assert [record.request.prompt for record in drafter.records.values()] == ["b"]
+
+
 def test_only_so_many_are_drafted_for_at_a_time():
     drafter = ScriptedDrafter({})
     limits = DraftLimits(4, 4, 0.0, 2, 100)
@@ -224,9 +233,21 @@ def test_only_so_many_are_drafted_for_at_a_time():
         scheduler.add_request(ask(name))
     assert [record.request.prompt for record in drafter.records.values()] == ["a", "b"]
     scheduler.abort("a")
-    scheduler.step()
+    scheduler.drafts.refresh()
     assert [record.request.prompt for record in drafter.records.values()] == ["a", "b", "c"]
-    scheduler.abort("b")
+    assert scheduler.run() == dict.fromkeys("bc", ANSWER) | {"a": []}
+
+
+def test_a_request_whose_answer_has_begun_is_not_drafted_for_any_more():
+    drafter = ScriptedDrafter({"b": ANSWER})
+    scheduler = hosting(dict.fromkeys("ab", ANSWER), drafter)
+    scheduler.drafts = HostedDrafts(drafter, DraftLimits(4, 4, 0.0, 1, 100))
+    for name in "ab":
+        scheduler.add_request(ask(name))
+    scheduler.step()
+    scheduler.abort("a")
+    assert scheduler.run()["b"] == ANSWER
+    assert [record.request.prompt for record in drafter.records.values()] == ["a"]
 
 
 answer = st.lists(st.integers(1, 5), max_size=20).map(lambda tokens: [*tokens, EOS])

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -130,7 +130,7 @@ class HostedDrafts:
         one = self._requests.get(name)
         if one is None:
             return []
-        self._collect({name: one})
+        self._collect({name: one}, self._deadline())
         return list(one.rest[:most])
 
     def advance(self, emitted: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -139,21 +139,23 @@ class HostedDrafts:
         Args:
             emitted: tokens since the last call.
         """
-        known = {name: one for name, tokens in emitted.items() if tokens and (one := self._requests.get(name))}
+        begun, until = [name for name, tokens in emitted.items() if tokens], self._deadline()
+        known = {name: one for name in begun if (one := self._requests.get(name))}
+        self._forget_waiting(begun)  # a drafter would begin at the beginning of the answer
         for name, one in known.items():
             one.since += emitted[name]
-        self._collect(known)
+        self._collect(known, until)
         live = [(name, one) for name, one in known.items() if name in self._requests]
         over = [(name, one) for name, one in live if not one.rest and one.hidden is None]
         if self.limits.later:
-            self._guarded(lambda drafter: self._ask(drafter, over))
+            self._guarded(lambda drafter: self._ask(drafter, over, until))
         else:
             self._drop([name for name, _ in over])
         return {name: list(one.rest) for name, one in live if name in self._requests and one.rest}
 
     def end(self, name: str) -> None:
         """The request is over."""
-        self._waiting = deque(entry for entry in self._waiting if entry[0] != name)
+        self._forget_waiting([name])
         self._drop([name])
 
     def close(self) -> None:
@@ -167,9 +169,16 @@ class HostedDrafts:
         hidden = drafter.propose_async([state], [Budget(self.limits.hidden, until=wanted)])
         self._requests[name] = HostedRequest(state, wanted, hidden)
 
-    def _collect(self, named: Mapping[str, HostedRequest]) -> None:
+    def _forget_waiting(self, names: Collection[str]) -> None:
+        if self._waiting:
+            self._waiting = deque(entry for entry in self._waiting if entry[0] not in names)
+
+    def _deadline(self) -> float:
+        """Until when a call that begins now may wait."""
+        return time.monotonic() + self.limits.wait_s
+
+    def _collect(self, named: Mapping[str, HostedRequest], until: float) -> None:
         """Take the hidden drafts of these requests, as far as they are there; they are stopped at once."""
-        until = time.monotonic() + self.limits.wait_s
         for name, one in named.items():
             if one.hidden is not None:
                 self._guarded(lambda drafter, name=name, one=one: self._take(drafter, name, one, until))
@@ -188,7 +197,7 @@ class HostedDrafts:
             one.hidden = None
             self._keep(name, one, draft)
 
-    def _ask(self, drafter: RemoteDrafter, over: Sequence[tuple[str, HostedRequest]]) -> None:
+    def _ask(self, drafter: RemoteDrafter, over: Sequence[tuple[str, HostedRequest]], until: float) -> None:
         """Tell the drafter what became of these drafts, and ask for others."""
         if not over:
             return
@@ -196,7 +205,7 @@ class HostedDrafts:
         drafter.commit(states, [one.outcome() for _, one in over])
         for _, one in over:
             one.nodes, one.tokens, one.since = (), (), []
-        budget = Budget(self.limits.later, wait_s=self.limits.wait_s)
+        budget = Budget(self.limits.later, wait_s=max(0.0, until - time.monotonic()))
         for (name, one), draft in zip(over, drafter.propose(states, [budget] * len(over)), strict=True):
             self._keep(name, one, draft)
 

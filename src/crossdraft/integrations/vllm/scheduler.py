@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -58,7 +59,10 @@ class DraftScheduler(HiddenDrafts, Scheduler):
             parallel=settings.parallel,
         )
         root = None if settings.media_root is None else Path(settings.media_root)
-        self.host(HostedDrafts(drafter, limits), RequestReader(model.hf_config, tokenizer, root, model.max_model_len))
+        reader = RequestReader(model.hf_config, tokenizer, root, model.max_model_len)
+        # On a CPU vLLM 0.32 loses the temperature of the rows behind a draft (`cpu_triton_utils._expand_kernel_impl`
+        # writes it into a copy), so what it draws there follows no distribution that was asked for.
+        self.host(HostedDrafts(drafter, limits), reader, draws=not current_platform.is_cpu())
 
 
 def end_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:

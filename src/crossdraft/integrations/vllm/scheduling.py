@@ -26,10 +26,13 @@ log = logging.getLogger(__name__)
 class HiddenDrafts:
     """Stands in front of vLLM's `Scheduler` among the bases of a class; `host` is called before the first request."""
 
-    def host(self, drafts: HostedDrafts, reader: RequestReader) -> None:
-        """Take drafts from there, for requests as the reader reads them."""
+    def host(self, drafts: HostedDrafts, reader: RequestReader, *, draws: bool = True) -> None:
+        """Take drafts from there, for requests as the reader reads them.
+
+        `draws`: whether drafts of answers that are drawn are verified exactly; else they get none.
+        """
         self.drafts = drafts
-        self._reader = reader
+        self._reader, self._draws = reader, draws
         self._seen: dict[str, int] = {}  # tokens of each answer that the drafter was told of
         # vLLM counts acceptance for each depth, and stops at a draft that is longer than it was told.
         self._longest = max(self.num_spec_tokens, drafts.limits.hidden)
@@ -77,7 +80,7 @@ class HiddenDrafts:
     def _asked(self, request: Any) -> Request | None:
         """What the drafter is asked; a request of which it cannot be asked is answered without drafts."""
         sampling = request.sampling_params
-        if sampling is None or request.resumable:
+        if sampling is None or request.resumable or (sampling.temperature != 0 and not self._draws):
             return None
         # Answers that are drawn with the same seed draw alike: what is learnt from one would know the other's draws.
         alike = sampling.temperature != 0 and sampling.seed is not None
