@@ -31,8 +31,9 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
+from crossdraft.engine.prompt import LazyFeatures, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import LazyFeatures, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import LazyFeatures, Prompt, VisualItem
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.image import read_image

@@ -223,6 +223,24 @@ def test_a_packer_learns_and_a_compressed_target_reads_it(
     assert packed in json.dumps(rows)
 
 
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("config.levels=[0]", "The last of a packer's levels must be 1, which the target's projector reads; it is 0."),
+        ("config.levels=[1,1]", "hidden states that ascend; not [1, 1]"),
+        ("config.factor=3", "2 x 2 patches cannot be packed by 3"),
+        ("config.heads=5", "5 attention heads do not divide 16 features"),
+    ],
+)
+def test_a_packer_that_cannot_be_is_one_sentence(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, sentence: str
+) -> None:
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *FEW, more, method="token_packer") == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run" / "head").exists()
+
+
 @pytest.mark.parametrize("method", OTHERS)
 def test_they_learn_from_captures_alone(
     pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str

@@ -16,10 +16,10 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Needs
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.heap import GROWTH
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Prompt
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.scripted import Scripted

@@ -10,9 +10,9 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, Proposal, VerifyOutput
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
-from crossdraft.engine.target import Chunk
 from crossdraft.engine.trials import FasterWay, Trials
 
 SHORT: dict[str, Any] = {"nodes": 2, "hidden_nodes": 2, "adaptive": False}  # drafts, so that there are many rounds

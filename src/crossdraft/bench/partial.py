@@ -25,9 +25,10 @@ from crossdraft.drafters.settings import PartialSettings
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -139,6 +140,11 @@ class CountingDrafter(PartialDrafter):
         self.step_s: list[float] = []
         self._last = 0
 
+    @property
+    def tau(self) -> float:
+        """Tokens per verify pass."""
+        return 1 + self.accepted / max(1, self.rounds)
+
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         before, start = len(state.drafted), time.process_time()
         draft = super()._propose(state, budget)
@@ -167,7 +173,7 @@ def compare_partial(
         longest = 64 * frames + 512
         target.context = max(target.context, longest)
         target.text_config.max_position_embeddings = target.context  # what the prompt is checked against
-        drafter = CountingDrafter(target, sorted(target.reserved), plan.part)
+        drafter, letting = (CountingDrafter(target, sorted(target.reserved), plan.part) for _ in range(2))
         own = prompt = 0
         lossy: list[tuple[Answer, Answer]] = []
         spent = [0.0, 0.0]
@@ -179,8 +185,7 @@ def compare_partial(
             runner = DraftRunner(drafter, "off")
             drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
             spent[1] += time.process_time() - between
-            letting = DraftRunner(PartialDrafter(target, sorted(target.reserved), plan.part), "off")
-            lax = Decoder(target, letting, adaptive=False, nodes=plan.nodes, rule=LOSSY)
+            lax = Decoder(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
             lossy.append((_answer(lax, item.request, tick), alone))
             own += drafted.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
@@ -192,10 +197,10 @@ def compare_partial(
                 drafter.kept,
                 own,
                 len(asked),
-                1 + drafter.accepted / max(1, drafter.rounds),
+                drafter.tau,
                 drafter.refused / max(1, compared),
                 sum(one.tokens == other.tokens for one, other in lossy),
-                sum(one.stats.new_tokens for one, _ in lossy) / max(1, sum(one.stats.rounds for one, _ in lossy)),
+                letting.tau,
                 sum(rouge_l(one.tokens, other.tokens) for one, other in lossy) / len(lossy),
                 drafter.drafted / max(1, drafter.rounds),
                 one,
@@ -221,7 +226,7 @@ def results_table(found: Sequence[PartialResult]) -> "Table":
         "computed speedup",
         "alone / drafted s",
     )
-    shown = table(None, "prompt tokens", heads)
+    shown = table(None, "prompt tokens", heads, fold=True)
     for row in found:
         times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
         own = f"{row.own}/{row.total}"

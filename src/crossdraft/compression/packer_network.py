@@ -37,7 +37,8 @@ class TokenPackerConfig(HeadConfig):
         heads: of the attention; a head of the authors' has 128 features.
 
     Raises:
-        CrossdraftError: as `HeadConfig`, heads that do not divide the features, or a factor that leaves nothing.
+        CrossdraftError: as `HeadConfig`, levels that do not ascend, heads that do not divide the features, or a factor
+            that leaves nothing.
     """
 
     source_size: Count
@@ -49,6 +50,9 @@ class TokenPackerConfig(HeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        levels = list(self.levels)
+        if not levels or levels[0] < 0 or levels != sorted(set(levels)):
+            raise CrossdraftError(f"A packer's levels must be one or more hidden states that ascend; not {levels}.")
         if self.source_size % self.heads:
             raise CrossdraftError(f"{self.heads} attention heads do not divide {self.source_size} features.")
         if not 1 < self.factor <= self.side:

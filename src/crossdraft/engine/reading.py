@@ -25,10 +25,12 @@ from crossdraft.engine.drafter import Needs
 from crossdraft.engine.estimates import Ema, LinearFit
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.passes import Chunk, PrefillChunk, TargetOut
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
-from crossdraft.engine.target import Chunk, Encoded, PrefillChunk, Prompt, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, make_folder
 from crossdraft.heads.glance.frame_encoder import PIXELS

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from crossdraft.compression.packer import check_packable, default_levels, encoder_levels
 from crossdraft.compression.packer_network import TokenPacker
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
@@ -43,7 +44,14 @@ class LevelFeatures(FeatureCache):
 
     def _encode(self, clip: int) -> Tensor:
         prompt = self.model.prepare(self.source.read(clip).requests(1)[0])
-        return encoder_levels(self.model, prompt, self.levels).bfloat16()
+        found = encoder_levels(self.model, prompt, self.levels).bfloat16()
+        first = next(iter(self.cached.values()), found)
+        if found.shape != first.shape:
+            raise CrossdraftError(
+                f"Clip {clip} of the capture has {len(found)} frames, one before it {len(first)}; capture clips of "
+                "which the target reads equally many."
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -102,13 +110,18 @@ class PackerTask(FrozenTargetTask):
         vision = config.vision_config
         side, size = vision.image_size // vision.patch_size, vision.hidden_size
         tokens = patches_per_frame(self.prompt, self.inputs.target.traits.visual_ids)
-        heads = max(1, size // AUTHORS_HEAD)
+        levels = default_levels(config)
+        if "levels" in settings and settings["levels"][-1] != levels[-1]:
+            raise CrossdraftError(
+                f"The last of a packer's levels must be {levels[-1]}, which the target's projector reads; it is "
+                f"{settings['levels'][-1]}."
+            )
         found = {
             "source_size": size,
-            "levels": default_levels(config),
+            "levels": levels,
             "side": side,
             "class_token": tokens == side**2 + 1,
-            "heads": heads,
+            "heads": max(1, size // AUTHORS_HEAD),
         }
         return {name: value for name, value in found.items() if name not in settings}
 

@@ -50,7 +50,7 @@ class NetworkCost:
         network: its name, or `LM_HEAD`, which turns what an adapter gives into logits.
         parameters: its own, those frozen included; what it shares with the target is not counted.
         stored_bytes: of its weights in a file.
-        seconds: of a drafted token, its logits excluded; of a network that reads a clip once, of that.
+        seconds: processor time of a drafted token, its logits excluded; of a network that reads a clip once, of that.
         per: `token` or `clip`.
     """
 
@@ -131,7 +131,7 @@ def network_costs(shapes: PairShapes, names: Sequence[str] = NAMES, budget_s: fl
     for name in names:
         yield _cost(name, shapes.config(name), shared, budget_s)
     feature, head = torch.randn(1, text.hidden_size), rows[: min(text.vocab_size, DRAFT_IDS)]
-    yield NetworkCost(LM_HEAD, head.numel(), 0, _median_s(lambda: feature @ head.T, budget_s), "token")
+    yield NetworkCost(LM_HEAD, head.numel(), 0, _least_s(lambda: feature @ head.T, budget_s), "token")
 
 
 def parameters_of(name: str, config: HeadConfig) -> int:
@@ -164,7 +164,7 @@ def _cost(name: str, config: HeadConfig, shared: SharedWeights, budget_s: float)
         head = load_head(Path(folder), shared, "", name)
     per = "token" if isinstance(head, Adapter) else "clip"
     with torch.inference_mode():
-        return NetworkCost(name, parameters, stored, _median_s(_step(head), budget_s), per)
+        return NetworkCost(name, parameters, stored, _least_s(_step(head), budget_s), per)
 
 
 def _learn(name: str, head: Head) -> None:
@@ -225,12 +225,11 @@ def _step(head: Head) -> Callable[[], object]:
     return lambda: head.align(source[:, PAST:], tokens[:, PAST:], past)
 
 
-def _median_s(run: Callable[[], object], budget_s: float) -> float:
-    """The median time of a call, the first one left out."""
-    run()
-    times, begin = [], time.perf_counter()
+def _least_s(run: Callable[[], object], budget_s: float) -> float:
+    """Processor time of a call, the least of several: others on the machine add to the rest."""
+    times, begin = list[float](), time.perf_counter()
     while len(times) < RUNS or time.perf_counter() - begin < budget_s:
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2]
+        times.append(time.process_time() - start)
+    return min(times)
