@@ -1,0 +1,118 @@
+"""A recorded clip as a stream: each frame is there when it would have been taken."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from crossdraft.checks import positive
+from crossdraft.errors import CrossdraftError
+from crossdraft.streams.windows import CLOSE_S, SlidingWindows, Window
+
+
+class Wait(Protocol):
+    """Waits for so many seconds, as `threading.Event.wait`; true: it is to stop."""
+
+    def __call__(self, timeout: float, /) -> bool: ...
+
+
+@dataclass
+class Pace:
+    """When the moments of a replayed stream come.
+
+    Args:
+        speed: 1 = as they were taken, 2 = twice as fast.
+        now: the clock, in seconds.
+        wait: how to wait on it; by default until `stop` is called.
+
+    Attributes:
+        late_s: by how much a frame came late at most, because decoding it took longer than it was shown.
+
+    Raises:
+        CrossdraftError: a speed that is not above 0.
+    """
+
+    speed: float = 1.0
+    now: Callable[[], float] = time.perf_counter
+    wait: Wait | None = None
+    late_s: float = field(default=0.0, init=False)
+    _start: float | None = field(default=None, init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
+        positive("speed", self.speed)
+
+    def stop(self) -> None:
+        """End the replay; may be called from any thread."""
+        self._stopped.set()
+
+    def until(self, time_s: float) -> float | None:
+        """Wait for a moment of the stream, the first of which is now; when that is due, `None` if it was stopped."""
+        now = self.now()
+        if self._start is None:
+            self._start = now - time_s / self.speed
+        due = self._start + time_s / self.speed
+        wait = self.wait or self._stopped.wait
+        if self._stopped.is_set() or (due > now and wait(due - now)):
+            return None
+        self.late_s = max(self.late_s, self.now() - due)
+        return due
+
+
+def replay(
+    frames: Iterable[tuple[float, np.ndarray]],
+    windows: SlidingWindows,
+    offer: Callable[[Window], object],
+    pace: Pace,
+    *,
+    seconds: float | None = None,
+    most: int | None = None,
+) -> None:
+    """Feed a clip's frames to windows in their time, one decoded ahead, and offer the windows that fall due.
+
+    A window is due when its last frame should have been there, even if it was decoded late.
+
+    Args:
+        frames: seconds since the first one and uint8 RGB [H, W, 3], as `video.iter_frames` gives them.
+        windows: of the stream.
+        offer: takes each.
+        pace: when.
+        seconds: of the stream; `None` = all of the clip.
+        most: end after so many windows.
+
+    Raises:
+        CrossdraftError: a frame cannot be read, or the clip ends before the first window is due.
+    """
+    given, last_s, gap_s = 0, 0.0, 0.0
+    length = windows.windowing.length_s
+
+    def hand_over(found: list[Window]) -> bool:
+        """Offer them; whether those were all that were wanted."""
+        nonlocal given
+        for window in found[: None if most is None else most - given]:
+            offer(window)
+            given += 1
+        return most is not None and given >= most
+
+    for time_s, pixels in frames:
+        if seconds is not None and time_s > seconds + CLOSE_S:
+            last_s, gap_s = seconds, 0.0  # up to there the last frame is shown
+            break
+        at = pace.until(time_s)
+        if at is None or hand_over(windows.add_frame(time_s, pixels, at)):
+            return
+        last_s, gap_s = time_s, time_s - last_s
+    end_s = last_s + gap_s
+    end_s = end_s if seconds is None else min(end_s, seconds)
+    at = pace.until(end_s)
+    if at is None:
+        return
+    hand_over(windows.finish(end_s, at))
+    if not given:
+        raise CrossdraftError(
+            f"The stream ends after {end_s:.3f} s, and a window is {length:g} s long; give a longer clip or shorter "
+            "windows."
+        )

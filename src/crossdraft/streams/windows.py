@@ -1,0 +1,265 @@
+"""Sliding windows of a stream: frames on a grid of times, and the events of the same span."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from crossdraft.checks import positive, whole
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import EventLimits, Events, Excerpt
+from crossdraft.events.stream import concatenate
+from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+
+CLOSE_S = 1e-6  # times of frames and of the grid that are nearer than this are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Windowing:
+    """Which windows a stream has: one each `every_s`, the first as soon as the stream is `length_s` long.
+
+    Window j has the frames of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`: of each
+    time the first frame at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
+
+    Args:
+        every_s: from window to window.
+        length_s: of the stream that a window shows.
+        frames: of each window.
+
+    Raises:
+        CrossdraftError: a value is no number, or too small.
+    """
+
+    every_s: float = 0.5
+    length_s: float = 1.0
+    frames: int = DEFAULT_FRAMES
+
+    def __post_init__(self) -> None:
+        positive("every_s", self.every_s)
+        positive("length_s", self.length_s)
+        whole("frames", self.frames)
+
+    @property
+    def open(self) -> int:
+        """How many windows wait for frames at the same time, at most."""
+        return math.ceil(self.length_s / self.every_s) + 1
+
+    def begins(self, number: int) -> float:
+        """When the window of a number begins, in seconds of the stream."""
+        return number * self.every_s
+
+    def times(self, number: int) -> list[float]:
+        """[frames] seconds of the stream for which a window has a frame each, rising.
+
+        >>> Windowing(0.5, 1.0, 4).times(1)
+        [0.75, 1.0, 1.25, 1.5]
+        """
+        end, step = self.begins(number) + self.length_s, self.length_s / self.frames
+        return [end - step * back for back in reversed(range(self.frames))]
+
+    def count(self, seconds: float) -> int:
+        """How many windows a stream of so many seconds has.
+
+        >>> Windowing(0.5, 1.0).count(2.25)
+        3
+        """
+        return max(0, math.floor((seconds - self.length_s + CLOSE_S) / self.every_s) + 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A window that is due: all its frames are there.
+
+    Args:
+        number: from 0; windows that nobody answers count.
+        start_s, end_s: the span of the stream; `end_s` is the time of the last frame.
+        frames: uint8 RGB [F, H, W, 3].
+        times_s: [F] when they were taken, in seconds of the stream.
+        events: of the span, as a request takes them; `None` = there is no event camera.
+        due_at: when the last frame was there, on the clock of whoever fed the stream.
+    """
+
+    number: int
+    start_s: float
+    end_s: float
+    frames: np.ndarray
+    times_s: tuple[float, ...]
+    events: object
+    due_at: float
+
+
+class EventSource(Protocol):
+    """Where a window's events come from."""
+
+    def between(self, start_s: float, end_s: float) -> object:
+        """The events with start_s <= t < end_s, as a request takes them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Events of a file. The drafter reads of it what it needs, and nothing is held here.
+
+    Args:
+        excerpt: what the stream shows; second 0 of the stream is its start.
+    """
+
+    excerpt: Excerpt
+
+    def between(self, start_s: float, end_s: float) -> Excerpt:
+        zero = self.excerpt.start_us or 0
+        return replace(self.excerpt, start_us=zero + max(0, round(start_s * 1e6)), end_us=zero + round(end_s * 1e6))
+
+
+class EventBuffer:
+    """Events as they come, the newest `keep_s` of them.
+
+    Args:
+        keep_s: at least the length of a window.
+        zero_us: what the events' clock shows at second 0 of the stream.
+        limits: on how many are held.
+    """
+
+    def __init__(self, keep_s: float, zero_us: int = 0, limits: EventLimits | None = None) -> None:
+        self.keep_us = round(positive("keep_s", keep_s) * 1e6)
+        self.zero_us = zero_us
+        self._limits = limits or EventLimits()
+        self._chunks: deque[Events] = deque()
+
+    def add(self, events: Events) -> None:
+        """Add the next events.
+
+        Raises:
+            CrossdraftError: they begin before the last ones end, or are more than may be held.
+        """
+        if not len(events):
+            return
+        if self._chunks and events.t0 < int(self._chunks[-1].t[-1]):
+            raise CrossdraftError(
+                f"Events came out of order: {events.t0} µs after {int(self._chunks[-1].t[-1])} µs; send them by time."
+            )
+        self._chunks.append(events)
+        oldest = int(events.t[-1]) - self.keep_us
+        while int(self._chunks[0].t[-1]) < oldest:
+            self._chunks.popleft()
+        self._limits.check_held("The event stream", len(self))
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return sum(map(len, self._chunks))
+
+    def between(self, start_s: float, end_s: float) -> Events | None:
+        if not self._chunks:
+            return None
+        start, end = (self.zero_us + round(second * 1e6) for second in (start_s, end_s))
+        inside = [chunk.slice(start, end) for chunk in self._chunks]
+        return concatenate(inside)
+
+
+@dataclass
+class _Open:
+    """A window that waits for frames: those of the first `len(frames)` of its times are there."""
+
+    number: int
+    times: list[float]
+    frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
+
+    def take(self, time_s: float, pixels: np.ndarray) -> bool:
+        """Take a frame for all times that it is the first one after; whether the window has all of them."""
+        while len(self.frames) < len(self.times) and self.times[len(self.frames)] <= time_s + CLOSE_S:
+            self.frames.append((time_s, pixels))
+        return len(self.frames) == len(self.times)
+
+
+class SlidingWindows:
+    """Takes frames as they come, and gives windows as they fall due. Holds no frame that no window needs.
+
+    Args:
+        windowing: which windows.
+        events: where their events come from.
+        limits: on the pixels that are held; `seconds` and `frames` do not count, for a stream has no end.
+        now: the clock of `Window.due_at`.
+    """
+
+    def __init__(
+        self,
+        windowing: Windowing,
+        events: EventSource | None = None,
+        limits: VideoLimits = DEFAULT_LIMITS,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.windowing = windowing
+        self._events = events
+        self._limits = limits
+        self._now = now
+        self._open: deque[_Open] = deque()
+        self._next = 0  # number of the window that is opened next
+        self._last: tuple[float, np.ndarray] | None = None
+
+    def add_frame(self, time_s: float, pixels: np.ndarray, at: float | None = None) -> list[Window]:
+        """Add the next frame; its events must be there.
+
+        Args:
+            time_s: seconds of the stream, rising.
+            pixels: uint8 RGB [H, W, 3]; must stay as it is.
+            at: when it was there, on the clock; `None` = now.
+
+        Returns:
+            The windows that are due with it: mostly none or one; several after a gap in the stream.
+
+        Raises:
+            CrossdraftError: a frame of another shape, size or kind, one that is not later than the last, or too many
+                pixels to hold.
+        """
+        self._check(time_s, pixels)
+        self._last = time_s, pixels
+        return self._due(time_s, pixels, self._now() if at is None else at)
+
+    def finish(self, end_s: float, at: float | None = None) -> list[Window]:
+        """The windows that are due with the end of the stream, up to which the last frame is shown."""
+        if self._last is None:
+            return []
+        return self._due(end_s, self._last[1], self._now() if at is None else at)
+
+    def _due(self, time_s: float, pixels: np.ndarray, at: float) -> list[Window]:
+        while self.windowing.begins(self._next) <= time_s + CLOSE_S:
+            self._open.append(_Open(self._next, self.windowing.times(self._next)))
+            self._next += 1
+        found: list[Window] = []
+        for one in self._open:
+            if one.take(time_s, pixels):
+                found.append(self._window(one, time_s, at))
+        for _ in found:  # a window that begins earlier is due earlier, or with the same frame
+            self._open.popleft()
+        return found
+
+    def _window(self, one: _Open, end_s: float, at: float) -> Window:
+        start_s = end_s - self.windowing.length_s
+        events = None if self._events is None else self._events.between(start_s, end_s)
+        frames = np.stack([pixels for _, pixels in one.frames])
+        return Window(one.number, start_s, end_s, frames, tuple(time_s for time_s, _ in one.frames), events, at)
+
+    def _check(self, time_s: float, pixels: np.ndarray) -> None:
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise CrossdraftError(
+                f"A frame of the stream is {pixels.dtype} {list(pixels.shape)}; a frame is uint8 [H, W, 3] in RGB."
+            )
+        height, width = pixels.shape[:2]
+        if self._last is None:
+            name = "The stream"
+            self._limits.check(name, width=width, height=height, frames=1, seconds=0.0)
+            self._limits.check_held(name, self.windowing.frames * self.windowing.open, width, height)
+        elif self._last[1].shape != pixels.shape:
+            old = self._last[1].shape
+            raise CrossdraftError(f"The stream changes size from {old[1]}x{old[0]} to {width}x{height}; keep one size.")
+        elif not time_s > self._last[0]:
+            raise CrossdraftError(
+                f"A frame of the stream is of {time_s:g} s, after one of {self._last[0]:g} s; send frames by time."
+            )
+        if not 0 <= time_s < math.inf:
+            raise CrossdraftError(f"A frame of the stream is of {time_s} s; give seconds since the stream began.")
