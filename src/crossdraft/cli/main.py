@@ -22,7 +22,7 @@ from crossdraft.errors import CrossdraftError
 
 # Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
 COMMANDS = (
-    "ask", "chat", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "align", "head", "events",
+    "ask", "chat", "watch", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "align", "head", "events",
     "scenes", "convert", "scale",
 )  # fmt: skip
 

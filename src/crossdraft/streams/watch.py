@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from crossdraft.engine.request import Answer, Origin, Piece, Request
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.summary import WatchSummary
 from crossdraft.streams.windows import Window
+from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft.video.container import VideoInfo
+from crossdraft.video_prompt import VideoPrompt
 
 if TYPE_CHECKING:
     from crossdraft.api import Engine
@@ -33,6 +37,13 @@ def ask_engine(engine: "Engine") -> Ask:
         return pieces.answer
 
     return ask
+
+
+def frames_per_window(target: Target, length_s: float) -> int:
+    """How many frames a target wants of a clip of so many seconds."""
+    if not isinstance(target.prepare, VideoPrompt):
+        return DEFAULT_FRAMES
+    return target.prepare.sampling.count("The window", VideoInfo(1, 1, 0, 0.0, length_s, ""))
 
 
 @dataclass(frozen=True, slots=True)
