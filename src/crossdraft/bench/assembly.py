@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
-from crossdraft.engine.request import Answer
+from crossdraft.engine.request import Answer, Piece, Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
@@ -131,6 +131,13 @@ class EngineMethod:
         (answer,) = self._loop.generate([request])
         return run_of(answer, time.perf_counter() - start)
 
+    def ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
+        """Answer a request as it is, telling its final pieces as they appear."""
+        number = self._loop.submit(request, on_piece, provisional=False)
+        while self._loop.busy:
+            self._loop.step()
+        return self._loop.answer(number)
+
     def close(self) -> None:
         self.engine.close()
 
@@ -207,7 +214,7 @@ def make_method(
     """
     if name in HUGGING_FACE:
         return _hf(name, target, models, cores)
-    return _ours(name, target, models, cores, cache_bytes)
+    return make_engine_method(name, target, models, cores, cache_bytes)
 
 
 def close_all(methods: Iterable[BenchMethod]) -> None:
@@ -257,7 +264,10 @@ def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchM
     return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
 
 
-def _ours(name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None) -> BenchMethod:
+def make_engine_method(
+    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
+) -> EngineMethod:
+    """As `make_method`, of ours alone."""
     inline = name == "event-inline"
     drafter = "event" if inline else name
     own, cost = cores_of(name, cores), CostModel()

@@ -6,6 +6,7 @@ is called with the group made of them.
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
@@ -34,6 +35,7 @@ UNCHECKED = ("target", "compile", "measure")
 
 HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
+DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|)")
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
 Target = Annotated[
@@ -328,6 +330,22 @@ class RecordingOptions:
                 f"--events-start is {self.start_s:g} s, but the clip lasts {(clip.end_us - begin) / 1e6:.3f} s."
             )
         return replace(clip, start_us=start, end_us=end, whole=self.start_s is not None, windows=self.windows)
+
+
+def duration(option: str, text: str) -> float:
+    """Seconds of a text such as `500ms`, `0.5s` or `0.5`.
+
+    >>> duration("--every", "500ms")
+    0.5
+
+    Raises:
+        CrossdraftError: it is none, or not above 0.
+    """
+    found = DURATION.fullmatch(text.strip())
+    seconds = 0.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if seconds <= 0:
+        raise CrossdraftError(f"{option} is '{text[:40]}'; it must be a time above 0, written as 500ms or 0.5s.")
+    return seconds
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:

@@ -1,10 +1,7 @@
 """`crossdraft watch`: standing questions on a sliding window of a replayed stream."""
 
 import json
-import re
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +18,7 @@ from crossdraft.cli.options import (
     RecordingOptions,
     SensorSize,
     Video,
+    duration,
     option_groups,
 )
 from crossdraft.errors import CrossdraftError
@@ -30,11 +28,9 @@ if TYPE_CHECKING:
 
     from crossdraft.engine.request import Piece
     from crossdraft.events import Excerpt
-    from crossdraft.streams import AnsweredWindow, Pace, SlidingWindows, Watch, Window
+    from crossdraft.streams import AnsweredWindow, SlidingWindows, Watch, Window
 
 app = typer.Typer(help="Ask about a stream again and again.", add_completion=False)
-
-DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,16 @@ def watch(
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console
-    from crossdraft.streams import Pace, Recording, SlidingWindows, Watch, Windowing, ask_engine, frames_per_window
+    from crossdraft.streams import (
+        Pace,
+        Recording,
+        SlidingWindows,
+        Watch,
+        Windowing,
+        ask_engine,
+        frames_per_window,
+        replaying,
+    )
     from crossdraft.video.clip import DEFAULT_FRAMES
 
     questions = [Request(question, max_new_tokens=pair.max_new_tokens) for question in ask]
@@ -125,30 +130,14 @@ def watch(
         windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
         watching, pace = Watch(ask_engine(engine), questions), Pace(stream.speed)
         shown = _View(answer_console(plain=no_color or as_json), ask, as_json=as_json)
-        with _replayed(video, SlidingWindows(windowing, events), watching, pace, stream):
+        windows = SlidingWindows(windowing, events)
+        with replaying(video, windows, watching, pace, seconds=stream.seconds, most=stream.windows):
             try:
                 for window in watching.answers(shown.piece):
                     shown.answered(window)
             except KeyboardInterrupt:
-                shown.interrupted()
-        watching.summary.late_s = pace.late_s
+                shown.end_line()
     shown.summary(watching, pair)
-
-
-def duration(option: str, text: str) -> float:
-    """Seconds of a text such as `500ms`, `0.5s` or `0.5`.
-
-    >>> duration("--every", "500ms")
-    0.5
-
-    Raises:
-        CrossdraftError: it is none, or not above 0.
-    """
-    found = DURATION.fullmatch(text.strip())
-    seconds = 0.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
-    if seconds <= 0:
-        raise CrossdraftError(f"{option} is '{text[:40]}'; it must be a time above 0, written as 500ms or 0.5s.")
-    return seconds
 
 
 def _first(video: Path, windows: "SlidingWindows") -> "Window":
@@ -157,8 +146,7 @@ def _first(video: Path, windows: "SlidingWindows") -> "Window":
     Raises:
         CrossdraftError: the clip cannot be read, or is shorter than a window.
     """
-    from crossdraft.streams import replay
-    from crossdraft.streams.replay import Pace
+    from crossdraft.streams import Pace, replay
     from crossdraft.video import iter_frames
 
     found: list[Window] = []
@@ -191,32 +179,6 @@ def _check_recording(
         )
 
 
-@contextmanager
-def _replayed(
-    video: Path, windows: "SlidingWindows", watching: "Watch", pace: "Pace", stream: StreamOptions
-) -> Iterator[None]:
-    """The clip is being replayed, in a thread of its own, which ends with the context."""
-    from crossdraft.streams import replay
-    from crossdraft.video import iter_frames
-
-    def feed() -> None:
-        try:
-            with closing(iter_frames(video)) as frames:
-                replay(frames, windows, watching.offer, pace, seconds=stream.seconds, most=stream.windows)
-        except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
-            watching.close(error)
-        else:
-            watching.close()
-
-    thread = threading.Thread(target=feed, name="replay", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        pace.stop()
-        thread.join()
-
-
 class _View:
     """What is shown: for each answer a line that grows; or a line of JSON for each window."""
 
@@ -225,6 +187,7 @@ class _View:
         self._questions = questions
         self._as_json = as_json
         self._line: tuple[int, int] | None = None  # window and question whose line is being written
+        self._noted: set[str] = set()
 
     def piece(self, window: "Window", index: int, piece: "Piece") -> None:
         """A piece of an answer has appeared."""
@@ -247,18 +210,17 @@ class _View:
         self._print(f"  ({1e3 * first:.0f} to {1e3 * last:.0f} ms)", "dim")
         self.end_line()
         for one in window.answers:
+            for note in sorted({*one.answer.notes} - self._noted):  # each once
+                self._print(f"{note}\n", "yellow")
+                self._noted.add(note)
             if one.changed:
                 self._print(f"! {window.end_s:6.2f} s {one.question} changed, it was: {one.before}\n", "bold yellow")
 
     def end_line(self) -> None:
-        """End the line that is being written, if there is one."""
+        """End the line that is being written, if there is one, as Ctrl-C does."""
         if self._line is not None:
             self._print("\n")
             self._line = None
-
-    def interrupted(self) -> None:
-        """Ctrl-C."""
-        self.end_line()
 
     def summary(self, watching: "Watch", pair: PairOptions) -> None:
         """How it went."""

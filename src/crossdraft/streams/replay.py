@@ -1,8 +1,10 @@
 """A recorded clip as a stream: each frame is there when it would have been taken."""
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +12,9 @@ import numpy as np
 
 from crossdraft.checks import positive
 from crossdraft.errors import CrossdraftError
+from crossdraft.streams.watch import Watch
 from crossdraft.streams.windows import CLOSE_S, SlidingWindows, Window
+from crossdraft.video import iter_frames
 
 
 class Wait(Protocol):
@@ -116,3 +120,37 @@ def replay(
             f"The stream ends after {end_s:.3f} s, and a window is {length:g} s long; give a longer clip or shorter "
             "windows."
         )
+
+
+@contextmanager
+def replaying(
+    video: str | os.PathLike[str],
+    windows: SlidingWindows,
+    watch: Watch,
+    pace: Pace,
+    *,
+    seconds: float | None = None,
+    most: int | None = None,
+) -> Iterator[None]:
+    """Feed a clip to a watch, in a thread that ends with the context; what goes wrong in it the watch raises.
+
+    The file is decoded as time passes: beside the windows' frames one is held. Arguments as `replay`.
+    """
+
+    def feed() -> None:
+        try:
+            with closing(iter_frames(video)) as frames:
+                replay(frames, windows, watch.offer, pace, seconds=seconds, most=most)
+        except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
+            watch.close(error)
+        else:
+            watch.close()
+
+    thread = threading.Thread(target=feed, name="replay", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        pace.stop()
+        thread.join()
+        watch.summary.late_s = pace.late_s

@@ -47,6 +47,18 @@ class WatchSummary:
         self.hidden_inside_s += stats.hidden_inside_s
         self.changes += changed
 
+    @classmethod
+    def joined(cls, parts: "Sequence[WatchSummary]") -> "WatchSummary":
+        """Several watches, one after another, in one."""
+        sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds")
+        drafting = ("hidden_drafting_s", "hidden_inside_s")
+        return cls(
+            **{name: sum(getattr(part, name) for part in parts) for name in (*sums, *drafting)},
+            first_s=[one for part in parts for one in part.first_s],
+            whole_s=[one for part in parts for one in part.whole_s],
+            late_s=max((part.late_s for part in parts), default=0.0),
+        )
+
     @property
     def unfinished(self) -> int:
         """Windows that were due when the watch was ended."""
@@ -90,10 +102,8 @@ class WatchSummary:
         """The same for people."""
         first, whole = percentiles_ms(self.first_s), percentiles_ms(self.whole_s)
         left = f", {self.unfinished} unfinished" if self.unfinished else ""
-        lines = [
-            f"{self.due} windows in {self.seconds:.1f} s: {self.answered} answered ({self.rate:.2f} a second), "
-            f"{self.dropped} dropped{left}; {self.changes} changed answers."
-        ]
+        counted = f"{self.answered} answered ({self.rate:.2f} a second), {self.dropped} dropped{left}"
+        lines = [f"{self.due} windows in {self.seconds:.1f} s: {counted}; {self.changes} changed answers."]
         if first is not None and whole is not None:
             lines.append(
                 f"From a window's last frame to the first token {first['p50']:.0f} ms (p99 {first['p99']:.0f}), to the "

@@ -230,10 +230,7 @@ class SlidingWindows:
         while self.windowing.begins(self._next) <= time_s + CLOSE_S:
             self._open.append(_Open(self._next, self.windowing.times(self._next)))
             self._next += 1
-        found: list[Window] = []
-        for one in self._open:
-            if one.take(time_s, pixels):
-                found.append(self._window(one, time_s, at))
+        found = [self._window(one, time_s, at) for one in self._open if one.take(time_s, pixels)]
         for _ in found:  # a window that begins earlier is due earlier, or with the same frame
             self._open.popleft()
         return found
