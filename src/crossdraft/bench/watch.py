@@ -24,8 +24,8 @@ from crossdraft.engine.runner.forks import forking
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, write_events
 from crossdraft.streams import (
-    Pace,
-    Recording,
+    RecordedEvents,
+    ReplayClock,
     SlidingWindows,
     Watch,
     WatchSummary,
@@ -75,7 +75,7 @@ class StreamBench:
         check_methods(ALONE, (self.drafter,))
         check_repeats(self.repeats, "question")
         whole("--seconds", self.seconds)
-        Pace(self.speed)
+        ReplayClock(self.speed)
         if not self.windowing.count(self.seconds):
             raise CrossdraftError(
                 f"A stream of {self.seconds} s has no window of {self.windowing.length_s:g} s; make it longer "
@@ -158,12 +158,12 @@ def watch_once(
 ) -> StreamRun:
     """One run; nothing that is learned from it helps in one of another namespace."""
     video, events = files
-    windows = SlidingWindows(plan.windowing, Recording(Excerpt(events, 0)))
+    windows = SlidingWindows(plan.windowing, RecordedEvents(Excerpt(events, 0)))
     request = Request(question, max_new_tokens=plan.max_new_tokens, namespace=namespace)
     watch, tokens = Watch(method.ask, [request]), {}
     # The frames' thread may run on every core of the pair, whoever answers.
     with (
-        replaying(video, windows, watch, Pace(plan.speed), most=most),
+        replaying(video, windows, watch, ReplayClock(plan.speed), most=most),
         pinned(None if method.cores is None else method.cores.target),
     ):
         for window in watch.answers():

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from crossdraft.engine.request import Piece
     from crossdraft.events import Excerpt
-    from crossdraft.streams import AnsweredWindow, SlidingWindows, Watch, Window
+    from crossdraft.streams import AnsweredWindow, SlidingWindows, StreamWindow, Watch
 
-app = typer.Typer(help="Ask about a stream again and again.", add_completion=False)
+app = typer.Typer(help="Answerer about a stream again and again.", add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def watch(
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Ask standing questions about a sliding window of a clip, which is replayed in real time, until it ends.
+    """Answerer standing questions about a sliding window of a clip, which is replayed in real time, until it ends.
 
     The latest window wins: one that falls due while another is answered replaces the one that waits, which is counted
     as dropped. A line that begins with ! says that an answer changed. Ctrl-C ends it, with the summary.
@@ -110,8 +110,8 @@ def watch(
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console
     from crossdraft.streams import (
-        Pace,
-        Recording,
+        RecordedEvents,
+        ReplayClock,
         SlidingWindows,
         Watch,
         Windowing,
@@ -122,16 +122,16 @@ def watch(
     from crossdraft.video.clip import DEFAULT_FRAMES
 
     questions = [Request(question, max_new_tokens=pair.max_new_tokens) for question in ask]
-    events = None if excerpt is None else Recording(excerpt)
+    events = None if excerpt is None else RecordedEvents(excerpt)
     first = _first(video, SlidingWindows(Windowing(every_s, length_s, pair.frames or DEFAULT_FRAMES), events))
     _check_recording(video, stream, length_s, every_s, excerpt)
     pair = with_drafter(pair, events=excerpt is not None, quiet=as_json)
     with opened(pair, replace(questions[0], video=first.frames, events=first.events)) as engine:
         windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
-        watching, pace = Watch(ask_engine(engine), questions), Pace(stream.speed)
+        watching, clock = Watch(ask_engine(engine), questions), ReplayClock(stream.speed)
         shown = _View(answer_console(plain=no_color or as_json), ask, as_json=as_json)
         windows = SlidingWindows(windowing, events)
-        with replaying(video, windows, watching, pace, seconds=stream.seconds, most=stream.windows):
+        with replaying(video, windows, watching, clock, seconds=stream.seconds, most=stream.windows):
             try:
                 for window in watching.answers(shown.piece):
                     shown.answered(window)
@@ -140,18 +140,18 @@ def watch(
     shown.summary(watching, pair)
 
 
-def _first(video: Path, windows: "SlidingWindows") -> "Window":
+def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
     """The first window of a clip, read as fast as it can be: whether there is one, and what the engine is warmed with.
 
     Raises:
         CrossdraftError: the clip cannot be read, or is shorter than a window.
     """
-    from crossdraft.streams import Pace, replay
+    from crossdraft.streams import ReplayClock, replay
     from crossdraft.video import iter_frames
 
-    found: list[Window] = []
+    found: list[StreamWindow] = []
     with closing(iter_frames(video)) as frames:
-        replay(frames, windows, found.append, Pace(wait=lambda _: False), most=1)
+        replay(frames, windows, found.append, ReplayClock(wait=lambda _: False), most=1)
     return found[0]
 
 
@@ -189,7 +189,7 @@ class _View:
         self._line: tuple[int, int] | None = None  # window and question whose line is being written
         self._noted: set[str] = set()
 
-    def piece(self, window: "Window", index: int, piece: "Piece") -> None:
+    def piece(self, window: "StreamWindow", index: int, piece: "Piece") -> None:
         """A piece of an answer has appeared."""
         if self._as_json:
             return

@@ -13,7 +13,7 @@ import numpy as np
 from crossdraft.checks import positive
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.watch import Watch
-from crossdraft.streams.windows import CLOSE_S, SlidingWindows, Window
+from crossdraft.streams.windows import CLOSE_S, SlidingWindows, StreamWindow
 from crossdraft.video import iter_frames
 
 
@@ -24,7 +24,7 @@ class Wait(Protocol):
 
 
 @dataclass
-class Pace:
+class ReplayClock:
     """When the moments of a replayed stream come.
 
     Args:
@@ -69,8 +69,8 @@ class Pace:
 def replay(
     frames: Iterable[tuple[float, np.ndarray]],
     windows: SlidingWindows,
-    offer: Callable[[Window], object],
-    pace: Pace,
+    offer: Callable[[StreamWindow], object],
+    clock: ReplayClock,
     *,
     seconds: float | None = None,
     most: int | None = None,
@@ -83,7 +83,7 @@ def replay(
         frames: seconds since the first one and uint8 RGB [H, W, 3], as `video.iter_frames` gives them.
         windows: of the stream.
         offer: takes each.
-        pace: when.
+        clock: when.
         seconds: of the stream; `None` = all of the clip.
         most: end after so many windows.
 
@@ -93,7 +93,7 @@ def replay(
     given, last_s, gap_s = 0, 0.0, 0.0
     length = windows.windowing.length_s
 
-    def hand_over(found: list[Window]) -> bool:
+    def hand_over(found: list[StreamWindow]) -> bool:
         """Offer them; whether those were all that were wanted."""
         nonlocal given
         for window in found[: None if most is None else most - given]:
@@ -105,13 +105,13 @@ def replay(
         if seconds is not None and time_s > seconds + CLOSE_S:
             last_s, gap_s = seconds, 0.0  # up to there the last frame is shown
             break
-        at = pace.until(time_s)
+        at = clock.until(time_s)
         if at is None or hand_over(windows.add_frame(time_s, pixels, at)):
             return
         last_s, gap_s = time_s, time_s - last_s
     end_s = last_s + gap_s
     end_s = end_s if seconds is None else min(end_s, seconds)
-    at = pace.until(end_s)
+    at = clock.until(end_s)
     if at is None:
         return
     hand_over(windows.finish(end_s, at))
@@ -127,7 +127,7 @@ def replaying(
     video: str | os.PathLike[str],
     windows: SlidingWindows,
     watch: Watch,
-    pace: Pace,
+    clock: ReplayClock,
     *,
     seconds: float | None = None,
     most: int | None = None,
@@ -140,7 +140,7 @@ def replaying(
     def feed() -> None:
         try:
             with closing(iter_frames(video)) as frames:
-                replay(frames, windows, watch.offer, pace, seconds=seconds, most=most)
+                replay(frames, windows, watch.offer, clock, seconds=seconds, most=most)
         except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
             watch.close(error)
         else:
@@ -151,6 +151,6 @@ def replaying(
     try:
         yield
     finally:
-        pace.stop()
+        clock.stop()
         thread.join()
-        watch.summary.late_s = pace.late_s
+        watch.summary.late_s = clock.late_s

@@ -10,7 +10,7 @@ from crossdraft.engine.request import Answer, Origin, Piece, Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.summary import WatchSummary
-from crossdraft.streams.windows import Window
+from crossdraft.streams.windows import StreamWindow
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft.video.container import VideoInfo
 from crossdraft.video_prompt import VideoPrompt
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from crossdraft.api import Engine
 
 
-class Ask(Protocol):
-    """Answers a request, telling its pieces as they appear."""
+OnPiece = Callable[[StreamWindow, int, Piece], None]  # a final piece, its window, and the index of the question
+
+
+class Answerer(Protocol):
+    """Answers a request, and hands over its pieces as they appear."""
 
     def __call__(self, request: Request, on_piece: Callable[[Piece], None], /) -> Answer: ...
 
 
-def ask_engine(engine: "Engine") -> Ask:
-    """Ask an engine; pieces are told in the thread that asks, which may end the answer by an exception (Ctrl-C)."""
+def ask_engine(engine: "Engine") -> Answerer:
+    """Asks an engine. Pieces are handed over in the calling thread; an exception there (Ctrl-C) ends the answer."""
 
     def ask(request: Request, on_piece: Callable[[Piece], None]) -> Answer:
         pieces = engine.stream(request, final_only=True)
@@ -120,13 +123,15 @@ class Watch:
     Args:
         ask: whoever answers, such as `ask_engine(engine)`.
         questions: requests without video and events, which every window brings.
-        now: the clock of `Window.due_at`.
+        now: the clock of `StreamWindow.due_at`.
 
     Raises:
         CrossdraftError: there is no question, or one brings a clip of its own.
     """
 
-    def __init__(self, ask: Ask, questions: Sequence[Request], now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, ask: Answerer, questions: Sequence[Request], now: Callable[[], float] = time.perf_counter
+    ) -> None:
         if not questions:
             raise CrossdraftError("There is no question to ask of the stream; give one or more.")
         for question in questions:
@@ -139,12 +144,12 @@ class Watch:
         self._questions = tuple(questions)
         self._now = now
         self._changed = threading.Condition()
-        self._waiting: Window | None = None
+        self._waiting: StreamWindow | None = None
         self._closed = False
         self._error: Exception | None = None
         self._said: dict[int, str] = {}  # by the question's index, the last answer
 
-    def offer(self, window: Window) -> None:
+    def offer(self, window: StreamWindow) -> None:
         """A window is due; returns at once, in any thread."""
         with self._changed:
             self.summary.due += 1
@@ -158,13 +163,11 @@ class Watch:
             self._closed, self._error = True, error
             self._changed.notify()
 
-    def answers(
-        self, on_piece: Callable[[Window, int, Piece], None] = lambda window, question, piece: None
-    ) -> Iterator[AnsweredWindow]:
+    def answers(self, on_piece: OnPiece = lambda window, question, piece: None) -> Iterator[AnsweredWindow]:
         """Answer the newest window again and again until the watch is closed.
 
         Args:
-            on_piece: told the final pieces as they appear, with the window and the index of the question.
+            on_piece: takes the final pieces as they appear.
 
         Raises:
             CrossdraftError: what the stream ended with, or what is wrong with a request.
@@ -179,7 +182,7 @@ class Watch:
         finally:
             self.summary.seconds = self._now() - start
 
-    def _next(self) -> Window | None:
+    def _next(self) -> StreamWindow | None:
         with self._changed:
             while self._waiting is None and not self._closed:
                 self._changed.wait()
@@ -188,18 +191,20 @@ class Watch:
                 raise self._error
             return window
 
-    def _answer(self, window: Window, index: int, on_piece: Callable[[Window, int, Piece], None]) -> QuestionAnswer:
+    def _answer(
+        self, window: StreamWindow, index: int, on_piece: Callable[[StreamWindow, int, Piece], None]
+    ) -> QuestionAnswer:
         question = self._questions[index]
         first_at: float | None = None
 
-        def told(piece: Piece) -> None:
+        def on_final(piece: Piece) -> None:
             nonlocal first_at
             if piece.origin is Origin.PROVISIONAL:
                 return
             first_at = self._now() if first_at is None else first_at
             on_piece(window, index, piece)
 
-        answer = self._ask(replace(question, video=window.frames, events=window.events), told)
+        answer = self._ask(replace(question, video=window.frames, events=window.events), on_final)
         done_at = self._now()
         first_s = (done_at if first_at is None else first_at) - window.due_at
         found = QuestionAnswer(question.question, answer, first_s, done_at - window.due_at, self._said.get(index))

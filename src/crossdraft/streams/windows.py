@@ -23,8 +23,8 @@ CLOSE_S = 1e-6  # times of frames and of the grid that are nearer than this are 
 class Windowing:
     """Which windows a stream has: one each `every_s`, the first as soon as the stream is `length_s` long.
 
-    Window j has the frames of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`: of each
-    time the first frame at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
+    Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`: the
+    first one at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
 
     Args:
         every_s: from window to window.
@@ -72,7 +72,7 @@ class Windowing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class StreamWindow:
     """A window that is due: all its frames are there.
 
     Args:
@@ -102,7 +102,7 @@ class EventSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedEvents:
     """Events of a file. The drafter reads of it what it needs, and nothing is held here.
 
     Args:
@@ -183,7 +183,7 @@ class SlidingWindows:
         windowing: which windows.
         events: where their events come from.
         limits: on the pixels that are held; `seconds` and `frames` do not count, for a stream has no end.
-        now: the clock of `Window.due_at`.
+        now: the clock of `StreamWindow.due_at`.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class SlidingWindows:
         self._next = 0  # number of the window that is opened next
         self._last: tuple[float, np.ndarray] | None = None
 
-    def add_frame(self, time_s: float, pixels: np.ndarray, at: float | None = None) -> list[Window]:
+    def add_frame(self, time_s: float, pixels: np.ndarray, at: float | None = None) -> list[StreamWindow]:
         """Add the next frame; its events must be there.
 
         Args:
@@ -220,13 +220,13 @@ class SlidingWindows:
         self._last = time_s, pixels
         return self._due(time_s, pixels, self._now() if at is None else at)
 
-    def finish(self, end_s: float, at: float | None = None) -> list[Window]:
+    def finish(self, end_s: float, at: float | None = None) -> list[StreamWindow]:
         """The windows that are due with the end of the stream, up to which the last frame is shown."""
         if self._last is None:
             return []
         return self._due(end_s, self._last[1], self._now() if at is None else at)
 
-    def _due(self, time_s: float, pixels: np.ndarray, at: float) -> list[Window]:
+    def _due(self, time_s: float, pixels: np.ndarray, at: float) -> list[StreamWindow]:
         while self.windowing.begins(self._next) <= time_s + CLOSE_S:
             self._open.append(_Open(self._next, self.windowing.times(self._next)))
             self._next += 1
@@ -235,11 +235,11 @@ class SlidingWindows:
             self._open.popleft()
         return found
 
-    def _window(self, one: _Open, end_s: float, at: float) -> Window:
+    def _window(self, one: _Open, end_s: float, at: float) -> StreamWindow:
         start_s = end_s - self.windowing.length_s
         events = None if self._events is None else self._events.between(start_s, end_s)
         frames = np.stack([pixels for _, pixels in one.frames])
-        return Window(one.number, start_s, end_s, frames, tuple(time_s for time_s, _ in one.frames), events, at)
+        return StreamWindow(one.number, start_s, end_s, frames, tuple(time_s for time_s, _ in one.frames), events, at)
 
     def _check(self, time_s: float, pixels: np.ndarray) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:

@@ -7,7 +7,7 @@ lies about its length is decoded a second time with the counted length.
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
@@ -98,7 +98,7 @@ def sample_frames(
 
 def iter_frames(
     path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS
-) -> Iterator[tuple[float, np.ndarray]]:
+) -> Generator[tuple[float, np.ndarray], None, None]:
     """Stream a clip: (seconds since the first frame, uint8 RGB [H, W, 3]), times strictly increasing.
 
     Raises:

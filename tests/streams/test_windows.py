@@ -1,0 +1,123 @@
+"""Sliding windows: which frames and which events they hold, and when they fall due."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import EventLimits, Events, Excerpt
+from crossdraft.streams import EventBuffer, RecordedEvents, SlidingWindows, Windowing
+from crossdraft.video import VideoLimits
+
+
+def frame(number: int, side: int = 4) -> np.ndarray:
+    return np.full((side, side, 3), number, np.uint8)
+
+
+def fed(windowing: Windowing, times: list[float], end: float | None = None):
+    windows = SlidingWindows(windowing, now=lambda: 7.0)
+    found = [window for number, time_s in enumerate(times) for window in windows.add_frame(time_s, frame(number))]
+    return found + ([] if end is None else windows.finish(end))
+
+
+def events(*times: int) -> Events:
+    n = len(times)
+    return Events.checked(np.zeros(n, int), np.zeros(n, int), np.array(times, dtype=np.int64), np.ones(n, int), 8, 8)
+
+
+def test_a_window_holds_the_first_frame_at_or_after_each_of_its_times():
+    first, second = fed(Windowing(0.5, 1.0, 4), [i / 10 for i in range(16)])
+    assert first.times_s == (0.3, 0.5, 0.8, 1.0)  # for 0.25, 0.5, 0.75, 1
+    assert second.times_s == (0.8, 1.0, 1.3, 1.5)
+    assert first.frames[:, 0, 0, 0].tolist() == [3, 5, 8, 10]
+    assert [(one.number, one.start_s, one.end_s, one.due_at) for one in (first, second)] == [
+        (0, 0.0, 1.0, 7.0), (1, 0.5, 1.5, 7.0),
+    ]  # fmt: skip
+
+
+def test_overlapping_windows_share_frames_where_the_grid_allows():
+    first, second = fed(Windowing(0.25, 1.0, 8), [i / 30 for i in range(60)])[:2]
+    assert set(first.times_s) & set(second.times_s) == set(first.times_s[2:])
+
+
+def test_a_slow_stream_repeats_frames_and_a_gap_makes_several_windows_due():
+    windows = fed(Windowing(0.5, 1.0, 4), [0.0, 0.5, 2.0])
+    assert [one.number for one in windows] == [0, 1, 2]
+    assert windows[0].times_s == (0.5, 0.5, 2.0, 2.0)
+    assert {one.end_s for one in windows} == {2.0}
+
+
+def test_the_end_of_a_stream_shows_its_last_frame():
+    times = [i / 24 for i in range(24)]
+    assert fed(Windowing(0.5, 1.0), times) == []
+    (window,) = fed(Windowing(0.5, 1.0), times, end=1.0)
+    assert window.frames[-1, 0, 0, 0] == 23
+    assert window.end_s == 1.0
+
+
+@given(
+    every=st.integers(20, 900), length=st.integers(50, 2000), frames=st.integers(1, 9), fps=st.sampled_from([7, 24, 30])
+)
+def test_the_count_of_windows_is_what_falls_due(every, length, frames, fps):
+    windowing = Windowing(every / 1000, length / 1000, frames)
+    times = [i / fps for i in range(3 * fps)]
+    found = fed(windowing, times, end=3.0)
+    assert len(found) == windowing.count(3.0)
+    assert [window.number for window in found] == list(range(len(found)))
+    for window in found:
+        wanted = windowing.times(window.number)
+        for wants, has in zip(wanted, window.times_s, strict=True):
+            nearest = min((t for t in times if t >= wants - 1e-6), default=3.0)
+            assert has == nearest
+
+
+def test_a_recording_is_cut_to_the_window_on_its_own_clock(tmp_path):
+    source = RecordedEvents(Excerpt(tmp_path / "x.h5", start_us=5_000_000, end_us=9_000_000))
+    cut = source.between(0.5, 1.5)
+    assert (cut.start_us, cut.end_us) == (5_500_000, 6_500_000)
+
+
+def test_a_buffer_gives_the_events_of_the_span_and_forgets_old_ones():
+    buffer = EventBuffer(1.0, zero_us=1_000_000)
+    assert buffer.between(0, 1) is None
+    for start in range(0, 4_000_000, 100_000):
+        buffer.add(events(1_000_000 + start, 1_050_000 + start))
+    assert buffer.between(3.0, 3.2).t.tolist() == [4_000_000, 4_050_000, 4_100_000, 4_150_000]
+    assert len(buffer) <= 24  # one second of 20 a second, and the chunk that it begins in
+    with pytest.raises(CrossdraftError, match="out of order"):
+        buffer.add(events(1_000_000))
+    with pytest.raises(CrossdraftError, match="more than 3 events"):
+        EventBuffer(1.0, limits=EventLimits(events=3)).add(events(1, 2, 3, 4))
+
+
+def test_a_window_takes_its_events_from_the_source():
+    buffer = EventBuffer(1.0)
+    windows = SlidingWindows(Windowing(1.0, 1.0, 2), buffer)
+    found = []
+    for number in range(11):
+        buffer.add(events(100_000 * number))
+        found += windows.add_frame(number / 10, frame(number))
+    assert found[0].events.t.tolist() == list(range(0, 1_000_000, 100_000))  # the end is open
+
+
+@pytest.mark.parametrize("values", [(0, 1, 8), (0.5, 0, 8), (0.5, 1, 0), (float("nan"), 1, 8), (-1, 1, 8)])
+def test_values_without_sense_are_refused(values):
+    with pytest.raises(CrossdraftError, match="it must be"):
+        Windowing(*values)
+
+
+def test_frames_that_do_not_fit_are_refused():
+    def after(time_s, pixels):
+        windows = SlidingWindows(Windowing())
+        windows.add_frame(0.5, frame(0))
+        windows.add_frame(time_s, pixels)
+
+    with pytest.raises(CrossdraftError, match="send frames by time"):
+        after(0.5, frame(1))
+    with pytest.raises(CrossdraftError, match="from 4x4 to 6x6"):
+        after(1.0, frame(1, side=6))
+    with pytest.raises(CrossdraftError, match="uint8 \\[H, W, 3\\]"):
+        after(1.0, frame(1)[..., 0])
+    with pytest.raises(CrossdraftError, match="held at once"):
+        SlidingWindows(Windowing(), limits=VideoLimits(held=100)).add_frame(0.0, frame(0))
