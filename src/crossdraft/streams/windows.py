@@ -23,8 +23,8 @@ CLOSE_S = 1e-6  # times of frames and of the grid that are nearer than this are 
 class Windowing:
     """Which windows a stream has: one each `every_s`, the first as soon as the stream is `length_s` long.
 
-    Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`: the
-    first one at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
+    Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`:
+    the first one at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
 
     Args:
         every_s: from window to window.
