@@ -105,19 +105,18 @@ def test_bad_files_cost_one_sentence(watch, clip, tmp_path):
 
 def test_ctrl_c_ends_it_with_the_summary(patient, clip):
     models = ["--target", str(patient), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "18000"]
-    command = ["watch", "--video", str(clip.video), "--ask", "What is ahead?", "--json", *SHORT, *models]
+    command = ["watch", "--video", str(clip.video), "--ask", "What is ahead?", *SHORT, *models]
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *command, "--speed", "1"],
+        [sys.executable, "-c", PROGRAM, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ,
-        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):  # it is loaded, and writes a long answer
-            process.wait(9)
+        shown = b""
+        while not shown.startswith(b"    0.42 s ") and (part := os.read(process.stdout.fileno(), 1)):
+            shown += part  # an answer has begun
         process.send_signal(signal.SIGINT)
-        shown, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    summary = json.loads(shown.splitlines()[-1])["summary"]
-    assert summary["windows_unfinished"] + summary["windows_dropped"] == summary["windows_due"] > 0
+    assert b"0 answered" in rest
+    assert b"unfinished" in rest
