@@ -1,7 +1,8 @@
 """`crossdraft bench watch`: a standing question on a replayed stream, by the pair and by the target alone.
 
 The stream is one clip of held-out scenes, one after another, each a second long; windows in between show the end of one
-and the beginning of the next. Every run asks one question throughout. Methods take turns, in one process.
+and the beginning of the next. Every run asks one question throughout, so that
+no prefix cache is used. Methods take turns, in one process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +131,7 @@ def _run(plan: StreamBench, files: tuple[Path, Path], tick: Callable[[str], None
     turns = orders(plan.names)
     try:
         for name in plan.names:
-            made[name] = make_engine_method(name, target, plan.models, plan.cores, None)
+            made[name] = make_engine_method(name, target, plan.models, plan.cores)
         for name in plan.names:
             watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
             _tell(tick, name)
