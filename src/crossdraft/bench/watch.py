@@ -1,8 +1,8 @@
 """`crossdraft bench watch`: a standing question on a replayed stream, by the pair and by the target alone.
 
 The stream is one clip of held-out scenes, one after another, each a second long; windows in between show the end of one
-and the beginning of the next. Every run asks one question throughout, so that
-no prefix cache is used. Methods take turns, in one process.
+and the beginning of the next. Every run asks one question throughout, so no prefix cache is used. Methods take turns,
+in one process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
