@@ -101,6 +101,11 @@ class Engine:
         """The drafter; `None` if there is none, or while it is lost."""
         return self._supervisor.runner
 
+    @property
+    def closed(self) -> bool:
+        """Whether it answers nothing any more."""
+        return self._scheduler.closed
+
     @classmethod
     def load(
         cls,

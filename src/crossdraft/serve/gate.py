@@ -1,0 +1,147 @@
+"""What every request passes: an id, the client's key, limits on its body, a line in the log.
+
+Deny by default: whatever is not on the short public list needs a key, once there are keys.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crossdraft.serve.errors import ApiError
+from crossdraft.serve.keys import Client
+from crossdraft.serve.service import Service
+
+log = logging.getLogger("crossdraft.serve")
+
+PUBLIC = frozenset({"/health", "/ready"})
+UPLOAD = "/v1/files"
+FORM_BYTES = 1 << 16  # of a form around an upload
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request on its way.
+
+    Args:
+        request_id: the client's own `X-Request-Id`, else a new one.
+        client: who asks.
+        since: when it came, by `time.perf_counter`.
+        facts: for the log.
+    """
+
+    request_id: str
+    client: Client = field(default_factory=Client)
+    since: float = field(default_factory=time.perf_counter)
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a route."""
+    return request.app.state.service
+
+
+def asked_by(request: Request) -> Asked:
+    """What the gate knows of a request."""
+    return request.state.asked
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        asked = Asked(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16))
+        status = [0]
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                found = MutableHeaders(raw=message.setdefault("headers", []))
+                found["x-request-id"] = asked.request_id
+                for name, value in ALWAYS.items():
+                    found.setdefault(name, value)
+            await send(message)
+
+        try:
+            if scope["path"] not in PUBLIC:
+                asked.client = self._client(headers)
+            scope.setdefault("state", {})["asked"] = asked
+            await self._app(scope, self._bounded(scope, headers, receive), answer)
+        except ApiError as error:
+            if status[0]:
+                raise
+            await error.response()(scope, receive, answer)
+        finally:
+            self._log(scope, asked, status[0])
+
+    def _client(self, headers: Headers) -> Client:
+        """Whose key a request has.
+
+        Raises:
+            ApiError: nobody's.
+        """
+        if self._service.keys is None:
+            return self._service.anybody
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        client = self._service.keys.client(key.strip()) if scheme.lower() == "bearer" else None
+        if client is None:
+            raise ApiError(
+                401,
+                "The API key is missing or wrong; send it as Authorization: Bearer.",
+                "invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return client
+
+    def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+        """The body, as far as it may be long and slow.
+
+        Raises:
+            ApiError: it says that it is longer.
+        """
+        settings = self._service.settings
+        most = settings.upload_bytes + FORM_BYTES if scope["path"] == UPLOAD else settings.body_bytes
+        too_large = ApiError(413, f"The body has more than {most:,} bytes, the limit.", "body_too_large")
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > most:
+            raise too_large
+        size, ended, until = 0, False, time.monotonic() + settings.body_seconds
+
+        async def bounded() -> Message:
+            nonlocal size, ended
+            if ended:  # what is waited for now is that the client goes away
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise ApiError(408, "The body took too long to arrive; send it again.", "timeout") from None
+            size += len(message.get("body", b""))
+            ended = not message.get("more_body", False)
+            if size > most:
+                raise too_large
+            return message
+
+        return bounded
+
+    def _log(self, scope: Scope, asked: Asked, status: int) -> None:
+        ms = round((time.perf_counter() - asked.since) * 1e3, 1)
+        facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
+        log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})

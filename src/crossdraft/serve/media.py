@@ -1,0 +1,369 @@
+"""The media of a request: found, decoded in a process of its own, kept for later requests."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from crossdraft.engine.content import ContentDigests
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.excerpt import Excerpt, shown_in
+from crossdraft.serve.decode import DecodedVideo, MediaDecoder
+from crossdraft.serve.errors import ApiError, bad_request
+from crossdraft.serve.fetch import Fetcher
+from crossdraft.serve.local_files import LocalFiles
+from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
+from crossdraft.serve.uploads import ID, Uploads
+from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
+
+REMEMBERED = 4096  # names of media, and recordings that were looked through
+INLINE = 1 << 20  # characters of data: that are decoded at once; more are in a thread
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file on this machine: where it lies, and the digest of its bytes."""
+
+    path: Path
+    digest: bytes
+
+
+class _Cache(Generic[T]):
+    """Values by key, the least recently used ones forgotten; each is made once, however many ask for it at a time."""
+
+    def __init__(self, most: int, size: Callable[[T], int]) -> None:
+        self._most, self._size = most, size
+        self._values: OrderedDict[Hashable, T] = OrderedDict()
+        self._making: dict[Hashable, asyncio.Task[T]] = {}
+        self.held = 0
+
+    def known(self, key: Hashable) -> T | None:
+        """The value, if it is there."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The value; who asks may be cancelled, which does not disturb others that wait for the same."""
+        if (value := self.known(key)) is not None:
+            return value
+        task = self._making.get(key)
+        if task is None:
+            task = self._making[key] = asyncio.get_running_loop().create_task(make())
+            task.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(task)
+
+    def _keep(self, key: Hashable, done: "asyncio.Task[T]") -> None:
+        self._making.pop(key, None)
+        if not done.cancelled() and done.exception() is None:
+            self.put(key, done.result())
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Keep a value, unless it alone is too large."""
+        if self._size(value) > self._most:
+            return
+        old = self._values.pop(key, None)
+        self.held += self._size(value) - (0 if old is None else self._size(old))
+        self._values[key] = value
+        while self.held > self._most:
+            self.held -= self._size(self._values.popitem(last=False)[1])
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What was read of one request's media so far."""
+
+    owner: str
+    sampling: FrameSampling
+    files: list[Path] = field(default_factory=list)  # that are deleted when it is over
+    seconds: float = 0.0  # of the last clip
+    event: tuple[EventUrl, _File, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMedia:
+    """Messages and recording as `crossdraft.Request` takes them."""
+
+    messages: list[dict[str, object]]
+    events: Excerpt | None
+
+
+class MediaLoader:
+    """Loads the media of requests.
+
+    Args:
+        spool: a folder for files that live as long as a request.
+        cache_bytes: of decoded frames that are kept.
+        most_parts: of one request.
+        sampling: how many frames the target reads, where a request does not say.
+    """
+
+    def __init__(
+        self,
+        uploads: Uploads,
+        local: LocalFiles,
+        fetcher: Fetcher | None,
+        decoder: MediaDecoder,
+        spool: Path,
+        *,
+        cache_bytes: int,
+        most_parts: int,
+        sampling: FrameSampling,
+    ) -> None:
+        self.uploads, self.local, self.fetcher, self.decoder = uploads, local, fetcher, decoder
+        self._spool, self._most_parts, self._sampling = spool, most_parts, sampling
+        self._digests = ContentDigests()
+        self._decoded = _Cache[DecodedVideo](cache_bytes, lambda video: int(video.frames.pixels.nbytes))
+        self._recordings = _Cache[int](REMEMBERED, lambda _: 1)  # digest -> time of the first event
+        self._kinds = _Cache[str](REMEMBERED, lambda _: 1)
+        self._names = _Cache[Hashable](REMEMBERED, lambda _: 1)  # a client's uuid -> what it is known by here
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of decoded frames."""
+        return self._decoded.held
+
+    @property
+    def spooled(self) -> int:
+        """Files of requests that are not over."""
+        return sum(1 for _ in self._spool.iterdir())
+
+    @asynccontextmanager
+    async def loaded(self, chat: ChatRequest, owner: str) -> AsyncIterator[LoadedMedia]:
+        """All media of a request of a client; its files are there as long as the context.
+
+        Raises:
+            ApiError: something cannot be found, or there is too much of it.
+            CrossdraftError: something cannot be decoded.
+        """
+        gathered = _Gathered(owner, self._sampling_of(chat))
+        try:
+            messages = await self._messages(chat, gathered)
+            events = None if gathered.event is None else await self._excerpt(*gathered.event, gathered)
+            yield LoadedMedia(messages, events)
+        finally:
+            for path in gathered.files:
+                path.unlink(missing_ok=True)
+
+    def _sampling_of(self, chat: ChatRequest) -> FrameSampling:
+        asked = chat.media_io_kwargs.video if chat.media_io_kwargs is not None else None
+        return self._sampling if asked is None else _sampling(self._sampling, asked, "media_io_kwargs.video")
+
+    async def _messages(self, chat: ChatRequest, gathered: _Gathered) -> list[dict[str, object]]:
+        parts = [part for one in chat.messages if not isinstance(one.content, str) for part in one.content]
+        if sum(not isinstance(part, TextPart) for part in parts) > self._most_parts:
+            raise bad_request(f"The request has more than {self._most_parts} images, clips and recordings.", "messages")
+        messages: list[dict[str, object]] = []
+        for number, message in enumerate(chat.messages):
+            role = "system" if message.role == "developer" else message.role
+            content: object = message.content
+            if not isinstance(message.content, str):
+                shown: list[dict[str, object]] = []
+                for index, part in enumerate(message.content):
+                    param = f"messages[{number}].content[{index}]"
+                    found = await self._part(part, gathered, param)
+                    shown += [] if found is None else [found]
+                content = shown
+            messages.append({"role": role, "content": content})
+        return messages
+
+    async def _part(self, part: object, gathered: _Gathered, param: str) -> dict[str, object] | None:
+        match part:
+            case TextPart():
+                return {"type": "text", "text": part.text}
+            case ImagePart():
+                url = part.image_url.url if part.image_url is not None else None
+                return {"type": "image", "image": await self._image(url, part.uuid, gathered, param)}
+            case VideoPart():
+                asked = part.video_url or VideoUrl()
+                return {"type": "video", "video": await self._video(asked, part.uuid, gathered, param)}
+            case EventPart():
+                await self._event(part.event_url or EventUrl(), part.uuid, gathered, param)
+            case FilePart():
+                return await self._upload(part.file.file_id, gathered, param)
+        return None
+
+    async def _upload(self, found: str, gathered: _Gathered, param: str) -> dict[str, object] | None:
+        """An upload that is named as OpenAI does, without saying what it is."""
+        file = self.uploads.get(found, gathered.owner, param)
+        kind = await self._kinds.get(file.digest, lambda: self.decoder.kind_of(file.path, param))
+        if kind == "image":
+            return {"type": "image", "image": await self._image(found, None, gathered, param)}
+        if kind == "video":
+            return {"type": "video", "video": await self._video(VideoUrl(url=found), None, gathered, param)}
+        await self._event(EventUrl(url=found), None, gathered, param)
+        return None
+
+    # -- images and clips ------------------------------------------------------------------------------------------
+
+    async def _image(self, url: str | None, uuid: str | None, gathered: _Gathered, param: str) -> DecodedClip:
+        async def decode(file: _File) -> DecodedVideo:
+            return DecodedVideo(await self.decoder.image(file.path, param))
+
+        return (await self._visual("image", url, uuid, None, decode, gathered, param))[0]
+
+    async def _video(self, asked: VideoUrl, uuid: str | None, gathered: _Gathered, param: str) -> DecodedClip:
+        sampling = _sampling(gathered.sampling, asked, param)
+        if asked.url is not None and asked.url.startswith("data:video/jpeg;base64,") and "," in asked.url[23:]:
+            clip, gathered.seconds = await self._stills(asked.url[23:].split(","), gathered, param), 0.0
+            return clip
+
+        async def decode(file: _File) -> DecodedVideo:
+            return await self.decoder.clip(file.path, sampling, param)
+
+        clip, gathered.seconds = await self._visual("video", asked.url, uuid, sampling, decode, gathered, param)
+        return clip
+
+    async def _visual(
+        self,
+        kind: str,
+        url: str | None,
+        uuid: str | None,
+        sampling: FrameSampling | None,
+        decode: Callable[[_File], Coroutine[Any, Any, DecodedVideo]],
+        gathered: _Gathered,
+        param: str,
+    ) -> tuple[DecodedClip, float]:
+        """An image or a clip, and how long it is."""
+        name = (gathered.owner, kind, uuid)
+        if url is None:
+            digest = self._names.known(name) if uuid is not None else None
+            video = None if digest is None else self._decoded.known((gathered.owner, kind, digest, sampling))
+            if not isinstance(digest, bytes) or video is None:
+                raise _unknown(uuid, param)
+        else:
+            file = await self._file(url, gathered, param)
+            digest = file.digest
+            video = await self._decoded.get((gathered.owner, kind, digest, sampling), lambda: decode(file))
+            if uuid is not None:
+                self._names.put(name, digest)
+        return DecodedClip(digest, sampling, video.frames), video.seconds
+
+    async def _stills(self, shots: list[str], gathered: _Gathered, param: str) -> DecodedClip:
+        """Frames that the client has sampled: one address with several JPEG files, as vLLM takes them."""
+        if len(shots) > MAX_FRAMES:
+            raise bad_request(f"The clip has more than {MAX_FRAMES} frames, the limit; send fewer.", param)
+        files = [await self._data(f"image/jpeg;base64,{shot}", gathered, param) for shot in shots]
+        digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
+        key = (gathered.owner, "stills", digest, None)
+        video = await self._decoded.get(key, lambda: self.decoder.stills([file.path for file in files], param))
+        return DecodedClip(digest, None, video.frames)
+
+    # -- recordings ------------------------------------------------------------------------------------------------
+
+    async def _event(self, asked: EventUrl, uuid: str | None, gathered: _Gathered, param: str) -> None:
+        if gathered.event is not None:
+            raise bad_request("The request has two event recordings; send one, of the last clip's moment.", param)
+        name, url = (gathered.owner, "event", uuid), asked.url
+        if url is None:
+            url = self._names.known(name) if uuid is not None else None
+            if not isinstance(url, str):
+                raise _unknown(uuid, param)
+        file = await self._file(url, gathered, param)
+        if uuid is not None and not url.startswith("data:"):  # whose file is gone with the request
+            self._names.put(name, url)
+        gathered.event = asked, file, param
+
+    async def _excerpt(self, asked: EventUrl, file: _File, param: str, gathered: _Gathered) -> Excerpt:
+        """The part of a recording that the last clip shows, once it has been read in a worker."""
+        key = (file.digest, asked.format, asked.sensor)
+        first = await self._recordings.get(
+            key, lambda: self.decoder.recording(file.path, asked.format, asked.sensor, param)
+        )
+        try:
+            recording = Excerpt(file.path, format=asked.format, sensor=asked.sensor, windows=asked.windows)
+            shown = shown_in(recording, first, gathered.seconds, asked.clock)
+            return shown.part(asked.start_s, asked.end_s)
+        except CrossdraftError as error:
+            raise bad_request(str(error).replace(str(file.path), param), param) from None
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    async def _file(self, url: str, gathered: _Gathered, param: str) -> _File:
+        """The file that an address names."""
+        scheme, colon, rest = url.partition(":")
+        if ID.fullmatch(url):
+            upload = self.uploads.get(url, gathered.owner, param)
+            return _File(upload.path, upload.digest)
+        match scheme.lower() if colon else "":
+            case "data":
+                return await self._data(rest, gathered, param)
+            case "file":
+                path = self.local.find(url, param)
+                return _File(path, await self._digest(path))
+            case "http" | "https":
+                return await self._remote(url, gathered, param)
+        raise bad_request(
+            "The address is of no known kind; send data:…;base64,…, file:…, or the id of an upload.", param
+        )
+
+    async def _digest(self, path: Path) -> bytes:
+        content = await asyncio.to_thread(self._digests.of, path)
+        if content is not None:
+            return content.digest
+        found = path.stat()  # a large one, which is hashed meanwhile: until then its version tells it
+        version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        return hashlib.sha256(repr(version).encode()).digest()
+
+    async def _data(self, rest: str, gathered: _Gathered, param: str) -> _File:
+        """What `data:` holds, in a file for as long as the request."""
+        head, comma, body = rest.partition(",")
+        if not comma:
+            raise bad_request("The data: address has no comma; write data:video/mp4;base64,….", param)
+
+        def write() -> _File:
+            try:
+                whole = head.lower().endswith(";base64")
+                found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
+            except (binascii.Error, ValueError):
+                raise bad_request("The data: address holds no base64; encode the file again.", param) from None
+            if not found:
+                raise bad_request("The data: address is empty; send the file.", param)
+            path = self._new_file(gathered)
+            path.write_bytes(found)
+            return _File(path, hashlib.sha256(found).digest())
+
+        return write() if len(body) < INLINE else await asyncio.to_thread(write)
+
+    async def _remote(self, url: str, gathered: _Gathered, param: str) -> _File:
+        if self.fetcher is None:
+            raise bad_request(
+                "This server fetches nothing from addresses; upload the file, or send it as data:.",
+                param,
+                "address_refused",
+            )
+        path = self._new_file(gathered)
+        await self.fetcher.fetch(url, path, param)
+        return _File(path, await asyncio.to_thread(lambda: hashlib.sha256(path.read_bytes()).digest()))
+
+    def _new_file(self, gathered: _Gathered) -> Path:
+        path = self._spool / secrets.token_hex(16)
+        gathered.files.append(path)
+        return path
+
+
+def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampling:
+    """How many frames a request wants."""
+    if asked.num_frames is None and asked.fps is None and asked.max_frames is None:
+        return default
+    if asked.num_frames is not None and (asked.fps is not None or asked.max_frames is not None):
+        raise bad_request("Give num_frames, or fps and max_frames.", param)
+    if asked.num_frames is None and asked.fps is None:
+        raise bad_request("max_frames bounds fps; give both, or num_frames.", param)
+    return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
+
+
+def _unknown(uuid: str | None, param: str) -> ApiError:
+    if uuid is None:
+        return bad_request("The part has neither an address nor a uuid; give one.", param)
+    return bad_request("Nothing is known by this uuid any more; send its address, too.", param, "unknown_uuid")
