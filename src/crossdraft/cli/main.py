@@ -22,8 +22,8 @@ from crossdraft.errors import CrossdraftError
 
 # Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
 COMMANDS = (
-    "ask", "chat", "serve", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "align", "head", "events",
-    "scenes", "convert", "scale",
+    "ask", "chat", "serve", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "align", "head",
+    "events", "scenes", "convert", "scale",
 )  # fmt: skip
 
 # Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.

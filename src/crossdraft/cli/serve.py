@@ -91,13 +91,13 @@ def serve(ctx: typer.Context, config: Config = None, flags: dict[str, Any] | Non
 def _serve(settings: "ServerSettings") -> None:
     from crossdraft.cli.reporting import hush
     from crossdraft.serve.logs import start_logging
-    from crossdraft.serve.server import listening, run
+    from crossdraft.serve.server import bound_socket, run
     from crossdraft.serve.service import Service, load_engine
 
     hush()
     start_logging(settings.log_format)
     try:
-        socket = listening(settings.host, settings.port)  # before the models are loaded, which takes seconds
+        socket = bound_socket(settings.host, settings.port)  # before the models are loaded, which takes seconds
     except OSError as error:
         raise CrossdraftError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror}; choose another --port."

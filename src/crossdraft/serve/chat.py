@@ -13,7 +13,7 @@ from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
 from crossdraft.serve.errors import ApiError, as_api_error, overloaded
-from crossdraft.serve.gate import Asked, asked_by, service_of
+from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
 from crossdraft.streaming import AsyncStream
@@ -47,7 +47,7 @@ async def complete(request: Request) -> Response:
 class _Answering:
     """One request on its way."""
 
-    def __init__(self, service: Service, chat: ChatRequest, asked: Asked) -> None:
+    def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self._service, self._chat, self._asked = service, chat, asked
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 

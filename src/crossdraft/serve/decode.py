@@ -1,7 +1,7 @@
 """Media are decoded in processes of their own, whose memory and CPU time are limited, each job under a deadline.
 
-FFmpeg and HDF5 never see a stranger's bytes in the server's process. A worker that dies, hangs or answers nonsense costs
-that one job and is replaced. What it sends back is JSON and plain arrays, checked here: nothing of it is unpickled.
+FFmpeg never sees a stranger's bytes in the server's process. A worker that dies, hangs or answers nonsense costs that
+one job and is replaced. What it sends back is JSON and plain arrays, checked here: nothing of it is unpickled.
 """
 
 import asyncio
@@ -73,8 +73,7 @@ class _Worker:
             )
         try:
             ours.settimeout(START_S)
-            if self._receive(1) != b"!":
-                raise _WorkerLost
+            self._receive(1)  # it is there
         except BaseException:
             self.close()
             raise
@@ -225,16 +224,21 @@ class MediaDecoder:
 
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:
     """The frames of a reply, whose shapes are checked: it comes from a process that a stranger's bytes went through."""
-    try:
-        pixels, times = arrays[0], arrays[1]
-        indices = arrays[2] if len(arrays) > 2 else None
-        count = len(times) if indices is None else len(indices)
-        fits = pixels.ndim == 4 and pixels.dtype == np.uint8 and pixels.shape[-1] == 3 and min(pixels.shape) > 0
-        known = indices is None or (len(indices) and 0 <= indices.min() and indices.max() < len(pixels))
-        whole = times.shape == (count,) and times.dtype == np.float64 and count > 0 and bool(np.isfinite(times).all())
-        if not (fits and known and whole and (indices is not None or len(pixels) == count)):
-            raise ValueError
-    except (IndexError, ValueError):
-        raise DecodeError(f"{name} broke the decoder; re-encode it.") from None
+    if len(arrays) < 2 or not _fit(*arrays[:3]):
+        raise DecodeError(f"{name} broke the decoder; re-encode it.")
+    pixels, times = arrays[:2]
+    indices = arrays[2] if len(arrays) > 2 else None
     notes = tuple(str(note)[:1000] for note in header.get("notes", ()))
     return FrameArrays(pixels, times, notes, indices).to_frames()
+
+
+def _fit(pixels: np.ndarray, times: np.ndarray, indices: np.ndarray | None = None) -> bool:
+    """Whether these are frames [U, H, W, 3], times [F], and which frame is which [F]."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3 or not min(pixels.shape):
+        return False
+    if times.dtype != np.float64 or times.ndim != 1 or not len(times) or not np.isfinite(times).all():
+        return False
+    if indices is None:
+        return len(times) == len(pixels)
+    whole = indices.dtype == np.int64 and indices.shape == times.shape
+    return whole and bool(indices.min() >= 0 and indices.max() < len(pixels))

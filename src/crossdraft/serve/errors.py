@@ -15,6 +15,7 @@ TYPES = {
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 429: "rate_limit_error",
     431: "invalid_request_error", 499: "cancelled", 500: "server_error", 503: "overloaded_error",
 }  # fmt: skip
+KINDS = frozenset({"str", "text", "image_url", "video_url", "event_url", "file"})  # of contents and parts
 RETRY_S = 1  # after which a client may ask again
 
 
@@ -78,11 +79,14 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a request's fields."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    param = ".".join(str(part) for part in first["loc"])
+    """What is wrong with a request's fields: of several things the deepest, which is what the client meant."""
+    first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
+    # Where a field may be of several kinds, pydantic puts the kind's name between the others.
+    parts = [part for part in first["loc"] if isinstance(part, int) or not (part in KINDS or "[" in part)]
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     if first["type"] == "extra_forbidden":
         return bad_request(f"Unrecognized request argument: {param}; leave it out.", param, "unknown_parameter")
-    if first["type"].startswith("json_"):
+    if first["type"] == "json_invalid":
         return bad_request("The body is no JSON; send an object.", None, "invalid_json")
-    return bad_request(f"{param or 'The body'}: {first['msg']}.", param or None, "invalid_value")
+    message = first["msg"].removeprefix("Value error, ")
+    return bad_request(f"{param or 'The body'}: {message}.", param or None, "invalid_value")

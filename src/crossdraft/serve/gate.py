@@ -29,7 +29,7 @@ ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestInfo:
     """A request on its way.
 
     Args:
@@ -50,7 +50,7 @@ def service_of(request: Request) -> Service:
     return request.app.state.service
 
 
-def asked_by(request: Request) -> Asked:
+def asked_by(request: Request) -> RequestInfo:
     """What the gate knows of a request."""
     return request.state.asked
 
@@ -68,7 +68,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        asked = Asked(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16))
+        asked = RequestInfo(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16))
         status = [0]
 
         async def answer(message: Message) -> None:
@@ -141,7 +141,7 @@ class Gate:
 
         return bounded
 
-    def _log(self, scope: Scope, asked: Asked, status: int) -> None:
+    def _log(self, scope: Scope, asked: RequestInfo, status: int) -> None:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
         log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})

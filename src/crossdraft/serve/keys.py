@@ -1,5 +1,8 @@
-"""API keys: who may ask, and how much. The file holds their SHA-256 alone: a key has 256 random bits, which no
-dictionary lists, so a slow hash would protect nothing."""
+"""API keys: who may ask, and how much.
+
+The file holds their SHA-256 alone: a key has 256 random bits, which no dictionary lists, so a slow hash would protect
+nothing.
+"""
 
 import hashlib
 import hmac

@@ -5,6 +5,7 @@ import base64
 import binascii
 import hashlib
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from crossdraft.engine.content import ContentDigests
+from crossdraft.engine.content import SETTLED_NS
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt, shown_in
 from crossdraft.serve.decode import DecodedVideo, MediaDecoder
@@ -122,7 +123,7 @@ class MediaLoader:
     ) -> None:
         self.uploads, self.local, self.fetcher, self.decoder = uploads, local, fetcher, decoder
         self._spool, self._most_parts, self._sampling = spool, most_parts, sampling
-        self._digests = ContentDigests()
+        self._versions = _Cache[bytes](REMEMBERED, lambda _: 1)
         self._decoded = _Cache[DecodedVideo](cache_bytes, lambda video: int(video.frames.pixels.nbytes))
         self._recordings = _Cache[int](REMEMBERED, lambda _: 1)  # digest -> time of the first event
         self._kinds = _Cache[str](REMEMBERED, lambda _: 1)
@@ -308,12 +309,15 @@ class MediaLoader:
         )
 
     async def _digest(self, path: Path) -> bytes:
-        content = await asyncio.to_thread(self._digests.of, path)
-        if content is not None:
-            return content.digest
-        found = path.stat()  # a large one, which is hashed meanwhile: until then its version tells it
+        """Of a file's bytes, as of an upload's; remembered by its version, once that is older than its clock's tick."""
+        found = path.stat()
         version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        return hashlib.sha256(repr(version).encode()).digest()
+        known = self._versions.known(version)
+        if known is None:
+            known = await asyncio.to_thread(_hashed, path)
+            if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NS:
+                self._versions.put(version, known)
+        return known
 
     async def _data(self, rest: str, gathered: _Gathered, param: str) -> _File:
         """What `data:` holds, in a file for as long as the request."""
@@ -344,7 +348,7 @@ class MediaLoader:
             )
         path = self._new_file(gathered)
         await self.fetcher.fetch(url, path, param)
-        return _File(path, await asyncio.to_thread(lambda: hashlib.sha256(path.read_bytes()).digest()))
+        return _File(path, await asyncio.to_thread(_hashed, path))
 
     def _new_file(self, gathered: _Gathered) -> Path:
         path = self._spool / secrets.token_hex(16)
@@ -361,6 +365,11 @@ def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampl
     if asked.num_frames is None and asked.fps is None:
         raise bad_request("max_frames bounds fps; give both, or num_frames.", param)
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
+
+
+def _hashed(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _unknown(uuid: str | None, param: str) -> ApiError:

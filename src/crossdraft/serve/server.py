@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -69,6 +70,9 @@ class DrainingServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """Our handlers while it runs; uvicorn would raise the signal again afterwards, and the status would be its."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         handled = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:
@@ -103,7 +107,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def listening(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int) -> socket.socket:
     """A bound socket; errors as `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)

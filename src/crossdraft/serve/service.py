@@ -28,7 +28,7 @@ WARM_UP_TOKENS = 4
 MINUTE_S = 60.0
 
 
-class Admission:
+class RequestLimits:
     """Counts the requests that are being answered, of all and of each client, and refuses those beyond the limits."""
 
     def __init__(self, most: int) -> None:
@@ -90,7 +90,7 @@ class Service:
         limits = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, limits)
         self.anybody = limits
-        self.admission = Admission(settings.max_batch + settings.max_queue)
+        self.admission = RequestLimits(settings.max_batch + settings.max_queue)
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
         self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")

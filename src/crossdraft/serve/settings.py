@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -135,7 +136,7 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
         return Layered(**flags)
     except ValidationError as error:
         raise CrossdraftError(_sentence(error, file)) from None
-    except Exception as error:  # whatever the YAML reader raises
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise CrossdraftError(f"The configuration {file or ''} cannot be read: {error}; mend the file.") from None
 
 

@@ -84,27 +84,29 @@ class Uploads:
             with path.open("xb") as kept:
                 while chunk := file.read(CHUNK):
                     size += len(chunk)
-                    if size > self._most:
-                        raise ApiError(
-                            413, f"The file has more than {self._most:,} bytes, the limit.", "file_too_large", "file"
-                        )
-                    if size > room:
-                        raise ApiError(
-                            413,
-                            f"Your files would have more than {self._quota:,} bytes, the limit; delete some.",
-                            "quota_exceeded",
-                            "file",
-                        )
+                    self._check(size, room)
                     digest.update(chunk)
                     kept.write(chunk)
-            if not size:
-                raise bad_request("The file is empty; send it again.", "file")
+            self._check(size, room)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
         self._files[found] = upload
         return upload
+
+    def _check(self, size: int, room: int) -> None:
+        if not size:
+            raise bad_request("The file is empty; send it again.", "file")
+        if size > self._most:
+            raise ApiError(413, f"The file has more than {self._most:,} bytes, the limit.", "file_too_large", "file")
+        if size > room:
+            raise ApiError(
+                413,
+                f"Your files would have more than {self._quota:,} bytes, the limit; delete some.",
+                "quota_exceeded",
+                "file",
+            )
 
     def get(self, found: str, owner: str, param: str | None = None) -> Upload:
         """A client's upload.
