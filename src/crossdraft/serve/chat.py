@@ -92,7 +92,7 @@ class _Answering:
     async def _question(self, held: AsyncExitStack) -> Question:
         """What the engine is asked, once it is admitted and its media are there."""
         service, client = self._service, self._asked.client
-        held.enter_context(service.admission.admitted(client))
+        held.enter_context(service.limits.admitted(client))
         began = time.perf_counter()
         media = await held.enter_async_context(service.media.loaded(self._chat, client.name))
         service.metrics.media_loaded(time.perf_counter() - began)

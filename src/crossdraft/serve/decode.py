@@ -149,17 +149,17 @@ class MediaDecoder:
             DecodeError: it cannot be decoded.
         """
         wanted = {key: getattr(sampling, key) for key in FrameSampling.__slots__}
-        header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name)
+        header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name, path)
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 
     async def image(self, path: Path, name: str) -> ClipFrames:
         """An image as a clip of one frame; errors as `clip`."""
-        header, arrays = await self._run({"kind": "image", "path": str(path)}, name)
+        header, arrays = await self._run({"kind": "image", "path": str(path)}, name, path)
         return _frames(header, arrays, name)
 
     async def stills(self, paths: list[Path], name: str) -> DecodedVideo:
         """Frames that the client has sampled, an image each; errors as `clip`."""
-        header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name)
+        header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name, *paths)
         return DecodedVideo(_frames(header, arrays, name))
 
     async def recording(self, path: Path, kind: str | None, sensor: tuple[int, int] | None, name: str) -> int:
@@ -168,7 +168,7 @@ class MediaDecoder:
         Raises:
             DecodeError: it cannot be read, or holds no events.
         """
-        header, _ = await self._run({"kind": "events", "path": str(path), "format": kind, "sensor": sensor}, name)
+        header, _ = await self._run({"kind": "events", "path": str(path), "format": kind, "sensor": sensor}, name, path)
         first = header.get("first_us")
         if not isinstance(first, int):
             raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
@@ -176,10 +176,11 @@ class MediaDecoder:
 
     async def kind_of(self, path: Path, name: str) -> str:
         """`image`, `video` or `event`, by a file's bytes; errors as `clip`."""
-        header, _ = await self._run({"kind": "kind", "path": str(path)}, name)
+        header, _ = await self._run({"kind": "kind", "path": str(path)}, name, path)
         return str(header.get("found"))
 
-    async def _run(self, job: Mapping[str, object], name: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+    async def _run(self, job: Mapping[str, object], name: str, *paths: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """A reply to a job about files, which a complaint calls by `name`."""
         loop = asyncio.get_running_loop()
         try:
             header, arrays = await loop.run_in_executor(self._threads, self._ask, job)
@@ -189,8 +190,10 @@ class MediaDecoder:
                 "decoder; send a shorter or smaller one, or re-encode it."
             ) from None
         if "error" in header:
-            sentence, given = str(header["error"])[:1000], job.get("path") or (*job.get("paths", ()), "")[0]
-            raise DecodeError(sentence.replace(str(given), name))
+            sentence = str(header["error"])[:1000]
+            for path in paths:
+                sentence = sentence.replace(str(path), name)
+            raise DecodeError(sentence)
         return header, arrays
 
     def _ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:

@@ -97,12 +97,12 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
-        log.info("shutting down: no more requests, %s run", self._service.admission.active)
+        log.info("shutting down: no more requests, %s run", self._service.limits.active)
         until = asyncio.get_running_loop().time() + seconds
-        while self._service.admission.active and asyncio.get_running_loop().time() < until:
+        while self._service.limits.active and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
-        if self._service.admission.active:
-            log.warning("%s requests did not end within %g s", self._service.admission.active, seconds)
+        if self._service.limits.active:
+            log.warning("%s requests did not end within %g s", self._service.limits.active, seconds)
             await asyncio.to_thread(self._service.engine.close)
         self.should_exit = True
 
@@ -113,10 +113,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=128)
 
 
-def run(service: Service, sockets: list[socket.socket], started: Callable[[], None] = lambda: None) -> None:
-    """Serve until a signal."""
+def configured(service: Service) -> uvicorn.Config:
+    """uvicorn's settings."""
     settings = service.settings
-    config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(service),
         http=protocol(settings.header_seconds),
         ws="none",
@@ -131,6 +131,10 @@ def run(service: Service, sockets: list[socket.socket], started: Callable[[], No
         h11_max_incomplete_event_size=MOST_HEAD,
         proxy_headers=False,
     )
-    server = DrainingServer(config, service)
+
+
+def run(service: Service, sockets: list[socket.socket], started: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal."""
+    server = DrainingServer(configured(service), service)
     started()
     server.run(sockets)

@@ -87,10 +87,9 @@ class Service:
         self.settings, self.engine = settings, engine
         self.created = int(time.time())
         self.draining = False
-        limits = Client("", settings.requests_per_minute, settings.concurrent)
-        self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, limits)
-        self.anybody = limits
-        self.admission = RequestLimits(settings.max_batch + settings.max_queue)
+        self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
+        self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
+        self.limits = RequestLimits(settings.max_batch + settings.max_queue)
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
         self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")
@@ -117,8 +116,8 @@ class Service:
         )
         self.metrics = Metrics(
             settings.model,
-            lambda: min(self.admission.active, settings.max_batch),
-            lambda: max(0, self.admission.active - settings.max_batch),
+            lambda: min(self.limits.active, settings.max_batch),
+            lambda: max(0, self.limits.active - settings.max_batch),
             lambda: self.media.cached_bytes,
             lambda: self.uploads.nbytes,
             lambda: engine.drafter is not None,
