@@ -120,7 +120,7 @@ def new_key(
     ] = None,
 ) -> None:
     """Make an API key. It is shown once; the keys file holds its hash alone."""
-    from crossdraft.serve.keys import KeyRecord, append_key, digest_of
+    from crossdraft.serve.keys import KeyRecord, append_key, digest_of, line_of
     from crossdraft.serve.keys import new_key as random_key
 
     key = random_key()
@@ -128,5 +128,5 @@ def new_key(
     if file is not None:
         append_key(file, record)
     else:
-        typer.echo(f"- {{name: {record.name}, sha256: {record.sha256}}}  # a line of the keys file", err=True)
+        typer.echo(f"- {line_of(record)}  # a line of the keys file", err=True)
     typer.echo(key)

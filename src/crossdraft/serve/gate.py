@@ -23,6 +23,8 @@ log = logging.getLogger("crossdraft.serve")
 
 PUBLIC = frozenset({"/health", "/ready"})
 UPLOAD = "/v1/files"
+MOST_HEAD = 16 << 10  # bytes of all headers
+MOST_HEADERS = 100
 FORM_BYTES = 1 << 16  # of a form around an upload
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
@@ -55,6 +57,20 @@ def asked_by(request: Request) -> RequestInfo:
     return request.state.asked
 
 
+def _check_head(headers: Headers) -> None:
+    """Refuse heads that are too long, or that say in two ways where the body ends (request smuggling).
+
+    Raises:
+        ApiError: it is one.
+    """
+    if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEAD or len(headers.raw) > MOST_HEADERS:
+        raise ApiError(431, "The headers are too long; leave some out.", "headers_too_large")
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ApiError(
+            400, "The request has a length and a transfer encoding; send one.", headers={"Connection": "close"}
+        )
+
+
 class Gate:
     """The outermost layer of the application."""
 
@@ -81,6 +97,7 @@ class Gate:
             await send(message)
 
         try:
+            _check_head(headers)
             if scope["path"] not in PUBLIC:
                 asked.client = self._client(headers)
             scope.setdefault("state", {})["asked"] = asked
@@ -119,7 +136,10 @@ class Gate:
         """
         settings = self._service.settings
         most = settings.upload_bytes + FORM_BYTES if scope["path"] == UPLOAD else settings.body_bytes
-        too_large = ApiError(413, f"The body has more than {most:,} bytes, the limit.", "body_too_large")
+        # Once a body is not read to its end, nothing can follow on the connection.
+        too_large = ApiError(
+            413, f"The body has more than {most:,} bytes, the limit.", "body_too_large", headers={"Connection": "close"}
+        )
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
             raise too_large
@@ -132,7 +152,9 @@ class Gate:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
             except TimeoutError:
-                raise ApiError(408, "The body took too long to arrive; send it again.", "timeout") from None
+                raise ApiError(
+                    408, "The body took too long to arrive; send it again.", "timeout", headers={"Connection": "close"}
+                ) from None
             size += len(message.get("body", b""))
             ended = not message.get("more_body", False)
             if size > most:

@@ -54,6 +54,11 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def line_of(record: KeyRecord) -> str:
+    """A new record as it stands in the file. In quotes, for YAML takes some words and hashes for numbers."""
+    return f'{{name: "{record.name}", sha256: "{record.sha256}"}}'
+
+
 def new_key() -> str:
     """A random key."""
     return PREFIX + secrets.token_urlsafe(32)
@@ -122,6 +127,6 @@ def append_key(path: Path, record: KeyRecord) -> None:
             raise CrossdraftError(f"{path} has a key of {record.name}; choose another name, or delete that one.")
     try:
         with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(f"- {{name: {record.name}, sha256: {record.sha256}}}\n")
+            file.write(f"- {line_of(record)}\n")
     except OSError as error:
         raise CrossdraftError(f"Cannot write {path}: {error.strerror}; choose another place.") from None

@@ -13,12 +13,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossdraft.serve.app import create_app
+from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 
 log = logging.getLogger("crossdraft.serve")
 
-MOST_HEAD = 16 << 10  # bytes of a request's head
-IDLE_S = 15  # of a connection between two requests
+IDLE_S = 5  # of a connection between two requests
 POLL_S = 0.05
 
 
