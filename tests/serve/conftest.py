@@ -1,4 +1,4 @@
-"""A real server on loopback, once for all tests: the reference pair, its clip, and whatever a test needs to look inside."""
+"""A real server on loopback, once for all tests: the reference pair, a clip, and what a test needs to look inside."""
 
 import socket
 import threading

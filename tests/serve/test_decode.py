@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,13 +73,13 @@ def test_a_worker_that_is_killed_is_replaced(decoder, media_root):
 
 def test_a_worker_is_limited(decoder, media_root):
     asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
-    limits = (open(f"/proc/{worker(decoder)._process.pid}/limits").read()).splitlines()
+    limits = Path(f"/proc/{worker(decoder)._process.pid}/limits").read_text().splitlines()
     found = {line[:26].strip(): line[26:].split()[0] for line in limits[1:]}
     assert found["Max address space"] == str(1 << 30)
     assert found["Max core file size"] == "0"
     assert found["Max file size"] == str(1 << 20)
     assert int(found["Max cpu time"]) < 100
-    environment = open(f"/proc/{worker(decoder)._process.pid}/environ").read()
+    environment = Path(f"/proc/{worker(decoder)._process.pid}/environ").read_text()
     assert "PYTEST_CURRENT_TEST" not in environment  # nothing of ours that it does not need
 
 

@@ -94,14 +94,14 @@ def _serve(settings: "ServerSettings") -> None:
     from crossdraft.serve.server import bound_socket, run
     from crossdraft.serve.service import Service, load_engine
 
-    hush()
-    start_logging(settings.log_format)
     try:
         socket = bound_socket(settings.host, settings.port)  # before the models are loaded, which takes seconds
     except OSError as error:
         raise CrossdraftError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror}; choose another --port."
         ) from None
+    hush()
+    start_logging(settings.log_format)
     with socket, load_engine(settings) as engine:
         service = Service(settings, engine)
         try:
