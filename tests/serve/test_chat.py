@@ -235,11 +235,11 @@ def test_a_full_queue_is_503_and_says_when_to_ask_again(server):
         asked = body(messages=messages(f"What is ahead? {number}"), max_tokens=16)
         return await client.post(f"{server.url}/v1/chat/completions", json=asked)
 
-    async def crowd():
+    async def everybody():
         async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=40)) as client:
             return await asyncio.gather(*(ask(client, number) for number in range(20)))
 
-    found = asyncio.run(crowd())
+    found = asyncio.run(everybody())
     statuses = [one.status_code for one in found]
     assert set(statuses) == {200, 503}
     assert statuses.count(200) >= 6  # two that run and four that wait

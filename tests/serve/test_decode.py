@@ -37,14 +37,14 @@ def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
     assert found.seconds > 0
 
 
-def test_a_recording_is_read_and_its_first_event_told(decoder, media_root):
+def test_a_recording_is_read_and_its_first_event_found(decoder, media_root):
     from crossdraft.events import Excerpt
 
     first = asyncio.run(decoder.recording(media_root / "clip.h5", None, None, "it"))
     assert first == Excerpt(media_root / "clip.h5").first_time()
 
 
-def test_kinds_are_told_by_bytes(decoder, media_root, tmp_path):
+def test_kinds_are_known_by_bytes(decoder, media_root, tmp_path):
     (tmp_path / "a").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
     kinds = [asyncio.run(decoder.kind_of(path, "it")) for path in (media_root / "clip.mp4", media_root / "clip.h5")]
     assert [*kinds, asyncio.run(decoder.kind_of(tmp_path / "a", "it"))] == ["video", "event", "image"]

@@ -16,7 +16,8 @@ from typing import Any
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1e308, float("nan"), "", "x" * 10_000, [], {}, [[]], {"": {}}, "\x00", "\ud800",
-    "../../etc/passwd", "file:///etc/passwd", "http://169.254.169.254/", "data:,", 2**63, "<video>", "data:video/mp4;base64,AAAA",
+    "../../etc/passwd", "file:///etc/passwd", "http://169.254.169.254/", "data:,", 2**63, "<video>",
+    "data:video/mp4;base64,AAAA",
 )  # fmt: skip
 WAYS = ("json", "fields", "video", "events", "multipart")
 

@@ -2,61 +2,64 @@
 
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
+from typer.core import TyperGroup
 
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.serve.settings import ServerSettings
 
-app = typer.Typer(help="Serve a pair over HTTP, as OpenAI's API.", add_completion=False)
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings by name, in YAML; flags and CROSSDRAFT_… go before it."),
-]
+FLAGS = "crossdraft.flags"  # in a context's `meta`: settings that were given on the command line
 
 
-def setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer with one option for each setting; it gets those that were given as `flags`."""
-    parameters = [one for one in inspect.signature(command).parameters.values() if one.name != "flags"]
-    own = {one.name for one in parameters}
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters] + _settings()
+class SettingsGroup(TyperGroup):
+    """A group with one option for each setting. They are made when they are asked for: pydantic is slow to import."""
 
-    def grouped(**given: Any) -> None:
-        flags = {name: value for name, value in given.items() if name not in own and value is not None}
-        command(**{name: given[name] for name in own}, flags=flags)
-
-    grouped.__doc__, grouped.__name__ = command.__doc__, command.__name__
-    vars(grouped)["__signature__"] = inspect.Signature(parameters)
-    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return grouped
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its own options, and the settings'."""
+        return [*super().get_params(ctx), *_setting_options()]
 
 
-def _settings() -> list[inspect.Parameter]:
-    """A parameter for each setting; none where what the server needs is not installed, which its command then says."""
-    try:
-        from crossdraft.serve.settings import ServerSettings, group_of
-    except ModuleNotFoundError:
-        return []
-    found: list[inspect.Parameter] = []
+def _setting_options() -> list[Any]:
+    """One option for each setting, which notes in the context that it was given."""
+    from crossdraft.serve.settings import ServerSettings, group_of
+
+    parameters: list[inspect.Parameter] = []
     for name, setting in ServerSettings.model_fields.items():
         flag = f"--{name.replace('_', '-')}"
-        default = "" if setting.default in (None, (), {}) else f" [default: {setting.default}]"
+        default = "" if setting.default in (None, (), {}) else f"; {setting.default} by default"
+        sentence = str(setting.description)
         option = typer.Option(
             f"{flag}/--no-{flag[2:]}" if setting.annotation is bool else flag,
-            help=f"{setting.description}{default}",
+            help=f"{sentence[0].upper()}{sentence[1:]}{default}.",
             rich_help_panel=group_of(setting),
             show_default=False,
         )
         kind = Annotated[_flag_type(setting.annotation) | None, option]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
-    return found
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+
+    def settings(**given: Any) -> None:
+        """Nothing: typer makes options of what it takes."""
+
+    vars(settings)["__signature__"] = inspect.Signature(parameters)
+    settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    made = typer.Typer(add_completion=False)
+    made.command()(settings)
+    options = [option for option in typer.main.get_command(made).params if option.name in ServerSettings.model_fields]
+    for option in options:
+        option.callback, option.expose_value = _note, False
+    return options
+
+
+def _note(ctx: Any, option: Any, value: Any) -> Any:
+    if value is not None:
+        ctx.meta.setdefault(FLAGS, {})[option.name] = value
+    return value
 
 
 def _flag_type(annotation: Any) -> Any:
@@ -66,9 +69,17 @@ def _flag_type(annotation: Any) -> Any:
     return annotation if annotation in (bool, int, float) else str
 
 
+app = typer.Typer(cls=SettingsGroup, help="Serve a pair over HTTP, as OpenAI's API.", add_completion=False)
+
+
 @app.callback(invoke_without_command=True)
-@setting_options
-def serve(ctx: typer.Context, config: Config = None, flags: dict[str, Any] | None = None) -> None:
+def serve(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings by name, in YAML; flags and CROSSDRAFT_… go before it."),
+    ] = None,
+) -> None:
     """Serve a pair over HTTP, with OpenAI's API: /v1/chat/completions, /v1/models, /v1/files; /metrics for Prometheus.
 
     Every setting may also stand in a file (--config) or in the environment (CROSSDRAFT_PORT=8080 …).
@@ -77,15 +88,15 @@ def serve(ctx: typer.Context, config: Config = None, flags: dict[str, Any] | Non
         return
     from crossdraft.serve.settings import read_settings
 
-    given = dict(flags or {})
-    if "options" in given:
+    flags = dict(ctx.meta.get(FLAGS, {}))
+    if "options" in flags:
         try:
-            given["options"] = json.loads(given["options"])
+            flags["options"] = json.loads(flags["options"])
         except ValueError:
             raise CrossdraftError(
-                f'--options is {given["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
+                f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
             ) from None
-    _serve(read_settings(config, given))
+    _serve(read_settings(config, flags))
 
 
 def _serve(settings: "ServerSettings") -> None:
@@ -114,7 +125,7 @@ def _serve(settings: "ServerSettings") -> None:
 
 @app.command("new-key")
 def new_key(
-    name: Annotated[str, typer.Argument(help="Of the client.")],
+    name: Annotated[str, typer.Argument(help="Name of the client.")],
     file: Annotated[
         Path | None, typer.Option(help="Append the record to this keys file; by default it is shown.")
     ] = None,

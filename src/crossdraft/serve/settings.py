@@ -41,10 +41,10 @@ class ServerSettings(BaseSettings):
         "Network", (), "origins of web pages that may call this server, comma-separated; none by default"
     )
     connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
-    header_seconds: float = _setting("Network", 10, "for the head of a request to arrive", gt=0)
-    body_seconds: float = _setting("Network", 60, "for the body of a request to arrive", gt=0)
-    body_bytes: int = _setting("Network", 64 * MIB, "of a request's body, except of uploads", ge=1)
-    drain_seconds: float = _setting("Network", 30, "for running answers to end after SIGTERM", ge=0)
+    header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
+    body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
+    body_bytes: int = _setting("Network", 64 * MIB, "bytes of a request's body, uploads excepted", ge=1)
+    drain_seconds: float = _setting("Network", 30, "seconds that running answers get to end after SIGTERM", ge=0)
 
     target: str = _setting("Models", "reference", "'reference', or the folder of a Hugging Face checkpoint")
     drafter: str = _setting("Models", "auto", "a drafter's spec, such as glance or union:memory,ngram; none; auto")
@@ -55,32 +55,36 @@ class ServerSettings(BaseSettings):
     max_batch: int = _setting("Models", 4, "requests that share a pass", ge=1)
     max_queue: int = _setting("Models", 16, "requests that may wait beside those; another is answered 503", ge=1)
     max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
-    request_seconds: float = _setting("Models", 300, "after which an answer ends with what it has", gt=0)
+    request_seconds: float = _setting("Models", 300, "seconds after which an answer ends with what it has", gt=0)
     options: dict[str, Any] = _setting("Models", {}, "more of `crossdraft.Options` by name, as JSON")
 
     keys_file: Path | None = _setting(
         "Clients", None, "API keys, hashed (crossdraft serve new-key); without it everybody may ask"
     )
     requests_per_minute: int | None = _setting("Clients", None, "of one key, where its own record does not say", ge=1)
-    concurrent: int | None = _setting("Clients", None, "requests of one key at a time, likewise", ge=1)
+    concurrent: int | None = _setting(
+        "Clients", None, "requests of one key at a time, where its own record does not say", ge=1
+    )
 
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
     remote_hosts: Words = _setting(
         "Media", (), "hosts from which media may be fetched by http(s), comma-separated; none by default"
     )
-    remote_bytes: int = _setting("Media", 64 * MIB, "of one fetched file", ge=1)
-    remote_seconds: float = _setting("Media", 20, "for one fetch, redirects included", gt=0)
+    remote_bytes: int = _setting("Media", 64 * MIB, "bytes of one fetched file", ge=1)
+    remote_seconds: float = _setting("Media", 20, "seconds for one fetch, redirects included", gt=0)
     parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
-    media_cache_bytes: int = _setting("Media", 256 * MIB, "of decoded frames that are kept for later requests", ge=0)
+    media_cache_bytes: int = _setting(
+        "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
+    )
     decode_workers: int = _setting("Media", 1, "processes that decode media", ge=1)
-    decode_seconds: float = _setting("Media", 20, "for one image, clip or recording to be decoded", gt=0)
-    decode_bytes: int = _setting("Media", 2048 * MIB, "of memory of a process that decodes", ge=256 * MIB)
+    decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)
+    decode_bytes: int = _setting("Media", 2048 * MIB, "bytes of address space of a process that decodes", ge=256 * MIB)
     upload_folder: Path | None = _setting("Media", None, "where uploads are kept; by default a temporary folder")
-    upload_bytes: int = _setting("Media", 256 * MIB, "of one upload", ge=1)
-    upload_quota: int = _setting("Media", 1024 * MIB, "of all uploads of one key", ge=1)
-    upload_seconds: float = _setting("Media", 86_400, "after which an upload is deleted", gt=0)
+    upload_bytes: int = _setting("Media", 256 * MIB, "bytes of one upload", ge=1)
+    upload_quota: int = _setting("Media", 1024 * MIB, "bytes of all uploads of one key", ge=1)
+    upload_seconds: float = _setting("Media", 86_400, "seconds after which an upload is deleted", gt=0)
 
-    log_format: Literal["text", "json"] = _setting("Records", "text", "of what is logged on stderr")
+    log_format: Literal["text", "json"] = _setting("Records", "text", "form of what is logged on stderr: text or json")
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
