@@ -106,6 +106,11 @@ class Engine:
         """Whether it answers nothing any more."""
         return self._scheduler.closed
 
+    @property
+    def rows(self) -> int:
+        """Rows of the target's cache that are in use, one for each request that is being answered."""
+        return self._scheduler.rows
+
     @classmethod
     def load(
         cls,

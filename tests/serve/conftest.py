@@ -48,8 +48,8 @@ class Running:
         return found
 
     def rows(self) -> int:
-        """Rows of the engine's cache that are in use."""
-        return self.engine._scheduler.call(lambda: self.engine._scheduler._decoder.cache.rows)
+        """Rows of the engine's cache that are in use, between two rounds."""
+        return self.engine._scheduler.call(lambda: self.engine.rows)
 
 
 @dataclass

@@ -25,6 +25,7 @@ class Metrics:
         cached: bytes of decoded media that are kept.
         uploaded: bytes of uploads.
         drafter: whether there is a drafter, and it is not lost.
+        rows: of the target's cache that are in use.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Metrics:
         cached: Callable[[], int],
         uploaded: Callable[[], int],
         drafter: Callable[[], bool],
+        rows: Callable[[], int],
     ) -> None:
         self._registry, self._model = CollectorRegistry(), model
         self._gauge("num_requests_running", "Requests that share passes.", running)
@@ -42,6 +44,7 @@ class Metrics:
         self._gauge("media_cache_bytes", "Decoded frames that are kept.", cached)
         self._gauge("upload_bytes", "Uploads.", uploaded)
         self._gauge("drafter_alive", "1 while there is a drafter.", drafter)
+        self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", rows)
 
         self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
         self._generated = self._counter("generation_tokens", "Generated tokens.")

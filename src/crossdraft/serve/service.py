@@ -121,6 +121,7 @@ class Service:
             lambda: self.media.cached_bytes,
             lambda: self.uploads.nbytes,
             lambda: engine.drafter is not None,
+            lambda: engine.rows,
         )
 
     @property

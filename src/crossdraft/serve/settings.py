@@ -61,7 +61,9 @@ class ServerSettings(BaseSettings):
     keys_file: Path | None = _setting(
         "Clients", None, "API keys, hashed (crossdraft serve new-key); without it everybody may ask"
     )
-    requests_per_minute: int | None = _setting("Clients", None, "requests of one key in a minute, where its own record does not say", ge=1)
+    requests_per_minute: int | None = _setting(
+        "Clients", None, "requests of one key in a minute, where its own record does not say", ge=1
+    )
     concurrent: int | None = _setting(
         "Clients", None, "requests of one key at a time, where its own record does not say", ge=1
     )
