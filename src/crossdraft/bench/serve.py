@@ -443,18 +443,19 @@ def lines(report: ServeReport) -> list[str]:
     parts, found = report.parts, list[str]()
     for kind in ("new", "known"):
         one = parts["overhead"][kind]
+        through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
         found.append(
-            f"A clip that is {kind}: {one['added_ms_p50']:.2f} ms more than the engine called directly (p50, beside the "
-            f"engine's own time); {one['e2e_ms']['server']['p50']:.1f} ms against {one['e2e_ms']['direct']['p50']:.1f} ms in "
-            "all."
+            f"About a clip that is {kind} the server takes {one['added_ms_p50']:.2f} ms (p50) beside the engine's own "
+            f"time more than a direct call does; {through:.1f} ms in all, against {direct:.1f} ms."
         )
     one = parts["throughput"]
     found.append(f"Throughput with {one['threads']} clients: {one['ratio']:.3f} of the engine's own.")
     if "load" in parts:
         one = parts["load"]
         found.append(
-            f"{one['clients']} clients for {one['seconds']:g} s: {one['statuses']}, {one['wrong_answers']} wrong answers, p99 "
-            f"{one['latency_ms'].get('p99', 0):.0f} ms, memory {one['resident_mib']}, growth {one['growth']:.1%}."
+            f"{one['clients']} clients for {one['seconds']:g} s: {one['statuses']}, {one['wrong_answers']} wrong "
+            f"answers, p99 {one['latency_ms'].get('p99', 0):.0f} ms, memory {one['resident_mib']} MiB, growth "
+            f"{one['growth']:.1%}."
         )
     if "cancels" in parts:
         found.append(f"{parts['cancels']['cancels']} cancelled streams leave {parts['cancels']['left']}.")

@@ -28,8 +28,8 @@ def serve(
 ) -> None:
     """Measure `crossdraft serve` on loopback. Exit 1 if anything is not as it should be.
 
-    At most 3 ms (p50) and 2 % of throughput over the engine called directly; of many clients only 200 and 503, and memory
-    that stays; nothing left of cancelled streams; no wrong or lost answer when the drafter is killed.
+    At most 3 ms (p50) and 2 % of throughput over the engine called directly; of many clients only 200 and 503, and
+    memory that stays; nothing left of cancelled streams; no wrong or lost answer when the drafter is killed.
     """
     output.check()
     from crossdraft.bench.serve import ServePlan, lines, run_serve

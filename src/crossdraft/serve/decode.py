@@ -131,16 +131,16 @@ class MediaDecoder:
     """
 
     def __init__(self, workers: int, memory: int, seconds: float) -> None:
-        self._memory, self._seconds = memory, seconds
+        self._workers, self._memory, self._seconds = workers, memory, seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
         self._idle: SimpleQueue[_Worker | None] = SimpleQueue()
-        self._closed = False
         for _ in range(workers):
             self._idle.put(None)
 
     def warm_up(self) -> None:
         """Start the workers now."""
-        self._threads.submit(self._ask, {"kind": "nothing"})
+        for _ in range(self._workers):
+            self._threads.submit(self._ask, {"kind": "nothing"})
 
     async def clip(self, path: Path, sampling: FrameSampling, name: str) -> DecodedVideo:
         """Frames of a clip; `name` is what complaints call it.

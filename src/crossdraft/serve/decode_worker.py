@@ -31,6 +31,9 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
     import av  # noqa: F401 - before memory is limited, so that a job finds it there
     import h5py  # noqa: F401
 
+    import crossdraft.events.hdf5
+    import crossdraft.video.read  # noqa: F401
+
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rb") as jobs:
         channel.sendall(b"!")

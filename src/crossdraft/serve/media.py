@@ -26,6 +26,7 @@ from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 
 REMEMBERED = 4096  # names of media, and recordings that were looked through
+STILLS = "data:video/jpeg;base64,"
 INLINE = 1 << 20  # characters of data: that are decoded at once; more are in a thread
 
 T = TypeVar("T")
@@ -80,15 +81,38 @@ class _Cache(Generic[T]):
             self.held -= self._size(self._values.popitem(last=False)[1])
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A part of a message as the engine takes it, and how long it is, if it is a clip."""
+
+    part: dict[str, object]
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """An event recording that was read once.
+
+    Args:
+        asked: which part of it the drafter is to read.
+        file: where it lies.
+        first_us: time of its first event.
+        param: the part of the request that names it.
+    """
+
+    asked: EventUrl
+    file: _File
+    first_us: int
+    param: str
+
+
 @dataclass(slots=True)
-class _Gathered:
-    """What was read of one request's media so far."""
+class _Scope:
+    """One request's own: whose it is, how many frames of a clip it wants, and the files that go with it."""
 
     owner: str
     sampling: FrameSampling
-    files: list[Path] = field(default_factory=list)  # that are deleted when it is over
-    seconds: float = 0.0  # of the last clip
-    event: tuple[EventUrl, _File, str] | None = None
+    files: list[Path] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,83 +171,86 @@ class MediaLoader:
             ApiError: something cannot be found, or there is too much of it.
             CrossdraftError: something cannot be decoded.
         """
-        gathered = _Gathered(owner, self._sampling_of(chat))
+        scope = _Scope(owner, self._sampling_of(chat))
         try:
-            messages = await self._messages(chat, gathered)
-            events = None if gathered.event is None else await self._excerpt(*gathered.event, gathered)
-            yield LoadedMedia(messages, events)
+            yield await self._loaded(chat, scope)
         finally:
-            for path in gathered.files:
+            for path in scope.files:
                 path.unlink(missing_ok=True)
 
     def _sampling_of(self, chat: ChatRequest) -> FrameSampling:
         asked = chat.media_io_kwargs.video if chat.media_io_kwargs is not None else None
         return self._sampling if asked is None else _sampling(self._sampling, asked, "media_io_kwargs.video")
 
-    async def _messages(self, chat: ChatRequest, gathered: _Gathered) -> list[dict[str, object]]:
-        parts = [part for one in chat.messages if not isinstance(one.content, str) for part in one.content]
-        if sum(not isinstance(part, TextPart) for part in parts) > self._most_parts:
+    async def _loaded(self, chat: ChatRequest, scope: _Scope) -> LoadedMedia:
+        """All parts of all messages, side by side: a recording is read while the clip is decoded."""
+        parts = {
+            (number, index): part
+            for number, message in enumerate(chat.messages)
+            if not isinstance(message.content, str)
+            for index, part in enumerate(message.content)
+        }
+        if sum(not isinstance(part, TextPart) for part in parts.values()) > self._most_parts:
             raise bad_request(f"The request has more than {self._most_parts} images, clips and recordings.", "messages")
+        loading = [self._part(part, scope, f"messages[{at[0]}].content[{at[1]}]") for at, part in parts.items()]
+        loaded = dict(zip(parts, await asyncio.gather(*loading), strict=True))
         messages: list[dict[str, object]] = []
         for number, message in enumerate(chat.messages):
-            role = "system" if message.role == "developer" else message.role
             content: object = message.content
-            if not isinstance(message.content, str):
-                shown: list[dict[str, object]] = []
-                for index, part in enumerate(message.content):
-                    param = f"messages[{number}].content[{index}]"
-                    found = await self._part(part, gathered, param)
-                    shown += [] if found is None else [found]
-                content = shown
-            messages.append({"role": role, "content": content})
-        return messages
+            if not isinstance(content, str):
+                found = [one for at, one in loaded.items() if at[0] == number]
+                content = [one.part for one in found if isinstance(one, _Shown)]
+            messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
+        recorded = [one for one in loaded.values() if isinstance(one, _Recorded)]
+        if len(recorded) > 1:
+            raise bad_request("The request has two event recordings; send one, of the last clip's moment.", "messages")
+        clips = [one.seconds for one in loaded.values() if isinstance(one, _Shown) and one.seconds is not None]
+        seconds = clips[-1] if clips else 0.0
+        return LoadedMedia(messages, _excerpt(recorded[0], seconds) if recorded else None)
 
-    async def _part(self, part: object, gathered: _Gathered, param: str) -> dict[str, object] | None:
+    async def _part(self, part: object, scope: _Scope, param: str) -> "_Shown | _Recorded":
         match part:
-            case TextPart():
-                return {"type": "text", "text": part.text}
             case ImagePart():
-                url = part.image_url.url if part.image_url is not None else None
-                return {"type": "image", "image": await self._image(url, part.uuid, gathered, param)}
+                return await self._image(part.image_url.url if part.image_url else None, part.uuid, scope, param)
             case VideoPart():
-                asked = part.video_url or VideoUrl()
-                return {"type": "video", "video": await self._video(asked, part.uuid, gathered, param)}
+                return await self._video(part.video_url or VideoUrl(), part.uuid, scope, param)
             case EventPart():
-                await self._event(part.event_url or EventUrl(), part.uuid, gathered, param)
+                return await self._event(part.event_url or EventUrl(), part.uuid, scope, param)
             case FilePart():
-                return await self._upload(part.file.file_id, gathered, param)
-        return None
+                return await self._upload(part.file.file_id, scope, param)
+            case TextPart():
+                return _Shown({"type": "text", "text": part.text})
+        raise TypeError(part)
 
-    async def _upload(self, found: str, gathered: _Gathered, param: str) -> dict[str, object] | None:
+    async def _upload(self, found: str, scope: _Scope, param: str) -> "_Shown | _Recorded":
         """An upload that is named as OpenAI does, without saying what it is."""
-        file = self.uploads.get(found, gathered.owner, param)
+        file = self.uploads.get(found, scope.owner, param)
         kind = await self._kinds.get(file.digest, lambda: self.decoder.kind_of(file.path, param))
         if kind == "image":
-            return {"type": "image", "image": await self._image(found, None, gathered, param)}
+            return await self._image(found, None, scope, param)
         if kind == "video":
-            return {"type": "video", "video": await self._video(VideoUrl(url=found), None, gathered, param)}
-        await self._event(EventUrl(url=found), None, gathered, param)
-        return None
+            return await self._video(VideoUrl(url=found), None, scope, param)
+        return await self._event(EventUrl(url=found), None, scope, param)
 
     # -- images and clips ------------------------------------------------------------------------------------------
 
-    async def _image(self, url: str | None, uuid: str | None, gathered: _Gathered, param: str) -> DecodedClip:
+    async def _image(self, url: str | None, uuid: str | None, scope: _Scope, param: str) -> _Shown:
         async def decode(file: _File) -> DecodedVideo:
             return DecodedVideo(await self.decoder.image(file.path, param))
 
-        return (await self._visual("image", url, uuid, None, decode, gathered, param))[0]
+        clip, _ = await self._visual("image", url, uuid, None, decode, scope, param)
+        return _Shown({"type": "image", "image": clip})
 
-    async def _video(self, asked: VideoUrl, uuid: str | None, gathered: _Gathered, param: str) -> DecodedClip:
-        sampling = _sampling(gathered.sampling, asked, param)
-        if asked.url is not None and asked.url.startswith("data:video/jpeg;base64,") and "," in asked.url[23:]:
-            clip, gathered.seconds = await self._stills(asked.url[23:].split(","), gathered, param), 0.0
-            return clip
+    async def _video(self, asked: VideoUrl, uuid: str | None, scope: _Scope, param: str) -> _Shown:
+        sampling = _sampling(scope.sampling, asked, param)
+        if asked.url is not None and asked.url.startswith(STILLS) and "," in asked.url[len(STILLS) :]:
+            return await self._stills(asked.url[len(STILLS) :].split(","), scope, param)
 
         async def decode(file: _File) -> DecodedVideo:
             return await self.decoder.clip(file.path, sampling, param)
 
-        clip, gathered.seconds = await self._visual("video", asked.url, uuid, sampling, decode, gathered, param)
-        return clip
+        clip, seconds = await self._visual("video", asked.url, uuid, sampling, decode, scope, param)
+        return _Shown({"type": "video", "video": clip}, seconds)
 
     async def _visual(
         self,
@@ -232,78 +259,67 @@ class MediaLoader:
         uuid: str | None,
         sampling: FrameSampling | None,
         decode: Callable[[_File], Coroutine[Any, Any, DecodedVideo]],
-        gathered: _Gathered,
+        scope: _Scope,
         param: str,
     ) -> tuple[DecodedClip, float]:
         """An image or a clip, and how long it is."""
-        name = (gathered.owner, kind, uuid)
+        name = (scope.owner, kind, uuid)
         if url is None:
             digest = self._names.known(name) if uuid is not None else None
-            video = None if digest is None else self._decoded.known((gathered.owner, kind, digest, sampling))
+            video = None if digest is None else self._decoded.known((scope.owner, kind, digest, sampling))
             if not isinstance(digest, bytes) or video is None:
                 raise _unknown(uuid, param)
         else:
-            file = await self._file(url, gathered, param)
+            file = await self._file(url, scope, param)
             digest = file.digest
-            video = await self._decoded.get((gathered.owner, kind, digest, sampling), lambda: decode(file))
+            video = await self._decoded.get((scope.owner, kind, digest, sampling), lambda: decode(file))
             if uuid is not None:
                 self._names.put(name, digest)
         return DecodedClip(digest, sampling, video.frames), video.seconds
 
-    async def _stills(self, shots: list[str], gathered: _Gathered, param: str) -> DecodedClip:
+    async def _stills(self, shots: list[str], scope: _Scope, param: str) -> _Shown:
         """Frames that the client has sampled: one address with several JPEG files, as vLLM takes them."""
         if len(shots) > MAX_FRAMES:
             raise bad_request(f"The clip has more than {MAX_FRAMES} frames, the limit; send fewer.", param)
-        files = [await self._data(f"image/jpeg;base64,{shot}", gathered, param) for shot in shots]
+        files = [await self._data(f"image/jpeg;base64,{shot}", scope, param) for shot in shots]
         digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
-        key = (gathered.owner, "stills", digest, None)
+        key = (scope.owner, "stills", digest, None)
         video = await self._decoded.get(key, lambda: self.decoder.stills([file.path for file in files], param))
-        return DecodedClip(digest, None, video.frames)
+        return _Shown({"type": "video", "video": DecodedClip(digest, None, video.frames)}, 0.0)
 
     # -- recordings ------------------------------------------------------------------------------------------------
 
-    async def _event(self, asked: EventUrl, uuid: str | None, gathered: _Gathered, param: str) -> None:
-        if gathered.event is not None:
-            raise bad_request("The request has two event recordings; send one, of the last clip's moment.", param)
-        name, url = (gathered.owner, "event", uuid), asked.url
+    async def _event(self, asked: EventUrl, uuid: str | None, scope: _Scope, param: str) -> _Recorded:
+        name, url = (scope.owner, "event", uuid), asked.url
         if url is None:
             url = self._names.known(name) if uuid is not None else None
             if not isinstance(url, str):
                 raise _unknown(uuid, param)
-        file = await self._file(url, gathered, param)
-        if uuid is not None and not url.startswith("data:"):  # whose file is gone with the request
-            self._names.put(name, url)
-        gathered.event = asked, file, param
-
-    async def _excerpt(self, asked: EventUrl, file: _File, param: str, gathered: _Gathered) -> Excerpt:
-        """The part of a recording that the last clip shows, once it has been read in a worker."""
+        file = await self._file(url, scope, param)
         key = (file.digest, asked.format, asked.sensor)
         first = await self._recordings.get(
             key, lambda: self.decoder.recording(file.path, asked.format, asked.sensor, param)
         )
-        try:
-            recording = Excerpt(file.path, format=asked.format, sensor=asked.sensor, windows=asked.windows)
-            shown = shown_in(recording, first, gathered.seconds, asked.clock)
-            return shown.part(asked.start_s, asked.end_s)
-        except CrossdraftError as error:
-            raise bad_request(str(error).replace(str(file.path), param), param) from None
+        if uuid is not None and not url.startswith("data:"):  # whose file is gone with the request
+            self._names.put(name, url)
+        return _Recorded(asked, file, first, param)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    async def _file(self, url: str, gathered: _Gathered, param: str) -> _File:
+    async def _file(self, url: str, scope: _Scope, param: str) -> _File:
         """The file that an address names."""
         scheme, colon, rest = url.partition(":")
         if ID.fullmatch(url):
-            upload = self.uploads.get(url, gathered.owner, param)
+            upload = self.uploads.get(url, scope.owner, param)
             return _File(upload.path, upload.digest)
         match scheme.lower() if colon else "":
             case "data":
-                return await self._data(rest, gathered, param)
+                return await self._data(rest, scope, param)
             case "file":
                 path = self.local.find(url, param)
                 return _File(path, await self._digest(path))
             case "http" | "https":
-                return await self._remote(url, gathered, param)
+                return await self._remote(url, scope, param)
         raise bad_request(
             "The address is of no known kind; send data:…;base64,…, file:…, or the id of an upload.", param
         )
@@ -319,7 +335,7 @@ class MediaLoader:
                 self._versions.put(version, known)
         return known
 
-    async def _data(self, rest: str, gathered: _Gathered, param: str) -> _File:
+    async def _data(self, rest: str, scope: _Scope, param: str) -> _File:
         """What `data:` holds, in a file for as long as the request."""
         head, comma, body = rest.partition(",")
         if not comma:
@@ -333,27 +349,37 @@ class MediaLoader:
                 raise bad_request("The data: address holds no base64; encode the file again.", param) from None
             if not found:
                 raise bad_request("The data: address is empty; send the file.", param)
-            path = self._new_file(gathered)
+            path = self._new_file(scope)
             path.write_bytes(found)
             return _File(path, hashlib.sha256(found).digest())
 
         return write() if len(body) < INLINE else await asyncio.to_thread(write)
 
-    async def _remote(self, url: str, gathered: _Gathered, param: str) -> _File:
+    async def _remote(self, url: str, scope: _Scope, param: str) -> _File:
         if self.fetcher is None:
             raise bad_request(
                 "This server fetches nothing from addresses; upload the file, or send it as data:.",
                 param,
                 "address_refused",
             )
-        path = self._new_file(gathered)
+        path = self._new_file(scope)
         await self.fetcher.fetch(url, path, param)
         return _File(path, await asyncio.to_thread(_hashed, path))
 
-    def _new_file(self, gathered: _Gathered) -> Path:
+    def _new_file(self, scope: _Scope) -> Path:
         path = self._spool / secrets.token_hex(16)
-        gathered.files.append(path)
+        scope.files.append(path)
         return path
+
+
+def _excerpt(recorded: _Recorded, seconds: float) -> Excerpt:
+    """The part of a recording that a clip of so many seconds shows."""
+    asked, path = recorded.asked, recorded.file.path
+    try:
+        recording = Excerpt(path, format=asked.format, sensor=asked.sensor, windows=asked.windows)
+        return shown_in(recording, recorded.first_us, seconds, asked.clock).part(asked.start_s, asked.end_s)
+    except CrossdraftError as error:
+        raise bad_request(str(error).replace(str(path), recorded.param), recorded.param) from None
 
 
 def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampling:

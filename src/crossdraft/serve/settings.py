@@ -78,7 +78,7 @@ class ServerSettings(BaseSettings):
     media_cache_bytes: int = _setting(
         "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
     )
-    decode_workers: int = _setting("Media", 1, "processes that decode media", ge=1)
+    decode_workers: int = _setting("Media", 2, "processes that decode media", ge=1)
     decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)
     decode_bytes: int = _setting("Media", 2048 * MIB, "bytes of address space of a process that decodes", ge=256 * MIB)
     upload_folder: Path | None = _setting("Media", None, "where uploads are kept; by default a temporary folder")
