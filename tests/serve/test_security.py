@@ -96,6 +96,20 @@ def test_bodies_are_bounded_whatever_they_say_of_themselves(server):
     assert httpx.get(f"{server.url}/health").status_code == 200
 
 
+def test_bodies_of_all_requests_together_are_bounded(start):
+    server = start(bodies_bytes=100_000)
+    head = f"{HEAD}Content-Length: 60000\r\n\r\n".encode() + b" " * 59_000
+    with server.connection() as first, server.connection() as second:
+        first.sendall(head)
+        time.sleep(0.2)
+        second.sendall(head)
+        assert b" 503 " in closed(second)
+        first.sendall(b" " * 1000)
+        assert b" 400 " in first.recv(4096)  # no JSON, but read
+    assert server.service.body_bytes == 0
+    assert server.post(body(max_tokens=1)).status_code == 200
+
+
 def test_deep_and_odd_json_is_refused(server):
     for text in ("[" * 100_000, '{"model":' * 50_000, "", "null", "[]", '"x"', "\x00", '{"model": NaN}', b"\xff\xfe"):
         found = httpx.post(f"{server.url}/v1/chat/completions", content=text)

@@ -152,6 +152,7 @@ class _Answering:
     def _count(self, answer: Answer) -> None:
         stats = answer.stats
         self._service.metrics.answered(stats, str(answer.finish), stats.queued_s)
+        self._asked.answer = answer
         self._asked.facts |= {
             "prompt_tokens": stats.prompt_tokens,
             "cached_tokens": stats.cached_tokens,

@@ -15,7 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from crossdraft.serve.errors import ApiError
+from crossdraft.engine.request import Answer
+from crossdraft.serve.errors import ApiError, overloaded
 from crossdraft.serve.keys import Client
 from crossdraft.serve.service import Service
 
@@ -39,12 +40,16 @@ class RequestInfo:
         client: who asks.
         since: when it came, by `time.perf_counter`.
         facts: for the log.
+        answer: what it got, if it asked for one.
+        body_bytes: of its body that have come.
     """
 
     request_id: str
     client: Client = field(default_factory=Client)
     since: float = field(default_factory=time.perf_counter)
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    answer: Answer | None = None
+    body_bytes: int = 0
 
 
 def service_of(request: Request) -> Service:
@@ -101,13 +106,14 @@ class Gate:
             if scope["path"] not in PUBLIC:
                 asked.client = self._client(headers)
             scope.setdefault("state", {})["asked"] = asked
-            await self._app(scope, self._bounded(scope, headers, receive), answer)
+            await self._app(scope, self._bounded(scope, headers, receive, asked), answer)
         except ApiError as error:
             if status[0]:
                 raise
             await error.response()(scope, receive, answer)
         finally:
-            self._log(scope, asked, status[0])
+            self._service.body_bytes -= asked.body_bytes
+            self._record(scope, headers, asked, status[0])
 
     def _client(self, headers: Headers) -> Client:
         """Whose key a request has.
@@ -128,7 +134,7 @@ class Gate:
             )
         return client
 
-    def _bounded(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+    def _bounded(self, scope: Scope, headers: Headers, receive: Receive, asked: RequestInfo) -> Receive:
         """The body, as far as it may be long and slow.
 
         Raises:
@@ -143,10 +149,10 @@ class Gate:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
             raise too_large
-        size, ended, until = 0, False, time.monotonic() + settings.body_seconds
+        ended, until = False, time.monotonic() + settings.body_seconds
 
         async def bounded() -> Message:
-            nonlocal size, ended
+            nonlocal ended
             if ended:  # what is waited for now is that the client goes away
                 return await receive()
             try:
@@ -155,15 +161,26 @@ class Gate:
                 raise ApiError(
                     408, "The body took too long to arrive; send it again.", "timeout", headers={"Connection": "close"}
                 ) from None
-            size += len(message.get("body", b""))
+            more = len(message.get("body", b""))
+            asked.body_bytes += more
+            self._service.body_bytes += more
             ended = not message.get("more_body", False)
-            if size > most:
+            if asked.body_bytes > most:
                 raise too_large
+            if self._service.body_bytes > settings.bodies_bytes:
+                full = overloaded(
+                    "As much is being sent as the server holds at a time; ask again later.", "bodies_full"
+                )
+                full.headers["Connection"] = "close"
+                raise full
             return message
 
         return bounded
 
-    def _log(self, scope: Scope, asked: RequestInfo, status: int) -> None:
+    def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
         log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})
+        if self._service.spans is not None:
+            name, more = f"{scope['method']} {scope['path'][:200]}", {"status": status}
+            self._service.spans.record(name, asked.since, headers, facts | more, asked.answer)

@@ -20,6 +20,7 @@ from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
 from crossdraft.serve.metrics import Metrics
 from crossdraft.serve.settings import ServerSettings
+from crossdraft.serve.tracing import SpanRecorder
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling
 from crossdraft.video_prompt import VideoPrompt
@@ -87,6 +88,8 @@ class Service:
         self.settings, self.engine = settings, engine
         self.created = int(time.time())
         self.draining = False
+        self.body_bytes = 0  # of all requests that are here
+        self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
         self.limits = RequestLimits(settings.max_batch + settings.max_queue)
@@ -136,6 +139,8 @@ class Service:
     def close(self) -> None:
         """End the workers, and delete all files."""
         self.decoder.close()
+        if self.spans is not None:
+            self.spans.close()
         self.uploads.clear()
         self._folder.cleanup()
 

@@ -44,6 +44,7 @@ class ServerSettings(BaseSettings):
     header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
     body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
     body_bytes: int = _setting("Network", 64 * MIB, "bytes of a request's body, uploads excepted", ge=1)
+    bodies_bytes: int = _setting("Network", 512 * MIB, "bytes of the bodies of all requests at a time", ge=1)
     drain_seconds: float = _setting("Network", 30, "seconds that running answers get to end after SIGTERM", ge=0)
 
     target: str = _setting("Models", "reference", "'reference', or the folder of a Hugging Face checkpoint")
