@@ -5,7 +5,7 @@ import random
 import httpx
 import pytest
 
-from crossdraft.bench.serve_fuzz import WAYS, Seeds, mutants, mutated, outcome, run_fuzz
+from crossdraft.bench.serving.fuzz import WAYS, Seeds, mutants, mutated, outcome, run_fuzz
 
 COUNT = 300
 

@@ -32,7 +32,8 @@ def serve(
     memory that stays; nothing left of cancelled streams; no wrong or lost answer when the drafter is killed.
     """
     output.check()
-    from crossdraft.bench.serve import ServePlan, lines, run_serve
+    from crossdraft.bench.serving.plan import ServePlan
+    from crossdraft.bench.serving.run import lines, run_serve
 
     hush()
     with TemporaryDirectory(prefix="crossdraft-") as folder:

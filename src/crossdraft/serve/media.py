@@ -82,7 +82,7 @@ class _Cache(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _ShownPart:
     """A part of a message as the engine takes it, and how long it is, if it is a clip."""
 
     part: dict[str, object]
@@ -199,16 +199,16 @@ class MediaLoader:
             content: object = message.content
             if not isinstance(content, str):
                 found = [one for at, one in loaded.items() if at[0] == number]
-                content = [one.part for one in found if isinstance(one, _Shown)]
+                content = [one.part for one in found if isinstance(one, _ShownPart)]
             messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
         recorded = [one for one in loaded.values() if isinstance(one, _Recorded)]
         if len(recorded) > 1:
             raise bad_request("The request has two event recordings; send one, of the last clip's moment.", "messages")
-        clips = [one.seconds for one in loaded.values() if isinstance(one, _Shown) and one.seconds is not None]
+        clips = [one.seconds for one in loaded.values() if isinstance(one, _ShownPart) and one.seconds is not None]
         seconds = clips[-1] if clips else 0.0
         return LoadedMedia(messages, _excerpt(recorded[0], seconds) if recorded else None)
 
-    async def _part(self, part: object, scope: _Scope, param: str) -> "_Shown | _Recorded":
+    async def _part(self, part: object, scope: _Scope, param: str) -> "_ShownPart | _Recorded":
         match part:
             case ImagePart():
                 return await self._image(part.image_url.url if part.image_url else None, part.uuid, scope, param)
@@ -219,10 +219,10 @@ class MediaLoader:
             case FilePart():
                 return await self._upload(part.file.file_id, scope, param)
             case TextPart():
-                return _Shown({"type": "text", "text": part.text})
+                return _ShownPart({"type": "text", "text": part.text})
         raise TypeError(part)
 
-    async def _upload(self, found: str, scope: _Scope, param: str) -> "_Shown | _Recorded":
+    async def _upload(self, found: str, scope: _Scope, param: str) -> "_ShownPart | _Recorded":
         """An upload that is named as OpenAI does, without saying what it is."""
         file = self.uploads.get(found, scope.owner, param)
         kind = await self._kinds.get(file.digest, lambda: self.decoder.kind_of(file.path, param))
@@ -234,14 +234,14 @@ class MediaLoader:
 
     # -- images and clips ------------------------------------------------------------------------------------------
 
-    async def _image(self, url: str | None, uuid: str | None, scope: _Scope, param: str) -> _Shown:
+    async def _image(self, url: str | None, uuid: str | None, scope: _Scope, param: str) -> _ShownPart:
         async def decode(file: _File) -> DecodedVideo:
             return DecodedVideo(await self.decoder.image(file.path, param))
 
         clip, _ = await self._visual("image", url, uuid, None, decode, scope, param)
-        return _Shown({"type": "image", "image": clip})
+        return _ShownPart({"type": "image", "image": clip})
 
-    async def _video(self, asked: VideoUrl, uuid: str | None, scope: _Scope, param: str) -> _Shown:
+    async def _video(self, asked: VideoUrl, uuid: str | None, scope: _Scope, param: str) -> _ShownPart:
         sampling = _sampling(scope.sampling, asked, param)
         if asked.url is not None and asked.url.startswith(STILLS) and "," in asked.url[len(STILLS) :]:
             return await self._stills(asked.url[len(STILLS) :].split(","), scope, param)
@@ -250,7 +250,7 @@ class MediaLoader:
             return await self.decoder.clip(file.path, sampling, param)
 
         clip, seconds = await self._visual("video", asked.url, uuid, sampling, decode, scope, param)
-        return _Shown({"type": "video", "video": clip}, seconds)
+        return _ShownPart({"type": "video", "video": clip}, seconds)
 
     async def _visual(
         self,
@@ -277,7 +277,7 @@ class MediaLoader:
                 self._names.put(name, digest)
         return DecodedClip(digest, sampling, video.frames), video.seconds
 
-    async def _stills(self, shots: list[str], scope: _Scope, param: str) -> _Shown:
+    async def _stills(self, shots: list[str], scope: _Scope, param: str) -> _ShownPart:
         """Frames that the client has sampled: one address with several JPEG files, as vLLM takes them."""
         if len(shots) > MAX_FRAMES:
             raise bad_request(f"The clip has more than {MAX_FRAMES} frames, the limit; send fewer.", param)
@@ -285,7 +285,7 @@ class MediaLoader:
         digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
         key = (scope.owner, "stills", digest, None)
         video = await self._decoded.get(key, lambda: self.decoder.stills([file.path for file in files], param))
-        return _Shown({"type": "video", "video": DecodedClip(digest, None, video.frames)}, 0.0)
+        return _ShownPart({"type": "video", "video": DecodedClip(digest, None, video.frames)}, 0.0)
 
     # -- recordings ------------------------------------------------------------------------------------------------
 
