@@ -8,6 +8,7 @@ import pytest
 
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.fetch import Fetcher, is_public
+from tests.serve.conftest import body, messages
 
 INSIDE = (
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
@@ -45,6 +46,10 @@ class Files(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "5")
             self.end_headers()
             self.wfile.write(b"bytes")
+        elif self.path == "/clip.mp4":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(clip[0])
         elif self.path == "/long":
             self.send_response(200)
             self.end_headers()
@@ -60,7 +65,7 @@ class Files(BaseHTTPRequestHandler):
         pass
 
 
-release = threading.Event()
+release, clip = threading.Event(), [b""]
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +166,20 @@ def test_size_and_time_are_bounded(tmp_path, files):
         fetched(tmp_path, f"http://files.test:{files}/slow", files, seconds=0.2)
     with pytest.raises(ApiError, match="404"):
         fetched(tmp_path, f"http://files.test:{files}/none", files)
+
+
+def test_a_clip_that_is_fetched_is_the_clip(start, server, files):
+    """Through the whole server; its file goes with the request."""
+
+    async def resolve(host, port):
+        return ["127.0.0.1"]
+
+    clip[0] = (server.root / "clip.mp4").read_bytes()
+    remote = start(fetcher=Fetcher(frozenset({f"files.test:{files}"}), 10_000_000, 10, resolve, lambda _: True))
+    url = f"http://files.test:{files}/clip.mp4"
+    found = remote.client().chat.completions.create(**body(messages=messages(video=url)))
+    wanted = server.client().chat.completions.create(**body())
+    assert found.choices[0].message.content == wanted.choices[0].message.content
+    assert remote.service.media.spooled == 0
+    refused = remote.post(body(messages=messages(video=f"http://other.test:{files}/clip.mp4")))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "address_refused")

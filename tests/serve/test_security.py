@@ -72,6 +72,18 @@ def test_uploads_of_one_key_are_not_anothers(start, tmp_path):
     assert server.post(body(messages=messages(video=found)), headers=ben).status_code == 404
 
 
+def test_what_is_kept_of_one_keys_prompts_helps_no_other(start, tmp_path):
+    for name in ("carla", "dora"):
+        append_key(tmp_path / "keys.yaml", KeyRecord(name=name, sha256=digest_of(name)))
+    server = start(keys_file=tmp_path / "keys.yaml")
+    asked = body(max_tokens=1)
+    cached = [
+        server.client(name).chat.completions.create(**asked).usage.prompt_tokens_details.cached_tokens
+        for name in ("carla", "carla", "dora")
+    ]
+    assert cached[0] == cached[2] == 0 < cached[1]
+
+
 def test_no_page_of_another_origin_may_ask(server, start):
     origin = {"Origin": "https://evil.test", "Access-Control-Request-Method": "POST"}
     found = httpx.options(f"{server.url}/v1/chat/completions", headers=origin)
