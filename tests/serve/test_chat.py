@@ -100,6 +100,13 @@ def test_system_prompt_and_several_turns(server):
     assert found.choices[0].message.content == server.engine.generate(Request(messages=wanted, max_new_tokens=8)).text
 
 
+def test_an_answer_may_be_sent_back_as_it_came(server):
+    client = server.client().chat.completions
+    first = client.create(**body(max_tokens=4, presence_penalty=0.0, n=1, tools=[])).choices[0].message
+    turns = [*messages(), first, {"role": "user", "content": "Is it near?"}]
+    assert client.create(**body(messages=turns, max_tokens=2)).usage.completion_tokens == 2
+
+
 def test_a_second_question_about_the_same_bytes_reads_only_itself(server):
     video = base64.b64encode((server.root / "clip.mp4").read_bytes()).decode()
     client = server.client()
@@ -175,7 +182,10 @@ def test_frames_that_the_client_sampled(server, tmp_path):
         ({"messages": []}, 400, "messages"),
         ({"n": 2}, 400, "n: "),
         ({"fps": 2}, 400, "fps"),
-        ({"tools": []}, 400, "tools"),
+        ({"tools": [{"type": "function"}]}, 400, "tools"),
+        ({"presence_penalty": 1}, 400, "presence_penalty"),
+        ({"logit_bias": {"99999999": 1}}, 400, "A bias names token"),
+        ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ({"max_tokens": 100_000}, 400, "at most"),
         ({"max_tokens": 1000}, 400, "context"),
         ({"temperature": 3}, 400, "temperature"),
@@ -215,7 +225,7 @@ def test_a_client_that_waits_for_a_whole_answer_may_go_away_too(server):
     data = json.dumps(body(max_tokens=200)).encode()
     for _ in range(3):
         with server.connection() as connection:
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
             connection.sendall(head.encode() + data)
             time.sleep(0.02)
     assert idle(server)

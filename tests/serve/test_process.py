@@ -88,7 +88,7 @@ def test_sigterm_drains_and_leaves_with_0(process):
     until = time.monotonic() + 10
     while (left := [pid for pid in children if Path(f"/proc/{pid}/exe").exists()]) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not left
+    assert not left, [(children[pid], cmdline(pid)) for pid in left]
     assert not list((folder / "tmp").glob("crossdraft-serve-*"))
     records = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
     answered = next(one for one in records if one["message"].endswith("chat/completions 200"))

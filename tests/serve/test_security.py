@@ -15,7 +15,7 @@ from crossdraft.serve.gate import PUBLIC
 from crossdraft.serve.keys import KeyRecord, append_key, digest_of
 from tests.serve.conftest import body, messages
 
-HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def closed(connection: socket.socket, seconds: float = 10) -> bytes:
@@ -84,6 +84,26 @@ def test_what_is_kept_of_one_keys_prompts_helps_no_other(start, tmp_path):
     assert cached[0] == cached[2] == 0 < cached[1]
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "multipart/form-data; boundary=b"])
+def test_a_page_of_another_origin_cannot_make_a_browser_ask(server, kind):
+    """What a browser sends without a preflight, and with it."""
+    for path in ("/v1/chat/completions", "/v1/files"):
+        for origin in ("https://evil.test", "null", f"http://127.0.0.1:{server.address[1] + 1}"):
+            headers = {"Origin": origin, "Content-Type": kind}
+            found = httpx.post(server.url + path, content=json.dumps(body()), headers=headers)
+            assert (found.status_code, found.json()["error"]["code"]) == (403, "origin_refused")
+    assert server.post(body(max_tokens=1), headers={"Origin": server.url}).status_code == 200
+
+
+def test_a_page_whose_name_leads_to_loopback_cannot_either(server, start):
+    """DNS rebinding: for the browser it is the same origin, but the name is not ours."""
+    evil = {"Host": "evil.test", "Origin": "http://evil.test"}
+    assert server.post(body(), headers=evil).json()["error"]["code"] == "host_refused"
+    named = start(host_names="box.test")
+    assert named.post(body(max_tokens=1), headers={"Host": "box.test:80"}).status_code == 200
+    assert server.post(body(max_tokens=1), headers={"Host": f"localhost:{server.address[1]}"}).status_code == 200
+
+
 def test_no_page_of_another_origin_may_ask(server, start):
     origin = {"Origin": "https://evil.test", "Access-Control-Request-Method": "POST"}
     found = httpx.options(f"{server.url}/v1/chat/completions", headers=origin)
@@ -148,7 +168,7 @@ def test_slow_heads_are_hung_up_on(server):
 
 def test_slow_heads_on_a_connection_that_was_used_are_too(server):
     with server.connection() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in connection.recv(4096)
         connection.sendall(b"GET /health HTTP/1.1\r\n")
         closed(connection)
@@ -163,10 +183,10 @@ def test_slow_bodies_are_hung_up_on(server):
 @pytest.mark.parametrize(
     "head",
     [
-        "GET /health HTTP/1.1\r\nHost: x\r\n" + "".join(f"X-{i}: {'y' * 100}\r\n" for i in range(1000)),
-        "GET /" + "a" * 100_000 + " HTTP/1.1\r\nHost: x\r\n",
-        "GET /health HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n",
-        "GET /health HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n" + "".join(f"X-{i}: {'y' * 100}\r\n" for i in range(1000)),
+        "GET /" + "a" * 100_000 + " HTTP/1.1\r\nHost: localhost\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nBad Header: y\r\n",
         f"{HEAD}Content-Length: 5\r\nContent-Length: 6\r\n",
         f"{HEAD}Content-Length: -5\r\n",
         f"{HEAD}Content-Length: 0x5\r\n",
@@ -205,7 +225,7 @@ def test_a_request_id_is_plain_or_our_own(server, given):
 @pytest.mark.parametrize("path", ["/v1/files/../../etc/passwd", "/v1/files/%2e%2e%2fx/content", "/v1/models/%00"])
 def test_paths_lead_nowhere(server, path):
     with server.connection() as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert b" 404 " in closed(connection)
 
 

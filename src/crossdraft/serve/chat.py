@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -96,9 +97,12 @@ class _Answering:
         began = time.perf_counter()
         media = await held.enter_async_context(service.media.loaded(self._chat, client.name))
         service.metrics.media_loaded(time.perf_counter() - began)
-        return convert.to_request(
+        question = convert.to_request(
             self._chat, media, client.name, service.longest(client), service.settings.request_seconds
         )
+        if question.max_new_tokens is None:
+            question = replace(question, max_new_tokens=service.open_length(client))
+        return question
 
     async def _chunks(
         self, stream: AsyncStream, pieces: AsyncIterator[Piece], first: Piece | None

@@ -10,6 +10,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -23,6 +24,7 @@ from crossdraft.serve.service import Service
 log = logging.getLogger("crossdraft.serve")
 
 PUBLIC = frozenset({"/health", "/ready"})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
@@ -103,6 +105,7 @@ class Gate:
 
         try:
             _check_head(headers)
+            self._check_origin(headers)
             if scope["path"] not in PUBLIC:
                 asked.client = self._client(headers)
             scope.setdefault("state", {})["asked"] = asked
@@ -114,6 +117,24 @@ class Gate:
         finally:
             self._service.body_bytes -= asked.body_bytes
             self._record(scope, headers, asked, status[0])
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
+
+        The latter is for a server that trusts whoever reaches it on loopback: a page whose own name leads there (DNS
+        rebinding) is of the same origin, for the browser.
+
+        Raises:
+            ApiError: it is one.
+        """
+        settings, host = self._service.settings, headers.get("host", "")
+        origin = headers.get("origin")
+        if origin is not None and origin not in settings.cors_origins and urlsplit(origin).netloc != host:
+            raise ApiError(403, "Pages of other origins may not ask; name them in cors_origins.", "origin_refused")
+        if self._service.keys is None and settings.host in LOOPBACK:
+            name = urlsplit(f"//{host}").hostname
+            if name not in LOOPBACK and name not in settings.host_names:
+                raise ApiError(403, "The server is not known by this name; name it in host_names.", "host_refused")
 
     def _client(self, headers: Headers) -> Client:
         """Whose key a request has.

@@ -15,6 +15,10 @@ MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
 
 
+Empty = Annotated[list[Any], Field(max_length=0)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
 class Body(BaseModel):
     """A part of a request that knows every key it may hold."""
 
@@ -129,6 +133,12 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ContentPart]
     name: str | None = None
+    # What OpenAI's clients send back of an answer, if it is appended as it came:
+    refusal: None = None
+    annotations: Empty | None = None
+    tool_calls: Empty | None = None
+    function_call: None = None
+    audio: None = None
 
 
 class StreamOptions(Body):
@@ -173,7 +183,9 @@ class ChatRequest(Body):
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
-    logit_bias: dict[int, float] | None = Field(default=None, max_length=1024)
+    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, max_length=1024
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     stop: str | list[str] | None = Field(default=None)
     logprobs: bool | None = None
@@ -182,9 +194,12 @@ class ChatRequest(Body):
 
     # Only their neutral values:
     n: Literal[1] | None = None
-    top_logprobs: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
+    top_logprobs: Zero | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    tools: Empty | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: list[Literal["text"]] | None = None
 

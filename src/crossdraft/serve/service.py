@@ -136,6 +136,11 @@ class Service:
         """Tokens that an answer of a client may have."""
         return min(client.max_new_tokens or self.settings.max_new_tokens, self.settings.max_new_tokens)
 
+    def open_length(self, client: Client) -> int | None:
+        """The longest answer, where a request leaves it open; `None`: as the checkpoint says."""
+        longest, target = self.longest(client), self.engine.target
+        return None if target.defaults.most(target.context) <= longest else longest
+
     def close(self) -> None:
         """End the workers, and delete all files."""
         self.decoder.close()

@@ -40,6 +40,9 @@ class ServerSettings(BaseSettings):
     cors_origins: Words = _setting(
         "Network", (), "origins of web pages that may call this server, comma-separated; none by default"
     )
+    host_names: Words = _setting(
+        "Network", (), "names of a server on loopback without keys, beside localhost, comma-separated"
+    )
     connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
     header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
     body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
@@ -91,7 +94,7 @@ class ServerSettings(BaseSettings):
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
-    @field_validator("cors_origins", "remote_hosts", mode="before")
+    @field_validator("cors_origins", "host_names", "remote_hosts", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
