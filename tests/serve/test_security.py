@@ -104,7 +104,9 @@ def test_a_page_whose_name_leads_to_loopback_cannot_either(server, start):
     assert server.post(body(max_tokens=1), headers={"Host": f"localhost:{server.address[1]}"}).status_code == 200
 
 
-@pytest.mark.parametrize("header", ["Host: [", "Host: localhost\r\nOrigin: http://[", "Host: localhost\r\nOrigin: //[x"])
+@pytest.mark.parametrize(
+    "header", ["Host: [", "Host: localhost\r\nOrigin: http://[", "Host: localhost\r\nOrigin: //[x"]
+)
 def test_hosts_and_origins_that_are_no_addresses_are_refused(server, header):
     with server.connection() as connection:
         connection.sendall(f"GET /health HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
