@@ -64,9 +64,7 @@ class _Cache(Generic[T]):
         return self._values.get(key)
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value. Who asks may be cancelled, which does not disturb others that wait for the same; nobody waits, and
-        it is not made any more.
-        """
+        """The value. Who asks may be cancelled: it is still made for others that wait for it, but not for nobody."""
         while (value := self.known(key)) is None:
             making, first = self._making.get(key), False
             if making is None:
