@@ -101,6 +101,16 @@ class Engine:
         """The drafter; `None` if there is none, or while it is lost."""
         return self._supervisor.runner
 
+    @property
+    def closed(self) -> bool:
+        """Whether it answers nothing any more."""
+        return self._scheduler.closed
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target's cache that are in use, one for each request that is being answered."""
+        return self._scheduler.rows
+
     @classmethod
     def load(
         cls,

@@ -15,6 +15,7 @@ from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.bench_serve import serve
 from crossdraft.cli.options import Device, DraftDevice, Dtype, Quantize, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
@@ -28,6 +29,7 @@ app = typer.Typer(add_completion=False)
 app.command()(align)
 app.command()(throughput)
 app.command()(soak)
+app.command()(serve)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
