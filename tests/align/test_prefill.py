@@ -13,8 +13,8 @@ from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import visual_rows
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint

@@ -11,8 +11,8 @@ from crossdraft.compression import compressed, packer_network
 from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget, default_levels, encoder_levels
 from crossdraft.compression.packer_network import TokenPacker, TokenPackerConfig, regions
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import visual_rows
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import SharedWeights

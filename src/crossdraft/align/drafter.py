@@ -16,8 +16,9 @@ from crossdraft.align.networks.base import Adapter, Past
 from crossdraft.drafters.base import draft_generator, read_prompt
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.drafter import Needs
+from crossdraft.engine.passes import Chunk, TargetOut
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

@@ -15,7 +15,8 @@ from crossdraft.align.drafter import PLAIN, AlignedDrafter, AlignedOptions, Alig
 from crossdraft.align.networks.fused import TargetAdapter
 from crossdraft.drafters.independent import IndependentState
 from crossdraft.engine.drafter import Needs, VerifyOutput
-from crossdraft.engine.target import Target, TargetOut
+from crossdraft.engine.passes import TargetOut
+from crossdraft.engine.target import Target
 
 
 @dataclass(eq=False)

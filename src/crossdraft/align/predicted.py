@@ -19,8 +19,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.align.networks.vision import VisionAdapter, spread
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights

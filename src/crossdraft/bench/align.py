@@ -26,10 +26,11 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, describe, items
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights

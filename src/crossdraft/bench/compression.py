@@ -27,7 +27,7 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
 from crossdraft.compression import COMPRESSIONS, compressed, settings_of
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

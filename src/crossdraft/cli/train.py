@@ -112,11 +112,10 @@ def token_classifier(
     as_json: AsJson = False,
 ) -> None:
     """Train a judge of drafted tokens for the reference pair, on labels that scenes give. Its rule is lossy."""
-    from crossdraft.checks import whole
     from crossdraft.cli.reporting import hush, report
     from crossdraft.train.heads.token_classifier import ClassifierRecipe, train_classifier
 
-    recipe = ClassifierRecipe(whole("--clips", clips), whole("--questions", questions), seed=seed)
+    recipe = ClassifierRecipe(clips, questions, seed=seed)
     hush()
     figures = train_classifier(recipe, out)
     report(

@@ -16,8 +16,9 @@ from crossdraft.compression.fastv import FastVSettings, FastVTarget
 from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget
 from crossdraft.compression.pool import PooledTarget, PoolSettings
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import parse, read_settings
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from crossdraft.align.predicted import check_readable, encoded_rows
 from crossdraft.compression.packer_network import TokenPacker
 from crossdraft.compression.pool import PooledPrompt, PooledTarget, PoolSettings
-from crossdraft.engine.target import Encoded, Prompt, Target
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head
 from crossdraft.heads.glance.frame_encoder import PIXELS

@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.align.predicted import stretched_positions
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 

@@ -90,6 +90,13 @@ class Request:
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
+        if self.inputs is not None and not isinstance(self.inputs, Mapping):
+            raise CrossdraftError(
+                f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
+            )
+        if self.namespace is not None:
+            text("namespace", self.namespace, "anna")
+
     def _check_text(self) -> None:
         if self.messages is not None:
             given = {name: getattr(self, name) for name in ("system", "image", "video", "inputs")}
@@ -209,6 +216,18 @@ def stop_strings(given: object) -> tuple[str, ...]:
     if not all(strings):
         raise CrossdraftError("A stop string is empty, so every answer would end at once; leave it out.")
     return tuple(strings)
+
+
+def single(request: object) -> Request:
+    """The one request.
+
+    Raises:
+        CrossdraftError: it is none, or there are several.
+    """
+    found = listed(request)
+    if len(found) != 1:
+        raise CrossdraftError(f"{len(found)} requests came where one is answered; hand several to generate.")
+    return found[0]
 
 
 def listed(requests: object) -> list[Request]:

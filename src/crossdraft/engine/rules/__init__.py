@@ -80,7 +80,7 @@ def check_rule(spec: str | None) -> Rule | None:
     """The rule of that name and settings, which may or may not fit a request; `None` of `None`.
 
     Raises:
-        CrossdraftError: no rule or setting has the name, or a value is out of range.
+        CrossdraftError: no rule or setting has the name, a value is out of range, or a judge cannot be read.
     """
     return None if spec is None else _rule(text("rule", spec, "typical:eps=0.05"))
 
@@ -124,4 +124,7 @@ def _rule(text: str) -> Rule:
     if not is_dataclass(rule.verify):
         read_settings(NoSettings, spec, RULE)
         return rule
-    return replace(rule, verify=read_settings(type(rule.verify), spec, RULE))
+    verify = read_settings(type(rule.verify), spec, RULE)
+    if isinstance(verify, Classifier):
+        verify.read()  # refused now rather than with the first draft
+    return replace(rule, verify=verify)

@@ -187,6 +187,15 @@ class ProcessDrafter:
 
         return wait
 
+    def late_hidden(self, state: ProcessState) -> Draft | None:
+        """The hidden draft that was not there when it was wanted, once it is; nothing was committed since.
+
+        Raises:
+            DrafterLost: it hangs, or is gone.
+        """
+        self._sort_all()
+        return self._take_hidden(state, 0.0) if self._mine(state) else None
+
     def commit(self, states: Sequence[ProcessState], outputs: Sequence[VerifyOutput]) -> None:
         known = [(state, output) for state, output in zip(states, outputs, strict=True) if self._mine(state)]
         for state, output in known:

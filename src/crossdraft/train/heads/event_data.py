@@ -16,10 +16,11 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, make_folder
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -101,7 +102,7 @@ class FeatureCache(EpochSampler):
         return {}
 
     def _write(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.file.parent)
         with atomic_path(self.file) as path:
             save_file({str(clip): features for clip, features in self.cached.items()}, path, {"owner": self.owner})
         self._written = len(self.cached)
