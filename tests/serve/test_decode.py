@@ -133,3 +133,14 @@ def test_nonsense_from_a_worker_is_no_frames():
     assert not _fit(pixels[:0], times[:0])
     assert not _fit(pixels, np.array([0, np.nan]))
     assert not _fit(pixels.astype(np.int64), times)
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.txt", "a.zip", "a.npy", "a.dat", "a.aedat4", "a.raw"])
+def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_root, tmp_path, name):
+    from crossdraft.events import read_events, write_events
+
+    if name in ("a.dat", "a.aedat4", "a.raw"):
+        pytest.importorskip("faery")
+    events = read_events(media_root / "clip.h5")
+    write_events(tmp_path / name, events.take(slice(0, 20_000)))
+    assert asyncio.run(decoder.recording(tmp_path / name, None, None, "it")) == events.t[0]

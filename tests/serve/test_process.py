@@ -49,9 +49,13 @@ def test_a_drafter_that_is_killed_costs_no_answer(process):
     assert drafters
     for pid in drafters:
         os.kill(pid, signal.SIGKILL)
-    for _ in range(3):
+    alive, until = False, time.monotonic() + 120
+    while not alive and time.monotonic() < until:
         answer = post(url)
         assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
+        alive = 'drafter_alive{model_name="reference"} 1.0' in httpx.get(f"{url}/metrics").text
+    assert alive  # it was started again
+    assert not set(drafters) & descendants(found.pid).keys()
 
 
 def cmdline(pid: int) -> bytes:

@@ -48,6 +48,14 @@ def test_a_files_name_is_never_a_path(uploads, tmp_path, name):
     assert found.path.name in (found.id, f"{found.id}.mp4")
 
 
+def test_files_of_a_server_that_was_killed_go_and_nothing_else(uploads, tmp_path):
+    uploads.add("anna", "clip.mp4", "x", io.BytesIO(b"x"))
+    (tmp_path / "notes.md").write_bytes(b"x")
+    again = Uploads(tmp_path, 100, 100, 1000)
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.md"]
+    assert again.nbytes == 0
+
+
 def test_old_files_go(tmp_path):
     uploads = Uploads(tmp_path, 100, 100, seconds=0.05)
     found = uploads.add("anna", "clip", "x", io.BytesIO(b"x"))

@@ -44,7 +44,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send, until all is sent or nobody reads any more."""
         async with self._held:
-            await unless_gone(receive, self._send(send))
+            with suppress(TimeoutError):  # it is let go: uvicorn hangs up on a response without an end
+                await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -66,6 +66,9 @@ class Uploads:
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
         self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
         self._files: dict[str, Upload] = {}
+        for path in folder.iterdir():  # of a server that was killed
+            if ID.match(path.name):
+                path.unlink()
 
     def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
         """Keep a file.

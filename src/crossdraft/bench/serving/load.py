@@ -27,7 +27,7 @@ SOON_S = 10.0
 Tick = Callable[[str], None]
 
 
-class _Crew:
+class _Clients:
     """Threads that ask until they are told to stop, and what they got."""
 
     def __init__(self, server: ServerProcess, asked: Sequence[Question]) -> None:
@@ -78,22 +78,22 @@ class _Crew:
 
 def load(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """Many clients at once: only 200 and 503, latency bounded by the queue, memory flat."""
-    crew, memory = _Crew(server, asked), list[float]()
+    clients, memory = _Clients(server, asked), list[float]()
 
     def watch() -> None:
         memory.append(server.resident_mib())
 
-    crew.run(plan.clients, plan.seconds, watch)
+    clients.run(plan.clients, plan.seconds, watch)
     tick("load")
     settled = memory[int(SETTLED * len(memory)) :]
     growth = flatness(_part_medians(settled))
     return {
-        "passed": set(crew.statuses) <= {"200", "503"} and not crew.wrong and growth <= MOST_GROWTH,
+        "passed": set(clients.statuses) <= {"200", "503"} and not clients.wrong and growth <= MOST_GROWTH,
         "clients": plan.clients,
         "seconds": plan.seconds,
-        "statuses": dict(crew.statuses),
-        "wrong_answers": crew.wrong,
-        "latency_ms": percentiles_ms(crew.latencies),
+        "statuses": dict(clients.statuses),
+        "wrong_answers": clients.wrong,
+        "latency_ms": percentiles_ms(clients.latencies),
         "resident_mib": {"first": round(settled[0], 1), "last": round(settled[-1], 1), "most": round(max(memory), 1)},
         "growth": round(growth, 4),
     }
@@ -124,7 +124,7 @@ def _left(server: ServerProcess) -> dict[str, int]:
 
 def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """The drafter is killed now and then while clients ask: no answer may be wrong or lost."""
-    crew, killed, start = _Crew(server, asked), [0], time.monotonic()
+    clients, killed, start = _Clients(server, asked), [0], time.monotonic()
 
     def watch() -> None:
         due = time.monotonic() - start > (killed[0] + 1) * KILL_EVERY_S
@@ -134,14 +134,14 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
                     os.kill(pid, signal.SIGKILL)
             killed[0] += 1
 
-    crew.run(plan.max_batch, (plan.kills + 2) * KILL_EVERY_S, watch)
+    clients.run(plan.max_batch, (plan.kills + 2) * KILL_EVERY_S, watch)
     tick("kills")
     return {
-        "passed": set(crew.statuses) == {"200"} and not crew.wrong and killed[0] == plan.kills,
+        "passed": set(clients.statuses) == {"200"} and not clients.wrong and killed[0] == plan.kills,
         "kills": killed[0],
-        "statuses": dict(crew.statuses),
-        "wrong_answers": crew.wrong,
-        "latency_ms": percentiles_ms(crew.latencies),
+        "statuses": dict(clients.statuses),
+        "wrong_answers": clients.wrong,
+        "latency_ms": percentiles_ms(clients.latencies),
     }
 
 

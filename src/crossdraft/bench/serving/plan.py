@@ -13,6 +13,7 @@ from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.serve.settings import ServerSettings, read_settings
 
+CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
 CHAT = "/v1/chat/completions"
 
 
@@ -65,6 +66,7 @@ class ServePlan:
             "max_batch": self.max_batch,
             "max_queue": self.max_queue,
             "media_root": str(self.folder / "clips"),
+            "options": {"cache_bytes": CACHE_BYTES},
         }
 
     @property

@@ -3,6 +3,7 @@
 Everything is measured on loopback, on the machine's own cores: the clients' cost is in it, too.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +45,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
     found, parts = environment(), dict[str, Mapping[str, Any]]()
     work = Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
     asked = [question(plan, item) for item in items(work)]
-    flags = [part for name, value in plan.arguments.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    flags = [part for name, value in plan.arguments.items() for part in (f"--{name.replace('_', '-')}", _text(value))]
     with serving(flags, plan.folder) as server:
         with load_engine(plan.settings) as engine:
             parts["overhead"] = overhead(server, engine, asked, tick)
@@ -59,6 +60,10 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
         if plan.mutants:
             parts["mutants"] = fuzz(plan, server, tick)
     return ServeReport(found, parts)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def lines(report: ServeReport) -> list[str]:
