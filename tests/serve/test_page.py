@@ -6,12 +6,17 @@ import shutil
 import time
 
 import httpx
+import numpy as np
 import pytest
 
 from crossdraft.drawing.kinds import KINDS
 from crossdraft.drawing.shapes import PALETTE
-from crossdraft.serve.keys import KeyRecord, append_key, digest_of, new_key
+from crossdraft.events import Events
+from crossdraft.events.limits import DEFAULT_LIMITS
+from crossdraft.events.write import write_events
+from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_key
 from crossdraft.serve.page.routes import HEADERS
+from crossdraft.serve.page.strip import event_strip
 from tests.serve.conftest import QUESTION, messages
 
 CHROMIUM = shutil.which("chromium")
@@ -87,7 +92,7 @@ def idle(server):
     return not (server.service.limits.active or server.rows())
 
 
-def told(server, question=QUESTION):
+def api_answer(server, question=QUESTION):
     return (
         server.client()
         .chat.completions.create(model="reference", messages=messages(question))
@@ -101,7 +106,7 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     page.evaluate(WATCHED)
     page.fill("#question", QUESTION)
     page.click("#ask")
-    assert answer_of(page) == told(server)
+    assert answer_of(page) == api_answer(server)
     seen = page.evaluate("window.seen")
     left = page.eval_on_selector_all("#answer span", "all => all.map(one => one.className)")
     assert set(left) <= {"hidden", "drafted", "target"}
@@ -179,7 +184,7 @@ def test_cancel_ends_the_request(server, opened):
     assert page.is_disabled("#cancel")
     assert idle(server)
     page.click("#ask")
-    assert answer_of(page) == told(server, LONG)
+    assert answer_of(page) == api_answer(server, LONG)
 
 
 def test_errors_are_one_sentence(server, opened):
@@ -225,7 +230,7 @@ def test_it_works_by_keyboard_alone(server, opened):
     page.keyboard.press("Control+A")
     page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
-    assert answer_of(page) == told(server)
+    assert answer_of(page) == api_answer(server)
     for wanted in ("ask", "compare"):  # cancel is disabled
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.id") == wanted
@@ -250,7 +255,7 @@ def test_files_are_opened_and_asked_about(server, opened):
     ready(page).set_input_files("#files", [server.root / "clip.mp4", server.root / "clip.h5"])
     until(page, "JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
     ready(page).click("#ask")
-    assert answer_of(page) == told(server)
+    assert answer_of(page) == api_answer(server)
     page.reload()  # the upload is there still
     ready(page)
     assert page.evaluate("JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
@@ -301,6 +306,27 @@ def test_event_pictures(server, query, status):
     found = httpx.get(f"{server.url}/page/events.png", params=query, timeout=60)
     assert found.status_code == status, found.text
     assert found.content.startswith(b"\x89PNG") if status == 200 else found.json()["error"]["message"]
+
+
+def test_a_strip_has_a_frame_for_each_span_of_time(tmp_path):
+    # A clip of 16 ms in 8 frames of 2 ms: an event in the first, two in the last, one behind the clip's end.
+    x, y, t, p = [0, 1, 2, 3], [0, 1, 0, 1], [0, 14_000, 15_999, 16_000], [1, 0, 1, 1]
+    columns = (np.array(values) for values in (x, y, t, p))
+    write_events(tmp_path / "some.h5", [Events.checked(*columns, 4, 2)])
+    found = event_strip(tmp_path / "some.h5", 0.016, 8, DEFAULT_LIMITS)
+    wanted = np.full((2, 8 * 4, 3), 255, np.uint8)
+    wanted[0, 0] = wanted[0, 7 * 4 + 2] = (255, 0, 0)
+    wanted[1, 7 * 4 + 1] = (0, 0, 255)
+    assert found.tolist() == wanted.tolist()
+
+
+def test_the_target_alone_is_refused_while_others_are_answered(server):
+    asked = {"model": "reference", "messages": messages(), "max_tokens": 8}
+    found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).json()
+    assert found["new_tokens"] == 8
+    assert found["text"] == server.post(asked).json()["choices"][0]["message"]["content"]
+    with server.service.limits.admitted(Client()):
+        assert httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).status_code == 503
 
 
 def test_its_colours_and_kinds_are_those_of_the_pictures(server):

@@ -207,7 +207,7 @@ async function ask() {
     }
     answered = { asked: { model, messages: body.messages }, text: live.text, stats: live.stats };
     $("compare").disabled = false;
-    say(`Answered: ${live.stats.new_tokens} tokens.`);
+    say(`Answered: ${counted(live.stats.new_tokens, "token", "tokens")}.`);
   });
 }
 
@@ -296,7 +296,7 @@ class Live {
     } else this.bars.push({ lane: "target", kind: "verify", start: this.final, end: ms });
     this.final = ms;
     this.text += text;
-    word(text, origin, `${origin}, ${tokens} tokens, ${Math.round(ms)} ms`);
+    word(text, origin, `${origin}, ${counted(tokens, "token", "tokens")}, ${Math.round(ms)} ms`);
   }
 
   // The measured spans take the place of what was seen of them.
@@ -313,7 +313,7 @@ class Live {
     lanes(bars, Math.max(...bars.map((bar) => bar.end)));
     $("inside").textContent = `${Math.round(hidden(spans))} ms`;
     $("total").textContent = `${Math.round(stats.total_ms)} ms`;
-    $("total-note").textContent = `${stats.new_tokens} tokens, ${stats.rounds} verify passes`;
+    $("total-note").textContent = `${stats.new_tokens} tokens, ${counted(stats.rounds, "verify pass", "verify passes")}`;
     if (!this.drafted) $("first-note").textContent = stats.cached_tokens ? "the clip was known already" : "none came in time";
     if (notes.length) say(notes.join(" "));
   }
@@ -341,7 +341,7 @@ async function compare() {
     const saved = Math.round(alone.total_ms - stats.total_ms);
     const known = stats.cached_tokens ? "; the pair knew the clip from before, the target alone read it again" : "";
     $("saved").textContent = `${saved} ms`;
-    $("saved-note").textContent = `target alone: ${Math.round(alone.total_ms)} ms, one run${known}`;
+    $("saved-note").textContent = `target alone: ${Math.round(alone.total_ms)} ms, one run${alone.cores ? ` on ${counted(alone.cores, "core", "cores")}` : ""}${known}`;
     say(alone.text === text ? "The target alone says the same." : `The target alone says: ${alone.text}`);
   });
 }
@@ -358,6 +358,7 @@ function forget() {
   complain(null);
 }
 
+const counted = (number, one, more) => `${number} ${number === 1 ? one : more}`;
 const say = (text) => ($("status").textContent = text || "\u00a0");
 
 // -- timelines ------------------------------------------------------------------------------------------------------
@@ -372,6 +373,7 @@ function element(name, parent, text = "") {
 // Draw bars {lane, kind, start, end}, in ms, on one axis that ends at `end`.
 function lanes(bars, end) {
   const root = $("lanes");
+  bars = bars.filter((bar) => bar.end > bar.start);
   const step = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000].find((size) => end / size <= 6) ?? end;
   const most = Math.max(end, 50);
   root.replaceChildren();
@@ -379,7 +381,7 @@ function lanes(bars, end) {
     const row = element("lane", root);
     element("", row, lane);
     const track = element("track", row);
-    for (const bar of bars.filter((bar) => bar.lane === lane && bar.end > bar.start)) {
+    for (const bar of bars.filter((bar) => bar.lane === lane)) {
       const made = element(`bar ${bar.kind}`, track);
       made.style.left = `${(100 * bar.start) / most}%`;
       made.style.width = `${(100 * (bar.end - bar.start)) / most}%`;

@@ -36,7 +36,7 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 
 
 def _static(name: str) -> Response:
-    body = files(__package__).joinpath(name).read_bytes()
+    body = files("crossdraft.serve.page").joinpath(name).read_bytes()
     return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
 
 
