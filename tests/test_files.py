@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder, atomic_path, put_in_place, temporary_folder
+from crossdraft.files import atomic_folder, atomic_path, check_folder, make_folder, put_in_place, temporary_folder
 from tests.events.helpers import files_of_at_most
 
 
@@ -99,3 +99,15 @@ def test_a_path_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"Cannot write .*model: .+; choose a place"):  # noqa: SIM117
         with atomic_folder(tmp_path / "file" / "model"):
             pass
+
+
+def test_a_folder_that_a_file_stands_in_the_way_of_is_one_sentence(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")  # it is there
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
+        for use in (make_folder, check_folder):
+            with pytest.raises(CrossdraftError, match=r"file is a file; name another folder"):
+                use(path)
+    check_folder(tmp_path / "new" / "one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file"]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft.engine.guarded import STILL_READING
+from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 
 SECONDS = 2.0
@@ -255,3 +256,9 @@ def test_a_repository_that_is_not_there_names_the_command(pair, cache):
         cd.Engine.load(pair.target, "owner/event")
     with pytest.raises(cd.CrossdraftError, match=r"neither reference nor a folder.*owner/name"):
         cd.Engine.load("nowhere")
+
+
+def test_an_empty_name_is_not_the_folder_where_we_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CrossdraftError, match="'' is neither reference nor a folder"):
+        load_target("")

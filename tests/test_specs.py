@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.compression import COMPRESSION
+from crossdraft.engine.rules import RULE
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import RUNS_IN, Count, Limit, Share, Spec, check_settings, parse, read_settings, settings_text
 
@@ -67,6 +69,12 @@ def test_nonsense_is_refused(text, said):
 def test_a_rule_is_complained_about_as_a_rule():
     with pytest.raises(CrossdraftError, match="The acceptance rule ':eps=1' lacks a name; write one such as greedy"):
         parse(":eps=1", "acceptance rule")
+
+
+def test_every_kind_of_spec_has_an_example_of_its_own():
+    for what, part in (("drafter", "event"), (RULE, "greedy"), (COMPRESSION, "pool")):
+        with pytest.raises(CrossdraftError, match=f"The {what} '' lacks a name; write one such as {part} or "):
+            parse("", what)
 
 
 names = st.sampled_from(["event", "memory", "union"])

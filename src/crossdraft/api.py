@@ -23,6 +23,7 @@ from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, 
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
@@ -30,10 +31,9 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.pass_times import learn_pass_times
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
-from crossdraft.engine.request import Answer, Request, listed
+from crossdraft.engine.request import Answer, Request, listed, single
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.runner import DraftRunner
@@ -243,7 +243,7 @@ class Engine:
             QueueFullError: as much waits as `Options.max_queue`, `max_queue_tokens` and `max_queue_bytes` allow.
             CrossdraftError: the engine is closed.
         """
-        return self._scheduler.submit(listed(request)[0], on_piece, provisional=provisional, owner=self)
+        return self._scheduler.submit(single(request), on_piece, provisional=provisional, owner=self)
 
     @overload
     def generate(self, requests: Request) -> Answer: ...
@@ -282,7 +282,7 @@ class Engine:
 
     def stream(self, request: Request, *, final_only: bool = False) -> Stream:
         """Answer one request piece by piece; without provisional pieces if `final_only`, for those who print."""
-        (asked,) = listed(request)
+        asked = single(request)
         return Stream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
     async def agenerate(self, request: Request) -> Answer:
@@ -291,7 +291,7 @@ class Engine:
 
     def astream(self, request: Request, *, final_only: bool = False) -> AsyncStream:
         """As `stream`, for `async for`."""
-        (asked,) = listed(request)
+        asked = single(request)
         return AsyncStream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
     def alone(self, request: Request, cores: Sequence[int] | None = None) -> Answer:
@@ -307,12 +307,13 @@ class Engine:
         Raises:
             CrossdraftError: what is wrong with the request, or with the engine, or a core is not there.
         """
+        asked = single(request)
         cores = core_numbers("cores", cores, available_cores(), none="the target's own")
         interrupted = threading.Event()
 
         def answer() -> Answer:
             decoder = Decoder(self.target)
-            request_id = decoder.submit(request)
+            request_id = decoder.submit(asked)
             with pinned(cores):
                 while decoder.busy:
                     if interrupted.is_set() or self._scheduler.closed:
@@ -359,7 +360,8 @@ class SteppedDecoder:
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
         """See `Decoder.submit`."""
-        return self._call(lambda: self._decoder.submit(request, on_piece, provisional=provisional))
+        asked = single(request)
+        return self._call(lambda: self._decoder.submit(asked, on_piece, provisional=provisional))
 
     def cancel(self, request_id: int) -> bool:
         """See `Decoder.cancel`."""

@@ -356,6 +356,7 @@ def build_glance(spec: Spec, options: settings.GlanceSettings, context: DrafterC
 
 def build_aligned(spec: Spec, options: settings.AlignedSettings, context: DrafterContext) -> "Drafter[Any]":
     """An event model whose features an adapter translates into the target's."""
+    from crossdraft.align.drafter import AlignedOptions
     from crossdraft.align.load import load_aligned_drafter
 
     if options.dir is None:
@@ -366,13 +367,10 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
         options.model,
         context.device,
         context.dtype,
-        context.banned,
+        AlignedOptions(context.banned, options.words or 1, options.alone, context.host),
         context.read_tokenizer().get_vocab(),
-        words=options.words or 1,
-        alone=options.alone,
         packed=context.packed,
         quantize=context.quantize,
-        host=context.host,
     )
 
 

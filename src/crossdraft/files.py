@@ -106,6 +106,32 @@ class DeferredErrorFile:
         return otherwise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those around it, unless it is there.
+
+    Raises:
+        CrossdraftError: a file stands in its way, or nobody may write there.
+    """
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot make the folder {folder}: {error.strerror or error}; name one where you may write."
+        ) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that there cannot be; nothing is written.
+
+    Raises:
+        CrossdraftError: it is a file, or one of those around it is.
+    """
+    file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+    if file is not None:
+        raise CrossdraftError(f"{file} is a file; name another folder.")
+
+
 @contextmanager
 def temporary_folder(final: Path) -> Iterator[Path]:
     """Yield a new folder next to `final`, from where a rename puts its contents in place; remove what is left of it.

@@ -31,8 +31,9 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
+from crossdraft.engine.prompt import LazyFeatures, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import LazyFeatures, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
@@ -531,9 +532,13 @@ def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 
 
 def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    return reserved_ids(tokenizer, model.config.get_text_config().vocab_size, _eos(model, tokenizer))
+
+
+def reserved_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: Sequence[int]) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
-    padded = range(len(tokenizer), model.config.get_text_config().vocab_size)
-    return (*sorted(_special(tokenizer) - {*_eos(model, tokenizer), *padded}), *padded)
+    padded = range(len(tokenizer), vocab_size)
+    return (*sorted(_special(tokenizer) - {*eos, *padded}), *padded)
 
 
 def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:

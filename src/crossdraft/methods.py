@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ADAPTERS, HEADS, VISION_ADAPTERS, HeadRecord, weights_of
+from crossdraft.heads.registry import ADAPTERS, HEADS, PACKERS, VISION_ADAPTERS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -277,6 +277,8 @@ def task_of(network: str) -> str:
         return "alignment"
     if network in VISION_ADAPTERS:
         return "vision"
+    if network in PACKERS:
+        return "packing"
     return next((method.task for method in METHODS.values() if method.network == network), "features")
 
 

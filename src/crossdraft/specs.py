@@ -1,4 +1,4 @@
-"""What a user writes to name a drafter or an acceptance rule: `event`, `memory:capacity=100000`, `typical:eps=0.05`.
+"""What a user writes to name a drafter, a rule or a compression: `event`, `memory:capacity=9`, `typical:eps=0.05`.
 
     spec  := name ["@" where] [":" part ("," part)*]  |  "(" spec ")" ["@" where]
     part  := spec  |  key "=" value ["@" where]
@@ -26,6 +26,11 @@ from crossdraft.errors import CrossdraftError
 
 T = TypeVar("T")
 RUNS_IN = ("inline", "process")
+EXAMPLES = {
+    "drafter": "event or union:event,memory",
+    "acceptance rule": "greedy or typical:eps=0.05",
+    "compression": "pool or fastv:keep=0.5",
+}
 BRACKETED = re.compile(r"\((.*)\)(?:@(\w+))?", re.DOTALL)
 
 
@@ -70,8 +75,7 @@ def parse(text: str, what: str = "drafter") -> Spec:
     head, colon, rest = text.partition(":")
     name, where = _without_suffix(head.strip(), known="/" in head)
     if not name:
-        example = "event or union:event,memory" if what == "drafter" else "greedy or typical:eps=0.05"
-        raise CrossdraftError(f"The {what} '{text}' lacks a name; write one such as {example}.")
+        raise CrossdraftError(f"The {what} '{text}' lacks a name; write one such as {EXAMPLES[what]}.")
     if colon and not rest.strip():
         raise CrossdraftError(f"In the {what} '{text}' nothing follows the colon; leave it out, or go on.")
     if {"(", ")"} & set(name):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import LazyFeatures, Prompt, VisualItem
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.image import read_image
@@ -76,12 +76,18 @@ class VideoPrompt:
         """The prompt of a request; what the engine's prefix cache knows is read only if its pixels are needed.
 
         Raises:
-            CrossdraftError: no clip, one that cannot be read, or more frames than the model's context holds.
+            CrossdraftError: ready-made inputs that are no prompt, no clip, one that cannot be read, or more frames than
+                the model's context holds.
         """
         if request.inputs is not None:
             given = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
-            features = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
-            return Prompt(given["input_ids"][0], features)
+            ids = given.pop("input_ids", None)
+            if ids is None or ids.dim() != 2 or len(ids) != 1:
+                found = "not there" if ids is None else f"of shape {list(ids.shape)}"
+                raise CrossdraftError(
+                    f"The request's inputs need input_ids, a tensor [1, L], as a processor makes it; it is {found}."
+                )
+            return Prompt(ids[0], {name: value for name, value in given.items() if name != "attention_mask"})
         if request.messages is None and not request.visuals:
             raise CrossdraftError("The request has no video; give the path of a clip, an image, or messages.")
         shown: list[_Shown] = []

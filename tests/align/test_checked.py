@@ -30,8 +30,7 @@ def checked(budget, losses, confidences, threshold=0.5):
         return said(losses[request]) if kind == "predicted" else Answer(OWN)
 
     made = CheckedPrefill(
-        lambda request: confidences[request], lambda r: answer("predicted", r), lambda r: answer("true", r), budget,
-        threshold,
+        lambda r: (confidences[r], r), lambda r: answer("predicted", r), lambda r: answer("true", r), budget, threshold,
     )  # fmt: skip
     return made, asked
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.drafter import AlignedDrafter, AlignedOptions
 from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.load import aligned_drafter, load_adapter
 from crossdraft.align.networks import attention
@@ -43,7 +43,7 @@ def question(clip):
 def drafter_of(pair, event):
     def make(network, alone=0, words=1, **more):
         adapter = some_adapter(network, pair.target, pair.event, event, **more)
-        return aligned_drafter(event, adapter, alone=alone, words=words)
+        return aligned_drafter(event, adapter, AlignedOptions(alone=alone, words=words))
 
     return make
 
@@ -267,7 +267,7 @@ def test_what_does_not_belong_together_is_refused(pair, event, tmp_path):
     with pytest.raises(CrossdraftError, match="trained for another target"):
         load_adapter(tmp_path, "reference", str(pair.event))
     with pytest.raises(CrossdraftError, match="Only the adapters l5 and b1 draft alone"):
-        AlignedDrafter(event, adapter, alone=2)
+        AlignedDrafter(event, adapter, AlignedOptions(alone=2))
     with pytest.raises(CrossdraftError, match="reads layers 2 of 16 features; the event model has 2 of 32"):
         AlignedDrafter(event, some_adapter("l1", pair.target, pair.event, event, source_size=16))
     with pytest.raises(CrossdraftError, match="needs the folder of an adapter"):

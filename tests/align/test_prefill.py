@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.align import prefill
+from crossdraft.align.checked import CheckedPrefill, QualityBudget
 from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import visual_rows
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
@@ -120,13 +121,36 @@ def test_positions_are_those_of_the_drafter(predicting, question):
 @pytest.mark.parametrize(("confidence", "predicted"), [(0.0, True), (0.49, True), (0.51, False)])
 def test_the_gate_decides(predicting, target, question, confidence, predicted):
     made = predicting(confidence=confidence)
-    assert made.confidence(question) == pytest.approx(0.5)
+    sure, read = made.confidence(question)
+    assert (sure, read) == (pytest.approx(0.5), question)
     prompt, whole = made.prepare(question), target.prepare(question)
     assert (len(prompt) < len(whole)) == predicted
     answer = Decoder(made, None).generate([question])[0]
     if not predicted:
         assert "Read whole: the gate was not confident." in answer.notes
         assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
+
+
+@pytest.mark.parametrize("hands_on", [True, False])
+@pytest.mark.parametrize("confidence", [0.0, 0.4])
+def test_events_are_encoded_once(predicting, target, question, monkeypatch, hands_on, confidence):
+    """By the gate, and not again for the prompt. The planted bug: the request is not handed on."""
+    made, encoded = predicting(confidence=confidence), []
+    own = Decoder(made, None).generate([question])[0].tokens
+    encode = made.predicting.events.encode
+    monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
+
+    def gate(request):
+        sure, read = made.confidence(request)
+        return sure, read if hands_on else request
+
+    def answers(model):
+        return lambda request: Decoder(model, None).generate([request])[0]
+
+    checked = CheckedPrefill(gate, answers(made), answers(target), QualityBudget(check=1.0), threshold=0.4)
+    found = checked.answer(question)
+    assert found.predicted.tokens == own
+    assert len(encoded) == (1 if hands_on else 2)
 
 
 def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, clip):
@@ -139,7 +163,7 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
         answer = Decoder(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
         assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
-        assert made.confidence(request) == 0
+        assert made.confidence(request) == (0, request)
 
 
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):

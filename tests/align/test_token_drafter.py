@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossdraft.align import token_drafter
-from crossdraft.align.drafter import first_positions
+from crossdraft.align.drafter import AlignedOptions, first_positions
 from crossdraft.align.load import aligned_drafter
 from crossdraft.align.token_drafter import TokenDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -114,4 +114,4 @@ def test_samples_come_with_their_distributions(drafter, question):
 
 def test_it_drafts_alone_anyway(pair, event):
     with pytest.raises(CrossdraftError, match="always drafts alone"):
-        aligned_drafter(event, some_adapter("token", pair.target, pair.event, event), alone=2)
+        aligned_drafter(event, some_adapter("token", pair.target, pair.event, event), AlignedOptions(alone=2))

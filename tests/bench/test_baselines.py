@@ -11,7 +11,7 @@ from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models
 from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_target, tokenizer_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.common import check_names, check_outputs, listed, numbers, orders, williams, write_json
+from crossdraft.bench.common import check_names, check_outputs, counts, listed, numbers, orders, williams, write_json
 from crossdraft.errors import CrossdraftError
 
 
@@ -42,6 +42,15 @@ def test_numbers():
 def test_what_is_no_list_of_numbers(text):
     with pytest.raises(CrossdraftError, match=f"--temperatures is '{text}', no list of numbers"):
         numbers("--temperatures", text)
+
+
+@pytest.mark.parametrize("text", ["", "2.5", "nan", "inf", "2,", "a"])
+def test_what_is_no_list_of_counts(text):
+    assert counts("--frames", " 2,8") == (2, 8)
+    with pytest.raises(CrossdraftError, match=f"--frames is '{text}', no list of whole numbers; write it as 1,4,16"):
+        counts("--frames", text)
+    with pytest.raises(CrossdraftError, match="--frames is 0; it must be at least 1"):
+        counts("--frames", "2,0")
 
 
 def test_small_designs_by_hand():

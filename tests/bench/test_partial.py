@@ -23,6 +23,9 @@ def test_the_computed_speedup_by_hand():
         3,
         tau=5.0,
         refused=0.1,
+        lossy_own=2,
+        lossy_tau=7.0,
+        lossy_rouge_l=0.9,
         drafted=6.0,
         one_ms=2.0,
         verify_ms=4.0,
@@ -39,9 +42,13 @@ def test_longer_prompts_than_the_context_are_measured_and_answers_stay_the_targe
     plan = PartialBench(models, (2, 130), 2, 4, PartialSettings(sinks=1, blocks=2, window=1), max_new_tokens=16)
     ticks = []
     short, long = compare_partial(plan, models.load_target(), ticks.append)
-    assert len(ticks) == plan.runs == 8
+    assert len(ticks) == plan.runs == 12
     assert long.prompt - short.prompt == 128 * 5  # features of a frame of the tiny pair
     assert long.prompt > 512  # its context
     assert long.kept < 5 * 16 < long.prompt
     assert all(row.own == row.total == 2 for row in (short, long))
+    assert short.lossy_own == 2  # all is kept, so nothing is lost
+    assert short.lossy_rouge_l == 1
+    assert long.lossy_tau > long.tau  # a token that would have been refused stood
+    assert long.lossy_rouge_l < 1
     assert all(row.tau >= 1 and min(row.one_ms, row.alone_s, row.drafted_s) > 0 for row in (short, long))

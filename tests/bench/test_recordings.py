@@ -14,6 +14,9 @@ from crossdraft.errors import CrossdraftError
         ({"drafters": ["evnt"]}, "did you mean 'event'"),
         ({"clips": 0}, "number of clips"),
         ({"seconds": [0.5]}, "from 1 to 60 s"),
+        ({"seconds": []}, "No length of recordings is named"),
+        ({"clips": 10**9}, r"1000000000 from 0 on are not all in it"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_first(options, part):
@@ -51,3 +54,10 @@ def test_drafters_are_compared_on_the_same_questions(pair):
     assert found[1].gained.value == pytest.approx(found[1].equal.value - found[0].equal.value)
     assert found[0].accepted.value > 0
     assert found[1].to_json()["drafter"] == "event:slices=10,patches=3"
+
+
+def test_a_drafter_that_has_nothing_to_say_at_first_is_refused(pair):
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    plan = RecordingsBench(models, [1.0], clips=1, questions=1, drafters=["event", "memory"], nodes=4, max_new_tokens=4)
+    with pytest.raises(CrossdraftError, match="'memory' drafts nothing before the target has spoken"):
+        compare_recordings(plan, models.load_target())

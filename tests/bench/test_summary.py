@@ -13,7 +13,7 @@ from crossdraft.bench.report import method_json, tables
 from crossdraft.bench.suite import BenchReport
 from crossdraft.bench.summary import summarise
 from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def test_children_get_the_target_s_device_and_dtype(pair, dtype, tmp_path, monke
     )
     made = dict(throughput._methods(plan, models.load_target()))
     assert made["hf-continuous"] == ["crossdraft.bench.hf_continuous", str(pair.target), "cpu", dtype, "0"]
-    assert made["vllm"] == ["crossdraft.bench.in_vllm.child", str(pair.target), dtype]
+    assert made["vllm"] == ["crossdraft.bench.vllm_child", str(pair.target), dtype]
 
 
 def test_a_child_answers_and_says_why_it_failed(pair, asked, tmp_path):

@@ -82,6 +82,12 @@ def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_pa
 
     assert align(pair, lists, out) == 2
     assert "holds a finished alignment; add --force" in capsys.readouterr().err
+    assert align(pair, lists, out / "align.json") == 2
+    assert "align.json is a file; name another folder." in capsys.readouterr().err
+    assert align(pair, lists, out, "--force", drafter=out / "drafter") == 2  # it would take away what it learns from
+    assert "is where the tuned drafter goes" in capsys.readouterr().err
+    assert (out / "drafter" / "config.json").is_file()
+    assert (out / "align.json").is_file()
 
     (out / "align.json").unlink()  # as if it had been interrupted while it measured
     log = (out / "train.log.jsonl").read_text()

@@ -72,6 +72,22 @@ def test_drafters_draft_and_the_target_does_not(report):
     assert 0 <= by_name["event"]["hidden_share"] <= 1
 
 
+def test_all_of_a_bench_are_quantised_alike(models, tmp_path):
+    out = tmp_path / "bench.json"
+    sizes = [*QUICK, "--max-new-tokens=8", "--methods=target,hf,event-inline", "--quantize=int8", f"--json-out={out}"]
+    assert main(["bench", *sizes, *models]) == 0
+    found = json.loads(out.read_text())
+    assert (found["environment"]["quantize"], found["environment"]["dtype"]) == ("int8", "bfloat16")
+    assert [method["identical"] for method in found["methods"]] == [{"equal": 1, "total": 1}] * 3
+
+
+def test_quantised_models_are_not_timed_in_other_precisions(models, capsys):
+    assert main(["bench", *QUICK, "--quantize=int4", "--dtype=float32", "--methods=target", *models]) == 2
+    assert "computes in bfloat16" in capsys.readouterr().err
+    assert main(["bench", "identity", "--quantize=int5", *models]) == 2
+    assert "--quantize" in capsys.readouterr().err
+
+
 def test_who_has_a_process_of_its_own_says_what_both_take(report):
     for method in report["methods"]:
         in_process, used = method["name"] in ("blind", "event"), method["memory"]

@@ -204,6 +204,43 @@ def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
     assert len(texts) == 1
 
 
+def test_a_packer_learns_and_a_compressed_target_reads_it(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both phases; an unknown clip's answers are then measured beside the target's own."""
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *FEW, "feature_steps=3", method="token_packer") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["kept_back"]["prefix"] >= 0
+    log = [json.loads(line) for line in (tmp_path / "run" / "train.log.jsonl").read_text().splitlines()]
+    assert ["kl" in line for line in log if "check" not in line] == [False] * 3 + [True] * 3
+    config = json.loads((tmp_path / "run" / "head" / "config.json").read_text())["config"]
+    assert (config["side"], config["class_token"], config["levels"]) == (2, True, [0, 1])
+    models = ["--target", str(pair.target), "--device", "cpu", "--pairs", "2", "--max-new-tokens", "6"]
+    packed = f"token_packer:dir={tmp_path / 'run' / 'head'}"
+    assert main(["bench", "compression", *models, "--drafter", "none", "--compress", packed, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert packed in json.dumps(rows)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("config.levels=[0]", "The last of a packer's levels must be 1, which the target's projector reads; it is 0."),
+        ("config.levels=[1,1]", "hidden states that ascend; not [1, 1]"),
+        ("config.factor=3", "2 x 2 patches cannot be packed by 3"),
+        ("config.heads=5", "5 attention heads do not divide 16 features"),
+    ],
+)
+def test_a_packer_that_cannot_be_is_one_sentence(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, sentence: str
+) -> None:
+    capsys.readouterr()
+    assert train(pair, captured, tmp_path / "run", *FEW, more, method="token_packer") == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run" / "head").exists()
+
+
 @pytest.mark.parametrize("method", OTHERS)
 def test_they_learn_from_captures_alone(
     pair: PairPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str

@@ -13,9 +13,9 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import PromptFeatures
+from crossdraft.engine.passes import prompt_features
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import prompt_features
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target, noisy

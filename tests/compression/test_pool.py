@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from crossdraft.compression import compressed
 from crossdraft.compression.pool import FrameGrid
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import visual_rows
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO, as_target
 

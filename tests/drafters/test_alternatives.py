@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from crossdraft.drafters.alternatives import HOLDS, TokenAlternatives, alternatives_of, tree_from_topk
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Outcome
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO, as_target, noisy

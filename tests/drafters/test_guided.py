@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from crossdraft.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError

@@ -15,8 +15,8 @@ from transformers import (
 
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.engine.conformance import PARENTS, check_conformance
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from tests.drafters.cross_vocab.tokenizers import byte_level
 

@@ -9,13 +9,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
 from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import EOS, ZOO, as_target

@@ -12,10 +12,10 @@ from crossdraft.drafters.partial import BLOCK, PartialDrafter, kept_tokens, take
 from crossdraft.drafters.settings import PartialSettings
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Chunk
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.guided import attention_scores, decoder_of, kept_positions, pruned
-from crossdraft.engine.target import Prompt
+from crossdraft.engine.prompt import Prompt
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO
 

@@ -3,8 +3,8 @@
 import math
 import random
 
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.estimates import RequestDifficulty
-from crossdraft.engine.policy import CostModel
 
 
 def passes(model, t, slope, rows=1):

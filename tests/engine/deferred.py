@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from crossdraft.engine.target import Target, TargetOut
+from crossdraft.engine.passes import TargetOut
+from crossdraft.engine.target import Target
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from crossdraft.engine.checks import checked, drafts_of
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner

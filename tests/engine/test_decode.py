@@ -16,6 +16,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Needs
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.heap import GROWTH
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -427,3 +428,30 @@ def test_memory_of_ended_requests_is_given_back_behind_their_answers(target, mon
         assert len(trims) == number + 1
     decoding.generate(REQUESTS)
     assert len(trims) > 3  # in the next round, where nobody asks for it
+
+
+@pytest.mark.parametrize(
+    ("ids", "part"),
+    [
+        (torch.tensor(5), r"of shape \[\]"),
+        (torch.empty(0, dtype=torch.long), r"of shape \[0\]"),
+        (torch.tensor([[1, 5]]), r"of shape \[1, 2\]"),
+        (torch.tensor([1.0, 5.0]), "are torch.float32"),
+        (torch.tensor([True, False]), "are torch.bool"),
+        (torch.tensor([1, -5]), "has the token -5, and the target's are 0 to"),
+        (torch.tensor([1, 10**9]), "has the token 1000000000"),
+    ],
+)
+def test_a_prompt_that_is_none_costs_its_request_and_no_other(ids, part):
+    """What the loop counts of a prompt it counts of those alone that it can read."""
+    target = as_target(*ZOO["video_llava"]())
+    good, prepare = Request("x", max_new_tokens=4), target.prepare
+    target.prepare = lambda request: Prompt(ids) if request.question == "bad" else prepare(request)
+    alone = Decoder(target).generate([good])[0].tokens
+    decoder = Decoder(target, max_batch=2)
+    asked = [decoder.submit(one) for one in (Request("bad"), good, good)]
+    while decoder.busy:
+        decoder.step()
+    assert [decoder.answer(asked[i]).tokens for i in (1, 2)] == [alone, alone]
+    with pytest.raises(CrossdraftError, match=part):
+        decoder.answer(asked[0])

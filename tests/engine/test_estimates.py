@@ -1,19 +1,14 @@
 """The estimates of the policy, and the formulas, by hand."""
 
 import math
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.estimates import (
-    TRIAL,
-    TRIAL_FIRST,
-    TRIAL_LAST,
     AcceptanceByDepth,
     Ema,
-    FasterWay,
     LinearFit,
     PassTimes,
     RequestDifficulty,
@@ -168,35 +163,3 @@ def test_hidden_time_of_the_published_pair():
     # P_T 326, 22 tokens hidden, verify 68.9, 9 accepted, 50 tokens at 15.2 ms: slower than it looks.
     assert hidden_time(326, 83 + 220, 68.9, 9, 50, 15.2) == pytest.approx(326 + 68.9 + 39 * 15.2)
     assert hiding_bound(326, 326 + 49 * 15.2) == pytest.approx(3.285, abs=1e-3)
-
-
-def rounds(way: FasterWay, count: int, seconds: tuple[float, float]) -> list[bool]:
-    """The ways of so many rounds of three tokens, that take so long."""
-    used = []
-    for _ in range(count):
-        used.append(way.now)
-        way.add(seconds[way.now], 3)
-    return used
-
-
-def test_of_two_ways_the_faster_one_is_found_and_kept():
-    assert sum(rounds(FasterWay(), 2000, (1.0, 0.5))) > 0.95 * 2000
-    lost = rounds(FasterWay(), 4000, (0.5, 1.0))
-    assert TRIAL <= sum(lost) < 0.03 * 4000
-
-
-def test_trials_of_the_slower_way_are_rarer_and_rarer_and_the_change_is_noticed():
-    way = FasterWay()
-    used = rounds(way, 5000, (0.5, 1.0))
-    begins = [number for number in range(1, 5000) if used[number] and not used[number - 1]]
-    gaps = [later - earlier - TRIAL for earlier, later in pairwise(begins)]
-    assert gaps[:4] == [2 * TRIAL_FIRST, 4 * TRIAL_FIRST, 8 * TRIAL_FIRST, 16 * TRIAL_FIRST]
-    assert max(gaps) == TRIAL_LAST
-    assert sum(rounds(way, 4000, (1.0, 0.5))) > 0.6 * 4000
-
-
-def test_what_counts_is_the_time_of_a_token_not_of_a_round():
-    way = FasterWay()
-    for _ in range(500):
-        way.add(1.0, 8 if way.now else 3)
-    assert way.usual

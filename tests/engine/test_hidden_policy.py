@@ -2,8 +2,9 @@
 
 import pytest
 
+from crossdraft.engine.cost_model import LENDING_ROWS, CostModel
 from crossdraft.engine.estimates import LENDING_FIRST, READING_EVERY, RequestDifficulty
-from crossdraft.engine.policy import LENDING_ROWS, CostModel, RequestPlan, SpeculationPolicy
+from crossdraft.engine.policy import RequestPlan, SpeculationPolicy
 from crossdraft.engine.request import Request
 from tests.engine.cost_models import reader, trained
 

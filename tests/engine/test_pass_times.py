@@ -5,8 +5,8 @@ from itertools import groupby
 import pytest
 import torch
 
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.pass_times import SAMPLES, WIDTHS, learn_pass_times, pass_times, timed_pass
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from tests.engine.zoo import ZOO, as_target
 

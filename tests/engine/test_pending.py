@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, Proposal, VerifyOutput
-from crossdraft.engine.estimates import FasterWay
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
-from crossdraft.engine.target import Chunk
+from crossdraft.engine.trials import FasterWay, Trials
 
 SHORT: dict[str, Any] = {"nodes": 2, "hidden_nodes": 2, "adaptive": False}  # drafts, so that there are many rounds
 REQUESTS = [Request("x" * i, max_new_tokens=10 + 4 * i) for i in range(1, 6)]
@@ -66,7 +66,7 @@ class AlwaysHalves(CostModel):
     """Costs of a machine on which halves are the faster way, whatever is measured."""
 
     def __init__(self) -> None:
-        super().__init__(ways={bits: FasterWay(usual=True, left=10**9) for bits in range(8)})
+        super().__init__(trials=Trials(ways={bits: FasterWay(usual=True, left=10**9) for bits in range(8)}))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_while_one_half_is_verified_the_other_is_drafted_for(target, kin, alone,
 
 
 def test_whole_batches_where_those_are_faster(target, kin, alone, monkeypatch):
-    drafter, cost = Elsewhere(kin), CostModel(ways={bits: FasterWay(left=10**9) for bits in range(8)})
+    drafter, cost = Elsewhere(kin), CostModel(trials=Trials(ways={bits: FasterWay(left=10**9) for bits in range(8)}))
     decoder = Decoder(target, DraftRunner(drafter), max_batch=5, **SHORT, cost=cost)
     passes = Passes()
     passes.watch(decoder, drafter, monkeypatch)

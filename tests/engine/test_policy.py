@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.engine.cost_model import OUTLIER, CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import (
     PLAIN_EVERY,
@@ -17,7 +18,7 @@ from crossdraft.engine.estimates import (
     RequestDifficulty,
     expected_accepted,
 )
-from crossdraft.engine.policy import OUTLIER, CostModel, SpeculationPolicy
+from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for

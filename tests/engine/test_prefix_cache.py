@@ -12,10 +12,11 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.prefix_cache import WORTHWHILE, PrefixCache
 from crossdraft.engine.prefix_cache import _Edge as Edge
+from crossdraft.engine.prompt import LazyFeatures, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import LazyFeatures, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import EOS, IMAGE, IMAGES, VIDEO, ZOO, noisy

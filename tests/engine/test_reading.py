@@ -14,13 +14,14 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.passes import Chunk, PrefillChunk
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes, Lanes, Reading, halves, read_pair
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Chunk, PrefillChunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossdraft.engine.cost_model import CostModel, Plan
 from crossdraft.engine.estimates import Ema, LinearFit, RequestDifficulty
-from crossdraft.engine.policy import CostModel, Plan
 
 SECONDS = st.floats(1e-6, 1e4) | st.sampled_from([0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
 ROUND = st.tuples(

@@ -4,6 +4,7 @@ import gc
 import logging
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
 
@@ -51,6 +52,37 @@ def test_errors_in_a_circle_of_causes_are_let_go_of():
     first.__context__, second.__context__ = second, first
     without_frames(first)
     assert first.__traceback__ is None is second.__traceback__
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """Refuses every attribute."""
+
+    why: str
+
+
+def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
+    """Whoever waits gets it, and the thread lives on."""
+    scheduler = Scheduler(lambda: Decoder(target))
+
+    def watch(piece):
+        raise FrozenError("no")
+
+    try:
+        for _ in range(2):
+            with pytest.raises(RequestError, match="FrozenError") as caught:
+                scheduler.submit(Request("x", max_new_tokens=4), watch).result(60)
+            assert caught.value.__cause__.__traceback__ is None
+        assert len(scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens) == 4
+    finally:
+        scheduler.close()
+
+
+def test_an_error_that_is_raised_again_and_again_does_not_grow():
+    error = ZeroDivisionError("x")
+    for _ in range(3):
+        without_frames(failed(error))
+    assert len(error.__notes__) == 1
 
 
 @pytest.mark.parametrize("spoilt", [True, False])

@@ -8,9 +8,11 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import NO_NEEDS, Draft
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Chunk, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from tests.engine.scripted import IgnoresCommits
 from tests.engine.zoo import EOS, IMAGE, TEXT, VIDEO, VISION, as_target, build, gemma3, noisy, prompt_ids, video

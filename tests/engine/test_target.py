@@ -5,7 +5,10 @@ import torch
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
-from crossdraft.engine.target import TOKEN_TYPES, Chunk, Prompt, Target
+from crossdraft.engine.pass_inputs import TOKEN_TYPES
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import IMAGES, KIN, VIDEO, ZOO, as_target

@@ -37,8 +37,9 @@ from transformers import (
     VideoLlavaForConditionalGeneration,
 )
 
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
 
 VOCABULARY, IMAGE, VIDEO, EOS = 99, 97, 98, 2

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.packed_linear import prepack
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling

@@ -92,7 +92,7 @@ class CheckedPrefill(Generic[R, A]):
     The answers that are compared should be greedy ones: sampled ones differ by chance.
 
     Args:
-        confidence: of the gate, for a request.
+        confidence: of the gate, for a request; and the request as `predicted` takes it, with what the gate read of it.
         predicted, true: answer a request one way and the other.
         budget: see there.
         threshold: with which it begins; by default the gate must expect no more to be lost than the budget.
@@ -100,7 +100,7 @@ class CheckedPrefill(Generic[R, A]):
 
     def __init__(
         self,
-        confidence: Callable[[R], float],
+        confidence: Callable[[R], tuple[float, R]],
         predicted: Callable[[R], A],
         true: Callable[[R], A],
         budget: QualityBudget,
@@ -113,13 +113,14 @@ class CheckedPrefill(Generic[R, A]):
     def answer(self, request: R) -> CheckedAnswer[A]:
         """Answer one request; of a checked one both answers are waited for."""
         budget = self.budget
-        if not self.confidence(request) >= self.threshold:  # no number is no confidence
+        confidence, read = self.confidence(request)
+        if not confidence >= self.threshold:  # no number is no confidence
             self.threshold -= budget.rate * budget.loss * budget.check
             return CheckedAnswer(None, self.true(request))
         if self._chance.random() >= budget.check:
-            return CheckedAnswer(self.predicted(request), None)
+            return CheckedAnswer(self.predicted(read), None)
         own = self.true(request)
-        lossy = self.predicted(request)
+        lossy = self.predicted(read)
         loss = 1 - rouge_l(lossy.tokens, own.tokens)
         self.threshold += budget.rate * (loss - budget.loss)
         return CheckedAnswer(lossy, own, loss)

@@ -16,8 +16,9 @@ from crossdraft.align.networks.base import Adapter, Past
 from crossdraft.drafters.base import draft_generator, read_prompt
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.drafter import Needs
+from crossdraft.engine.passes import Chunk, TargetOut
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -34,14 +35,32 @@ class AlignedState(IndependentState):
     text: int = 0
 
 
+@dataclass(frozen=True)
+class AlignedOptions:
+    """How a drafter with an adapter drafts.
+
+    Args:
+        banned, words: as in `IndependentDrafter`.
+        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` and `b1` can.
+        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
+    """
+
+    banned: Sequence[int] = ()
+    words: int = 1
+    alone: int = 0
+    host: Target | None = None
+
+
+PLAIN = AlignedOptions()
+
+
 class AlignedDrafter(IndependentDrafter):
     """Drafts with an event model and an adapter.
 
     Args:
         model: the event model behind the adapter of models, with its own `prepare`.
         adapter: on the model's device.
-        banned, words: as in `IndependentDrafter`.
-        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` and `b1` can.
+        options: see there.
 
     Raises:
         CrossdraftError: the adapter reads another model's features, or cannot draft alone.
@@ -49,10 +68,8 @@ class AlignedDrafter(IndependentDrafter):
 
     state_class: type[AlignedState] = AlignedState
 
-    def __init__(
-        self, model: Target, adapter: Adapter, banned: Sequence[int] = (), *, words: int = 1, alone: int = 0
-    ) -> None:
-        super().__init__(model.features_only(), banned, words=words)
+    def __init__(self, model: Target, adapter: Adapter, options: AlignedOptions = PLAIN) -> None:
+        super().__init__(model.features_only(), options.banned, words=options.words)
         config, text = adapter.config, model.text_config
         if config.source_size != text.hidden_size or config.source_layers[-1] > text.num_hidden_layers:
             raise CrossdraftError(
@@ -60,14 +77,14 @@ class AlignedDrafter(IndependentDrafter):
                 f"features; the event model has {text.num_hidden_layers} of {text.hidden_size}; train one for it."
             )
         check_vocabulary(adapter, model)
-        if alone and not adapter.drafts_alone:
+        if options.alone and not adapter.drafts_alone:
             raise CrossdraftError(
                 "Only the adapters l5 and b1 draft alone; leave out `alone`, or name the folder of one of them."
             )
         self.needs = Needs()
         self.adapter = adapter.eval()
         self.capture = adapter.reads
-        self.alone = alone
+        self.alone = options.alone
 
     def _begin(self, request: Request) -> AlignedState:
         prompt, cache, out = read_prompt(

@@ -11,11 +11,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter, AlignedState, first_positions
+from crossdraft.align.drafter import PLAIN, AlignedDrafter, AlignedOptions, AlignedState, first_positions
 from crossdraft.align.networks.fused import TargetAdapter
 from crossdraft.drafters.independent import IndependentState
 from crossdraft.engine.drafter import Needs, VerifyOutput
-from crossdraft.engine.target import Target, TargetOut
+from crossdraft.engine.passes import TargetOut
+from crossdraft.engine.target import Target
 
 
 @dataclass(eq=False)
@@ -36,26 +37,16 @@ class FusedState(AlignedState):
 class FusedDrafter(AlignedDrafter):
     """See the module's text; arguments and errors as in `AlignedDrafter`.
 
-    Args:
-        here: whether it runs in the target's process; elsewhere it never knows a feature of the target's.
+    Outside the target's process it never knows a feature of the target's.
     """
 
     state_class = FusedState
     adapter: TargetAdapter
 
-    def __init__(
-        self,
-        model: Target,
-        adapter: TargetAdapter,
-        banned: Sequence[int] = (),
-        *,
-        words: int = 1,
-        alone: int = 0,
-        here: bool = True,
-    ) -> None:
-        super().__init__(model, adapter, banned, words=words, alone=alone)
+    def __init__(self, model: Target, adapter: TargetAdapter, options: AlignedOptions = PLAIN) -> None:
+        super().__init__(model, adapter, options)
         self.layer = adapter.config.num_layers
-        if here:
+        if options.host is not None:
             self.needs = Needs(hidden_layers=(self.layer,), hides=True)
 
     def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:

@@ -1,10 +1,9 @@
 """Loads the drafter `aligned`: an adapter from its folder, checked against the two models that it belongs to."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from crossdraft.align.drafter import AlignedDrafter
+from crossdraft.align.drafter import PLAIN, AlignedDrafter, AlignedOptions
 from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.fused import TargetAdapter
@@ -54,54 +53,36 @@ def load_aligned_drafter(
     event: str = "event",
     device: str | None = None,
     dtype: str | None = None,
-    banned: Sequence[int] = (),
+    options: AlignedOptions = PLAIN,
     vocabulary: dict[str, int] | None = None,
     *,
-    words: int = 1,
-    alone: int = 0,
     packed: bool = True,
     quantize: str | None = None,
-    host: Target | None = None,
 ) -> AlignedDrafter | TokenDrafter:
     """An event model and an adapter as a drafter.
 
     Args:
         folder, target, event: as in `load_adapter`.
-        device, dtype, banned, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
-        words, alone: as in `AlignedDrafter`.
-        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
+        device, dtype, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
+        options: see there.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
     """
     adapter = load_adapter(folder, target, event, device)
-    model = load_drafter(event, device, dtype, banned, vocabulary, packed=packed, quantize=quantize).model
+    model = load_drafter(event, device, dtype, options.banned, vocabulary, packed=packed, quantize=quantize).model
     adapter = adapter.to(model.device, model.model.dtype)
     if packed:
         prepack(adapter)
-    return aligned_drafter(model, adapter, banned, words=words, alone=alone, host=host)
+    return aligned_drafter(model, adapter, options)
 
 
-def aligned_drafter(
-    model: Target,
-    adapter: Adapter,
-    banned: Sequence[int] = (),
-    *,
-    words: int = 1,
-    alone: int = 0,
-    host: Target | None = None,
-) -> AlignedDrafter | TokenDrafter:
-    """The drafter of an adapter; arguments as in `load_aligned_drafter`.
-
-    Raises:
-        CrossdraftError: as `AlignedDrafter`.
-    """
+def aligned_drafter(model: Target, adapter: Adapter, options: AlignedOptions = PLAIN) -> AlignedDrafter | TokenDrafter:
+    """The drafter of an adapter; arguments and errors as in `AlignedDrafter`."""
     if isinstance(adapter, TokenAdapter):
-        if alone:
-            raise CrossdraftError("The adapter 'token' always drafts alone; leave out `alone`.")
-        return TokenDrafter(model, adapter, banned, words=words)
+        return TokenDrafter(model, adapter, options)
     if isinstance(adapter, TargetAdapter):
-        return FusedDrafter(model, adapter, banned, words=words, alone=alone, here=host is not None)
+        return FusedDrafter(model, adapter, options)
     if isinstance(adapter, VisualAdapter):
-        return VisualDrafter(model, adapter, banned, words=words, alone=alone, target=host)
-    return AlignedDrafter(model, adapter, banned, words=words, alone=alone)
+        return VisualDrafter(model, adapter, options)
+    return AlignedDrafter(model, adapter, options)

@@ -19,8 +19,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.align.networks.vision import VisionAdapter, spread
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
@@ -47,11 +48,15 @@ class PredictedPrompt:
     count: int
 
     def __call__(self, request: Request) -> Prompt:
+        seen = self.events(request)
+        return Prompt(self.ids(request), seen.features, seen.notes)
+
+    def ids(self, request: Request) -> Tensor:
+        """[L] its tokens alone."""
         clip = ClipText(placeholder_of(self.config, self.kind), self.count, self.kind)
         asked = Request(request.question, "clip", system=request.system)  # of a clip's place, not of its frames
         inputs, _ = chat_inputs(self.config, self.tokenizer, asked.conversation, [clip])
-        seen = self.events(request)
-        return Prompt(inputs["input_ids"][0], seen.features, seen.notes)
+        return inputs["input_ids"][0]
 
 
 class PredictedPrefill(Target):
@@ -85,8 +90,8 @@ class PredictedPrefill(Target):
                 f"{vision.hidden_size}; train one for this event model."
             )
         self.kind, self.events, self.adapter = visual_kind(target), events, adapter.eval()
-        prepare = PredictedPrompt(target.model.config, tokenizer, events.prepare, self.kind, config.predicted)
-        super().__init__(target.model, prepare, target.text, tuple(target.eos), tuple(target.reserved))
+        self.prompt = PredictedPrompt(target.model.config, tokenizer, events.prepare, self.kind, config.predicted)
+        super().__init__(target.model, self.prompt, target.text, tuple(target.eos), tuple(target.reserved))
 
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:

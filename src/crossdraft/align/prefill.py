@@ -25,8 +25,10 @@ from crossdraft.align.predicted import (
     stretched_positions,
 )
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 from crossdraft.video.clip import FrameSampling, read_clip
@@ -116,19 +118,29 @@ class SpeculativePrefill(Target):
             return _noted(
                 self._whole(request), f"{READ_WHOLE}: it takes one clip with events to predict what it looks like."
             )
-        seen = self.predicting.prepare(request)
-        features = encoder_features(self.predicting.events, seen)
+        features = self._event_features(request)
         if self.settings.confidence and self._sure(features) < self.settings.confidence:
             return _noted(self._whole(request), f"{READ_WHOLE}: the gate was not confident.")
-        ids, shown = self._with_key_frames(request, seen.input_ids)
-        return Prompt(ids, {ROWS: self.predicting.predict(features), **shown}, seen.notes)
+        ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
+        return Prompt(ids, {ROWS: self.predicting.predict(features), **shown})
 
     @torch.inference_mode()
-    def confidence(self, request: Request) -> float:
-        """Which share of the answer's tokens the gate expects to be the target's own; 0 of what is read whole."""
+    def confidence(self, request: Request) -> tuple[float, Request]:
+        """Which share of the answer's tokens the gate expects to be the target's own; 0 of what is read whole.
+
+        And the request, whose events this target need not encode again.
+        """
         if not _predictable(request):
-            return 0.0
-        return self._sure(encoder_features(self.predicting.events, self.predicting.prepare(request)))
+            return 0.0, request
+        features = self._event_features(request)
+        return self._sure(features), replace(request, event_features=features)
+
+    def _event_features(self, request: Request) -> Tensor:
+        """[T, P, S] what the event encoder makes of a request's events."""
+        if request.event_features is not None:
+            return request.event_features
+        events = self.predicting.events
+        return encoder_features(events, events.prepare(request))
 
     def _sure(self, features: Tensor) -> float:
         gate = self.gate()

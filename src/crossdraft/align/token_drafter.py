@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import check_vocabulary, first_positions
+from crossdraft.align.drafter import PLAIN, AlignedOptions, check_vocabulary, first_positions
 from crossdraft.align.networks.base import Past
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
@@ -21,6 +21,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
+from crossdraft.errors import CrossdraftError
 
 NOTHING_DRAFTED = DraftTree.chain([])
 
@@ -51,21 +52,22 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
     Args:
         model: the event model behind the adapter of models, with its own LM head.
         adapter: on its device.
-        banned: ids that must never be drafted.
-        words: as in `IndependentDrafter`.
+        options: see there.
 
     Raises:
-        CrossdraftError: the event model reads another vocabulary than the adapter.
+        CrossdraftError: the event model reads another vocabulary than the adapter, or it is told to draft alone.
     """
 
-    def __init__(self, model: Target, adapter: TokenAdapter, banned: Sequence[int] = (), *, words: int = 1) -> None:
+    def __init__(self, model: Target, adapter: TokenAdapter, options: AlignedOptions = PLAIN) -> None:
+        if options.alone:
+            raise CrossdraftError("The adapter 'token' always drafts alone; leave out `alone`.")
         check_vocabulary(adapter, model)
         self.needs = Needs()
         self.model = model
-        self.writer = IndependentDrafter(model, banned)
+        self.writer = IndependentDrafter(model, options.banned)
         self.adapter = adapter.eval()
-        self.banned = banned_bias(model, banned)
-        self.words = words
+        self.banned = banned_bias(model, options.banned)
+        self.words = options.words
 
     def _begin(self, request: Request) -> TokenState:
         question, own = self.own_answer(request)

@@ -1,10 +1,8 @@
 """`aligned` with `l4v`: an adapter that also reads the target's visual features, long before its prefill ends."""
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter, AlignedState
+from crossdraft.align.drafter import PLAIN, AlignedDrafter, AlignedOptions, AlignedState
 from crossdraft.align.networks.base import Past
 from crossdraft.align.networks.visual import VisualAdapter
 from crossdraft.engine.drafter import Needs
@@ -16,26 +14,16 @@ from crossdraft.heads.glance.frame_encoder import check_encodes, frame_features
 class VisualDrafter(AlignedDrafter):
     """See the module's text; arguments and errors as in `AlignedDrafter`.
 
-    Args:
-        target: which encodes the frames; `None` = their features come with the request, see `Needs.visual`.
+    Outside the target's process the features of the frames come with the request, see `Needs.visual`.
     """
 
     adapter: VisualAdapter
 
-    def __init__(
-        self,
-        model: Target,
-        adapter: VisualAdapter,
-        banned: Sequence[int] = (),
-        *,
-        words: int = 1,
-        alone: int = 0,
-        target: Target | None = None,
-    ) -> None:
-        super().__init__(model, adapter, banned, words=words, alone=alone)
-        check_encodes(target)
-        self.target = target
-        self.needs = Needs(video=target is not None, visual=target is None)
+    def __init__(self, model: Target, adapter: VisualAdapter, options: AlignedOptions = PLAIN) -> None:
+        super().__init__(model, adapter, options)
+        check_encodes(options.host)
+        self.target = options.host
+        self.needs = Needs(video=self.target is not None, visual=self.target is None)
 
     def _frame_kv(self, request: Request) -> list[tuple[Tensor, Tensor]]:
         config = self.adapter.config

@@ -13,7 +13,7 @@ from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
 from crossdraft.bench.workload import Item
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

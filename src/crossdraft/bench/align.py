@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.align.drafter import AlignedDrafter, AlignedState
+from crossdraft.align.drafter import AlignedDrafter, AlignedOptions, AlignedState
 from crossdraft.align.fused_drafter import FusedState
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
@@ -26,10 +26,11 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, describe, items
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
@@ -283,7 +284,7 @@ def untrained(drafter: AlignedDrafter, target: Target) -> AlignedDrafter:
     """The same event model with nothing between its feature and the target's head."""
     adapter = NoAdapter(drafter.adapter.config, SharedWeights.of(target.model))
     like = drafter.adapter.embeddings
-    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), sorted(target.reserved))
+    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), AlignedOptions(sorted(target.reserved)))
 
 
 def _drafted(

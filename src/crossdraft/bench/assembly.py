@@ -25,10 +25,10 @@ from crossdraft.bench.specs import (
 )
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target

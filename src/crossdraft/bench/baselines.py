@@ -24,8 +24,9 @@ from crossdraft.bench.measure import Run
 from crossdraft.bench.workload import Item
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.processors import generation_config
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 

@@ -14,8 +14,8 @@ from crossdraft.api import new_decoder
 from crossdraft.bench.baselines import HFBaseline, saying_nothing
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.workload import Item
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Origin, Piece
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target

@@ -16,8 +16,9 @@ from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import SpeculativePrefill
 from crossdraft.drafters.recordings import PIXELS
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.video.clip import read_clip
 
 SIDE = 224  # of an image, as it was measured

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar
 
-from crossdraft.checks import did_you_mean
+from crossdraft.checks import did_you_mean, whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
@@ -43,6 +43,24 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in listed(text))
     except ValueError as error:
         raise CrossdraftError(f"{option} is '{text}', no list of numbers; write it as 0,1.") from error
+
+
+def counts(option: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of a comma-separated list, one or more.
+
+    >>> counts("--frames", "2, 8")
+    (2, 8)
+
+    Raises:
+        CrossdraftError: one of them is no whole number, or below 1, or there is none.
+    """
+    try:
+        found = tuple(whole(option, int(part)) for part in listed(text))
+    except ValueError:
+        found = ()
+    if not found:
+        raise CrossdraftError(f"{option} is '{text}', no list of whole numbers; write it as 1,4,16.")
+    return found
 
 
 def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:

@@ -22,8 +22,10 @@ from crossdraft.bench.scale_models import TARGETS, random_target, shape_of
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.devices import resolve
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

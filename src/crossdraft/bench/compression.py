@@ -27,7 +27,7 @@ from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
 from crossdraft.compression import COMPRESSIONS, compressed, settings_of
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -232,8 +232,9 @@ class CheckedMethod:
         self.methods = lossy, own
         self.cores: Cores | None = None
 
-        def confidence(item: Item) -> float:
-            return gated.confidence(item.request)
+        def confidence(item: Item) -> tuple[float, Item]:
+            found, request = gated.confidence(item.request)
+            return found, replace(item, request=request)
 
         self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
 

@@ -13,11 +13,13 @@ from crossdraft.assembly import spread_encoding
 from crossdraft.bench.scale_models import FixedPrompt, clip_large, random_prompt, random_target
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.dtypes import DTYPES
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.unused_layers import pass_unread
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.engine.workers.groups import read_groups
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target

@@ -17,16 +17,17 @@ from crossdraft.bench.growth import Answers, Case, Curve, Way
 from crossdraft.bench.memory import LENGTH, MemoryTiming, time_memory
 from crossdraft.bench.scale_models import no_text
 from crossdraft.bench.workload import Item
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.fast.unused_layers import pass_unread
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.processors import generation_config
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.load import REFERENCE
 from crossdraft.methods import read_spec
 

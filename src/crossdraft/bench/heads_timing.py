@@ -18,8 +18,9 @@ from crossdraft.bench.identity import ReferenceAnswer
 from crossdraft.bench.scale_measure import clocked
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
+from crossdraft.engine.passes import Chunk, TargetOut, prompt_features
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Target, TargetOut, prompt_features
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

@@ -2,8 +2,8 @@
 
 Prompts grow with the frames of the clip. Beyond the reference target's context its positions were never trained, and
 its words mean nothing; how long passes take, and how often the partial target says what the whole one says, can still
-be measured. What a partial verification would let through (SpecPV's lossy part) is the share of tokens that the whole
-target refuses; here none of them stands.
+be measured. Answers are given a second time by the rule `specpv`, SpecPV's LOSSY form: what the partial target says
+stands.
 """
 
 import time
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from crossdraft.align.checked import rouge_l
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.common import table
 from crossdraft.bench.workload import Workload, items
@@ -24,15 +25,17 @@ from crossdraft.drafters.settings import PartialSettings
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 REPEATS = 7
+LOSSY = "specpv"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class PartialBench:
     @property
     def runs(self) -> int:
         """How many answers it asks for; what a progress bar counts to."""
-        return 2 * len(self.frames) * self.pairs
+        return 3 * len(self.frames) * self.pairs
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class PartialResult:
         own: answers that are the target's own, of `total`.
         tau: tokens per verify pass.
         refused: of the partial target's tokens that were compared, the share that the whole target says otherwise.
+        lossy_own, lossy_tau, lossy_rouge_l: the same of the LOSSY answers, and their mean ROUGE-L with the target's.
         drafted: tokens a round.
         one_ms, verify_ms, step_ms: processor time of the target's pass over one token, over a draft, and of the partial
             target's over one token.
@@ -88,6 +92,9 @@ class PartialResult:
     total: int
     tau: float
     refused: float
+    lossy_own: int
+    lossy_tau: float
+    lossy_rouge_l: float
     drafted: float
     one_ms: float
     verify_ms: float
@@ -108,6 +115,12 @@ class PartialResult:
             "own_answers": {"equal": self.own, "total": self.total},
             "tau": round(self.tau, 3),
             "refused": round(self.refused, 4),
+            "lossy": {
+                "rule": LOSSY,
+                "own_answers": {"equal": self.lossy_own, "total": self.total},
+                "tau": round(self.lossy_tau, 3),
+                "rouge_l": round(self.lossy_rouge_l, 4),
+            },
             "drafted": round(self.drafted, 3),
             "one_ms": round(self.one_ms, 3),
             "verify_ms": round(self.verify_ms, 3),
@@ -126,6 +139,11 @@ class CountingDrafter(PartialDrafter):
         self.rounds = self.drafted = self.accepted = self.refused = self.kept = 0
         self.step_s: list[float] = []
         self._last = 0
+
+    @property
+    def tau(self) -> float:
+        """Tokens per verify pass."""
+        return 1 + self.accepted / max(1, self.rounds)
 
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         before, start = len(state.drafted), time.process_time()
@@ -155,8 +173,9 @@ def compare_partial(
         longest = 64 * frames + 512
         target.context = max(target.context, longest)
         target.text_config.max_position_embeddings = target.context  # what the prompt is checked against
-        drafter = CountingDrafter(target, sorted(target.reserved), plan.part)
+        drafter, letting = (CountingDrafter(target, sorted(target.reserved), plan.part) for _ in range(2))
         own = prompt = 0
+        lossy: list[tuple[Answer, Answer]] = []
         spent = [0.0, 0.0]
         asked = list(items(Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, frames=frames)))
         for item in asked:
@@ -166,6 +185,8 @@ def compare_partial(
             runner = DraftRunner(drafter, "off")
             drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
             spent[1] += time.process_time() - between
+            lax = Decoder(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
+            lossy.append((_answer(lax, item.request, tick), alone))
             own += drafted.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
         one, verify = _pass_times(target, asked[0].request, plan.nodes)
@@ -176,8 +197,11 @@ def compare_partial(
                 drafter.kept,
                 own,
                 len(asked),
-                1 + drafter.accepted / max(1, drafter.rounds),
+                drafter.tau,
                 drafter.refused / max(1, compared),
+                sum(one.tokens == other.tokens for one, other in lossy),
+                letting.tau,
+                sum(rouge_l(one.tokens, other.tokens) for one, other in lossy) / len(lossy),
                 drafter.drafted / max(1, drafter.rounds),
                 one,
                 verify,
@@ -195,18 +219,20 @@ def results_table(found: Sequence[PartialResult]) -> "Table":
         "own answers",
         "τ",
         "refused",
+        "LOSSY: own, τ, ROUGE-L",
         "V(1) ms",
         "verify ms",
         "partial step ms",
         "computed speedup",
         "alone / drafted s",
     )
-    shown = table(None, "prompt tokens", heads)
+    shown = table(None, "prompt tokens", heads, fold=True)
     for row in found:
         times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
         own = f"{row.own}/{row.total}"
         shown.add_row(
-            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}", *times, f"{row.speedup:.2f}",
+            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}",
+            f"{row.lossy_own}/{row.total}, {row.lossy_tau:.2f}, {row.lossy_rouge_l:.2f}", *times, f"{row.speedup:.2f}",
             f"{row.alone_s:.2f} / {row.drafted_s:.2f}",
         )  # fmt: skip
     return shown

@@ -10,8 +10,8 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.plan import LEAST_TOKENS, SHORTEST, Stages
 from crossdraft.bench.scale_measure import measure_passes
 from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.ledger import READING
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

@@ -28,7 +28,7 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, measure
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, items
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

@@ -18,6 +18,7 @@ from crossdraft.bench.assembly import Models
 from crossdraft.bench.common import check_each_once, table
 from crossdraft.bench.specs import spec_of
 from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.workload import Workload
 from crossdraft.checks import whole
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Drafter
@@ -25,6 +26,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import common_prefix
+from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES
 
 if TYPE_CHECKING:
@@ -73,8 +75,12 @@ class RecordingsBench:
         check_each_once("drafter", self.drafters)
         for spec in self.drafters:
             spec_of(spec)
+        if not self.seconds:
+            raise CrossdraftError("No length of recordings is named; give one or more seconds, such as 1,4,16.")
         for length in self.seconds:
             scenes.Pace(length)
+        pairs = self.clips * self.questions
+        Workload(pairs, max_new_tokens=self.max_new_tokens, first=self.first, questions=self.questions)  # refuses both
 
     @property
     def recordings(self) -> list[tuple[float, str]]:
@@ -137,7 +143,11 @@ class RecordingResult:
 def compare_recordings(
     plan: RecordingsBench, target: Target, tick: Callable[[str], None] | None = None
 ) -> list[RecordingResult]:
-    """Draft for every question with every drafter, interleaved, and compare with the target's own answer."""
+    """Draft for every question with every drafter, interleaved, and compare with the target's own answer.
+
+    Raises:
+        CrossdraftError: a drafter has nothing to say before the target has spoken.
+    """
     drafters = {spec: plan.models.build(plan.models.spec(spec), target) for spec in plan.drafters}
     alone = Decoder(target)
     found: list[RecordingResult] = []
@@ -146,7 +156,12 @@ def compare_recordings(
         for request in _requests(plan, seconds, way):
             answer = alone.generate([request])[0].tokens
             for spec, drafter in drafters.items():
-                drafts[spec].append(_draft(drafter, request, answer, plan.nodes))
+                drafts[spec].append(made := _draft(drafter, request, answer, plan.nodes))
+                if not made.tokens:
+                    raise CrossdraftError(
+                        f"The drafter '{spec}' drafts nothing before the target has spoken; compare drafters that do, "
+                        "such as event."
+                    )
             if tick is not None:
                 tick(f"{seconds:g} s, {way}")
         first = drafts[plan.drafters[0]]
@@ -202,7 +217,7 @@ def _result(
 
 def _medians(made: Sequence[Drafted]) -> tuple[float, float]:
     """Seconds until a drafter may draft, and of a token."""
-    tokens = [one.draft_s / one.tokens for one in made if one.tokens]
+    tokens = [one.draft_s / one.tokens for one in made]
     return float(np.median([one.begin_s for one in made])), float(np.median(tokens))
 
 

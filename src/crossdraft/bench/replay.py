@@ -323,7 +323,7 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
     """The nodes whose path probability repays the wider pass."""
     if not draft.path_probs:
         return draft.tree
-    from crossdraft.engine.policy import CostModel  # the traces are read, and refused, before models are imported
+    from crossdraft.engine.cost_model import CostModel
 
     cost = CostModel()
     for nodes in (1, 2, 3):

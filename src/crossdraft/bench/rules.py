@@ -17,7 +17,7 @@ from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.rules import RULES, classifier, rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling

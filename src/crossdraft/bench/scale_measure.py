@@ -21,11 +21,12 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.pass_times import WIDTHS, timed_pass
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.stats import Stats
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

@@ -20,8 +20,9 @@ from transformers import (
 from crossdraft.checkpoints.memory import free_memory
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import PrepackedLinear
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 

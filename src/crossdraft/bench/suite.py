@@ -189,6 +189,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
         "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_in_process(name)},
         "device": models.device,
         "draft_device": models.draft_device,
+        "quantize": models.quantize,
         "target_cores": None if cores is None else list(cores.target),
         "draft_cores": None if cores is None else list(cores.draft),
         "cores_shared": None if cores is None else cores.shared,

@@ -296,7 +296,7 @@ def _vllm(plan: Throughput, target: Target, name: str, own: Cores | None) -> Chi
         variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)
     folder = find_checkpoint(plan.models.target, {"reference": REFERENCE / "target"})
     cores = None if own is None else own.target
-    module = ["crossdraft.bench.in_vllm.child", str(folder), dtype_name(target.model.dtype)]
+    module = ["crossdraft.bench.vllm_child", str(folder), dtype_name(target.model.dtype)]
     return ChildBatches(name, module, cores, plan.vllm_python, variables)
 
 

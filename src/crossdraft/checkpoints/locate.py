@@ -41,7 +41,7 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
     """
     if source in shipped:
         return shipped[source]
-    if Path(source).is_dir():
+    if source and Path(source).is_dir():  # the empty path is the folder where we are
         return Path(source)
     if REPOSITORY.fullmatch(source):
         try:

@@ -133,7 +133,7 @@ def align(
     hush()
     recipe = _recipe(tune, target, drafter, overrides or ())
     recipe.check()
-    check_pair(target, drafter)
+    check_pair(target, drafter, out)
     splits = which.splits(source)
     folder, settings = answers.captures or out / "captures", answers.settings(target)
     with init_distributed(answers.device or "cpu", timedelta(days=7)) as (ranks, where):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.common import listed, numbers, table
+from crossdraft.bench.common import counts, listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
 from crossdraft.cli.bench_serve import serve
-from crossdraft.cli.options import Device, DraftDevice, Dtype, check_values, option_groups
+from crossdraft.cli.options import Device, DraftDevice, Dtype, Quantize, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
 
@@ -84,6 +84,7 @@ def bench(
         int | None, typer.Option(help="Frames of each clip that the target and Hugging Face read; 8 by default.")
     ] = None,
     draft_device: DraftDevice = None,
+    quantize: Quantize = None,
 ) -> None:
     """How fast, against what, and is it still the same text.
 
@@ -100,6 +101,7 @@ def bench(
         device=models.device,
         draft_device=draft_device,
         dtype=models.dtype,
+        quantize=quantize,
         frames=frames,
         max_new_tokens=max_new_tokens,
         target_cores=cores.target_cores,
@@ -125,7 +127,7 @@ def bench(
             more_cores=chosen is not None and chosen.pair != chosen.target,
         )
         suite = Suite(
-            models=models.models(blind, draft_device, frames),
+            models=models.models(blind, draft_device, frames, quantize),
             work=replace(work, files=Path(folder) if folder else None),
             methods=usual if named is None else named,
             repeats=repeats,
@@ -170,13 +172,16 @@ def identity(
             "from two namespaces, and about clips that differ in one pixel.",
         ),
     ] = 1,
+    quantize: Quantize = None,
 ) -> None:
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
 
     The event drafter in nine ways. With --drafters, each one named: in a process of its own (what looks into the
-    target, such as pass and guided: in the target's process), inline, and in batches of 2 to 4.
+    target, such as pass and guided: in the target's process), inline, and in batches of 2 to 4. Quantised models
+    compute in bfloat16.
     """
     output.check()
+    check_values(quantize=quantize)
     from rich.markup import escape
 
     from crossdraft.bench.identity import about_shared_clips, choose_configs, run_identity
@@ -184,7 +189,9 @@ def identity(
 
     work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each)
     groups = choose_configs(drafters or (), cached=each > 1)
-    chosen, pair = cores.cores(models.device), models.models(blind)
+    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize)
+    if pair.quantize is not None:
+        pair = replace(pair, dtype=None)
     answers = pairs * (1 + sum(map(len, groups)))
     with _loaded(pair, chosen) as (found, target), progress("comparing", answers) as tick:
         asked = items(work) if each == 1 else about_shared_clips(items(work))
@@ -544,9 +551,8 @@ def partial(
     from crossdraft.bench.partial import PartialBench, compare_partial, results_table
     from crossdraft.drafters.settings import PartialSettings
 
-    sizes = [whole("--frames", int(count)) for count in numbers("--frames", frames)]
     part = PartialSettings(blocks=whole("--blocks", blocks))
-    plan = PartialBench(models.models(), sizes, pairs, nodes, part)
+    plan = PartialBench(models.models(), counts("--frames", frames), pairs, nodes, part)
     with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
         found = compare_partial(plan, target, tick)
     output.console.print(results_table(found))

@@ -6,26 +6,12 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.bench.common import listed
-from crossdraft.checks import whole
+from crossdraft.bench.common import counts, listed
 from crossdraft.cli.bench_options import Blind, CoreOptions, Float32Models, MaxTokens
 from crossdraft.cli.options import DraftDevice, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
-from crossdraft.errors import CrossdraftError
 
 QUICK = (1, 4)
-
-
-def _counts(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers of a comma-separated list.
-
-    Raises:
-        CrossdraftError: one of them is none, or below 1.
-    """
-    try:
-        return tuple(whole(option, int(part)) for part in listed(text))
-    except ValueError as error:
-        raise CrossdraftError(f"{option} is '{text}', no list of whole numbers; write it as 1,4,16.") from error
 
 
 @option_groups
@@ -68,7 +54,7 @@ def throughput(
         plan = Throughput(
             models.models(blind, draft_device),
             Workload(1, max_new_tokens=24 if quick else max_new_tokens, files=Path(folder)),
-            QUICK if quick else _counts("--requests", requests),
+            QUICK if quick else counts("--requests", requests),
             drafter,
             2 if quick else repeats,
             2 if quick else least,

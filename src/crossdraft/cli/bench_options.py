@@ -25,11 +25,19 @@ class BenchModels:
     device: Device = None
     dtype: Dtype = None
 
-    def models(self, blind: str = "blind", draft_device: str | None = None, frames: int | None = None) -> "Models":
+    def models(
+        self,
+        blind: str = "blind",
+        draft_device: str | None = None,
+        frames: int | None = None,
+        quantize: str | None = None,
+    ) -> "Models":
         """All of them."""
         from crossdraft.bench.assembly import Models
 
-        return Models(self.target, self.event, blind, self.device, self.dtype, draft_device, num_frames=frames)
+        bits = None if quantize == "none" else quantize
+        pair = self.target, self.event, blind
+        return Models(*pair, self.device, self.dtype, draft_device, num_frames=frames, quantize=bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,3 +62,38 @@ def checkpoint(
         f"{written.bytes / 1e9:.2f} GB in {files}"
     )
     report(asdict(written), line, as_json=as_json)
+
+
+@app.command()
+def adapters(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Adapters and packers; by default all of them.")
+    ] = None,
+    config: Annotated[str, typer.Option(help="video-llava-7b, 0.5b, or the path of a config.json.")] = "video-llava-7b",
+    drafter: Annotated[str, typer.Option(help="eventgpt-7b, small, or the path of a config.json.")] = "eventgpt-7b",
+    budget: Annotated[float, typer.Option(min=0, help="Seconds for each measurement.")] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """What adapters weigh and take at this size, with random weights, on one core.
+
+    Each is made, trained for a step, stored, loaded and timed, one after the other.
+    """
+    from crossdraft.bench.common import table
+    from crossdraft.bench.scale_models import DRAFTERS, TARGETS, shape_of
+    from crossdraft.cli.reporting import console_for, hush, report
+    from crossdraft.engine.fast.pinning import one_thread
+    from crossdraft.train.heads.scale import NAMES, PairShapes, network_costs
+
+    hush()
+    shapes = PairShapes(shape_of(config, TARGETS), shape_of(drafter, DRAFTERS))
+    with one_thread():
+        found = list(network_costs(shapes, names or NAMES, budget))
+    if as_json:
+        report([one.to_json() for one in found], as_json=True)
+        return
+    shown = table(None, "network", ("parameters", "GB stored", "ms a token", "ms a clip"))
+    for one in found:
+        took = f"{one.seconds * 1e3:.1f}"
+        times = (took, "") if one.per == "token" else ("", took)
+        shown.add_row(one.network, f"{one.parameters / 1e6:.1f} M", f"{one.stored_bytes / 1e9:.3f}", *times)
+    console_for(as_json=False).print(shown)

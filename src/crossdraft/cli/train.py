@@ -112,11 +112,10 @@ def token_classifier(
     as_json: AsJson = False,
 ) -> None:
     """Train a judge of drafted tokens for the reference pair, on labels that scenes give. Its rule is lossy."""
-    from crossdraft.checks import whole
     from crossdraft.cli.reporting import hush, report
     from crossdraft.train.heads.token_classifier import ClassifierRecipe, train_classifier
 
-    recipe = ClassifierRecipe(whole("--clips", clips), whole("--questions", questions), seed=seed)
+    recipe = ClassifierRecipe(clips, questions, seed=seed)
     hush()
     figures = train_classifier(recipe, out)
     report(
@@ -160,15 +159,17 @@ def head(
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     folder = out or Path("runs/heads") / name
     figures = train_recipe(recipe, folder, target, device, capture, validation, online, event)
-    line = f"The head lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}."
+    line = f"It lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}."
     report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:
-    """How a drafter takes the head in that folder, for people."""
-    from crossdraft.heads.registry import ADAPTERS, VISION_ADAPTERS
+    """What takes the head in that folder, for people."""
+    from crossdraft.heads.registry import ADAPTERS, PACKERS, VISION_ADAPTERS
     from crossdraft.methods import METHODS, task_of
 
+    if network in PACKERS:
+        return f"bench compression takes it as --compress {network}:dir={folder}"
     model = f",model={event}" if event != "event" and task_of(network) in {"events", "alignment", "vision"} else ""
     methods = [name for name, method in METHODS.items() if method.network == network]
     methods += ["aligned"] * (network in ADAPTERS) + ["predicted"] * (network in VISION_ADAPTERS)

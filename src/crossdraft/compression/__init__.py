@@ -14,9 +14,11 @@ from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill
 from crossdraft.checks import did_you_mean, text
 from crossdraft.compression.fastv import FastVSettings, FastVTarget
 from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
+from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget
 from crossdraft.compression.pool import PooledTarget, PoolSettings
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import parse, read_settings
 
@@ -58,6 +60,12 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "a frame's patches are downsampled before the language model (TokenPacker's queries, without its "
                 "trained attention to the patches)",
                 "after TokenPacker, Li et al. 2024", PoolSettings, PooledTarget,
+            ),
+            Compression(
+                "token_packer",
+                "the same, and each token then attends to the patches that it stands for "
+                "(token_packer:dir=FOLDER, of `crossdraft train token_packer`)",
+                "TokenPacker, Li et al. 2024", TokenPackerSettings, TokenPackerTarget, required="dir",
             ),
             Compression(
                 "frames", "fewer frames of the clip are read", "crossdraft", FramesSettings, FewerFramesTarget,

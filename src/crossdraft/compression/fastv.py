@@ -23,17 +23,9 @@ from torch.nn import functional as F
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.devices import to_device
 from crossdraft.engine.fast.forward import FastDecoder, attend, mask_bias, rms_norm, rotate, split_heads
-from crossdraft.engine.target import (
-    NO_PREFIX,
-    Chunk,
-    Encoded,
-    Prefill,
-    PrefillChunk,
-    Prompt,
-    RideAlong,
-    Target,
-    TargetOut,
-)
+from crossdraft.engine.passes import NO_PREFIX, Chunk, Prefill, PrefillChunk, RideAlong, TargetOut
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Count, Limit, check_settings

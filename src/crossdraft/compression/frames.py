@@ -12,8 +12,9 @@ from torch import Tensor
 
 from crossdraft.align.predicted import check_readable, stretched_positions
 from crossdraft.drafters.view import FewerFrames, evenly
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 from crossdraft.video_prompt import VideoPrompt

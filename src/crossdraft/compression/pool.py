@@ -2,20 +2,24 @@
 
 It is where TokenPacker (Li et al. 2024) makes its queries: the grid interpolated to a fraction of its side, bilinearly;
 with an even side and a factor of 2, means of two by two patches. TokenPacker then has each query attend to the patches
-that it stands for, by weights that are trained with the model. These are not here: this needs no training, and shows
-what the number of tokens alone costs. A class token stays as it is. Positions count on over what is left.
+that it stands for, by weights that are trained (`packer`). This needs no training, and shows what the number of tokens
+alone costs. A class token stays as it is. Each token keeps the position of the patch in the middle of those that it
+stands for, and text after the clip its own.
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossdraft.align.predicted import stretched_positions
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 
@@ -55,6 +59,18 @@ class FrameGrid:
         """The grid after pooling."""
         return FrameGrid(self.side // factor, self.class_token)
 
+    def places(self, frames: int, factor: int) -> Tensor:
+        """[frames * pooled tokens] where the pooled tokens of frames stand among all, each in the middle of its region.
+
+        >>> FrameGrid(2, True).places(2, 2).tolist(), FrameGrid(7, False).places(1, 2).tolist()
+        ([0, 1, 5, 6], [8, 10, 12, 22, 24, 26, 36, 38, 40])
+        """
+        starts, width = region_starts(self.side, factor)
+        middle = starts + (width - 1) // 2
+        first = int(self.class_token)
+        own = torch.cat((torch.arange(first), first + (middle[:, None] * self.side + middle).flatten()))
+        return (torch.arange(frames)[:, None] * self.tokens + own).flatten()
+
     def pool(self, rows: Tensor, factor: int) -> Tensor:
         """[F * tokens, E] features of frames -> those of the pooled grid.
 
@@ -67,6 +83,32 @@ class FrameGrid:
         side = self.side // factor
         small = F.interpolate(grid.float(), size=(side, side), mode="bilinear").to(rows.dtype)
         return torch.cat((frames[:, :first], small.flatten(2).transpose(1, 2)), 1).flatten(0, 1)
+
+
+def region_starts(side: int, factor: int) -> tuple[Tensor, int]:
+    """[side // factor] where regions begin along a side, and how wide each is.
+
+    They are of one size and evenly spread, and cover the side; they overlap where the factor does not divide it.
+
+    >>> region_starts(4, 2), region_starts(7, 2)
+    ((tensor([0, 2]), 2), (tensor([0, 2, 4]), 3))
+    """
+    count = side // factor
+    width = -(-side // count)
+    return torch.arange(count) * (side - width) // max(1, count - 1), width
+
+
+@dataclass(frozen=True)
+class PooledPrompt(Prompt):
+    """A prompt with fewer placeholders.
+
+    Args:
+        places: where they stand among the frames' tokens.
+        length: how many those are.
+    """
+
+    places: Tensor = field(default_factory=lambda: torch.empty(0))
+    length: int = 0
 
 
 class PooledTarget(Target):
@@ -102,10 +144,18 @@ class PooledTarget(Target):
         if len(prompt.items) > 1:
             raise CrossdraftError("A pooled target reads one clip or image a request; ask about one.")
         grid = self._grid(count)
-        left = count // grid.tokens * grid.pooled(self.factor).tokens
+        at = visual.nonzero().flatten()
+        if int(at[-1] - at[0]) + 1 != count:
+            raise CrossdraftError("A pooled target reads a clip as one run of tokens, and here is text between frames.")
+        places = grid.places(count // grid.tokens, self.factor)
         kept = ~visual
-        kept[visual.nonzero().flatten()[:left]] = True
-        return replace(prompt, input_ids=prompt.input_ids[kept], items=())
+        kept[at[: len(places)]] = True
+        return PooledPrompt(prompt.input_ids[kept], prompt.features, prompt.notes, places=places, length=count)
+
+    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
+        if not isinstance(prompt, PooledPrompt):
+            return super()._positions(prompt)
+        return stretched_positions(prompt.input_ids, self.traits.visual_ids, prompt.places, prompt.length)
 
     def _grid(self, tokens: int) -> FrameGrid:
         """The grid of frames that have so many tokens together."""

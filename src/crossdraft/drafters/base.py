@@ -8,9 +8,11 @@ import torch
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.passes import TargetOut
 from crossdraft.engine.prefix_cache import SEEN, PrefixCache
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import GuidedSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.forward import ANATOMIES
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

@@ -23,10 +23,11 @@ from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_gener
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.passes import Chunk, TargetOut
 from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
-from crossdraft.engine.target import Chunk, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 
 if TYPE_CHECKING:

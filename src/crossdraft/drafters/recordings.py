@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from crossdraft.engine.prompt import Encoded, LazyFeatures, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, LazyFeatures, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, Newest, adaptive_windows
 from crossdraft.video.preprocess import preprocess

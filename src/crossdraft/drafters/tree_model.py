@@ -20,10 +20,11 @@ from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prefix_cache import SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree, common_prefix
 
 SPARE = 192  # tokens of the cache after the answer, for nodes that are fed together

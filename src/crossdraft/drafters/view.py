@@ -16,8 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.settings import ViewSettings
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:

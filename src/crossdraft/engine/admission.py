@@ -18,13 +18,14 @@ from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
+from crossdraft.engine.prompt import Encoded
 from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, halves, read_pair
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_queue import RequestQueue, precedence
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.target import Encoded, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Checks of what a drafter sends, where it enters the engine: a bad draft costs that draft, never an answer."""
+"""Checks of what enters the engine: a bad draft costs that draft, never an answer; a bad prompt costs its request."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -6,6 +6,7 @@ from dataclasses import replace
 from numbers import Integral
 
 import torch
+from torch import Tensor
 
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.probes import Probes
@@ -50,6 +51,29 @@ def checked(
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
     return draft if tree is draft.tree else replace(draft, tree=tree)
+
+
+def check_prompt(ids: Tensor, vocabulary: int, visual: Collection[int]) -> None:
+    """Refuse a prompt that the target cannot read.
+
+    Args:
+        ids: of the prompt.
+        vocabulary, visual: ids of the target are 0 … vocabulary - 1, and those that stand for something visual.
+
+    Raises:
+        CrossdraftError: they are no line of whole numbers, or none, or one is none of the target's.
+    """
+    if ids.dim() != 1 or not len(ids) or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise CrossdraftError(
+            f"The prompt's input_ids are {ids.dtype} of shape {list(ids.shape)}; give whole numbers, one or more in a "
+            "row."
+        )
+    wrong = next((token for token in ids.tolist() if not 0 <= token < vocabulary and token not in visual), None)
+    if wrong is not None:
+        raise CrossdraftError(
+            f"The prompt has the token {wrong}, and the target's are 0 to {vocabulary - 1}; prepare it with this "
+            "target's own processor."
+        )
 
 
 def drafts_of(made: object, count: int) -> list[Draft]:

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.target import TOKEN_TYPES, Chunk, Prompt, Target
+from crossdraft.engine.pass_inputs import TOKEN_TYPES
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, -1)

@@ -14,13 +14,15 @@ import torch
 
 from crossdraft.engine.admission import Admission
 from crossdraft.engine.checks import checked
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.ledger import round_of
+from crossdraft.engine.passes import Chunk, RideAlong, TargetOut, prompt_features
 from crossdraft.engine.pending import PendingDrafts
-from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, CostModel, SpeculationPolicy
+from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
@@ -28,7 +30,7 @@ from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.request_state import OnPiece, RequestState
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
-from crossdraft.engine.target import Chunk, RideAlong, Target, TargetOut, prompt_features
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 

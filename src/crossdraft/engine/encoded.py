@@ -78,3 +78,10 @@ def _rows(output: Any, start: int, stop: int | None) -> Any:
         if name != "pooler_output" and name not in UNREAD
     }
     return _with(output, {**further, "pooler_output": rows[None] if isinstance(pooled, Tensor) else (rows,)})
+
+
+def visual_rows(features: Any) -> Tensor:
+    """[n, h] visual features, in the order of their placeholders."""
+    pooled = features.pooler_output
+    parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])

@@ -21,8 +21,6 @@ PLAIN_FIRST, PLAIN_EVERY = 16, 256
 SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share: at first, doubled up to
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
 LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
-# Rounds of a trial of another way, and from one trial to the next: at first, and at most, while they fail.
-TRIAL, TRIAL_FIRST, TRIAL_LAST = 8, 32, 512
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
@@ -319,55 +317,6 @@ class Exploration:
         self.unread = 0 if reads else self.unread + 1
         self.overlapped = self.overlapped + 1 if reads and mode != "off" else 0
         self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
-
-
-@dataclass
-class FasterWay:
-    """Which of two ways takes less time for a token: both are used for a while, then the slower one now and then.
-
-    Args:
-        usual: the way in use, but for trials of the other one.
-        trial: rounds of one.
-        first: rounds from one trial to the next; `gap` of them, which doubles as long as trials fail.
-        decay: the weight that a round keeps per new one of its way.
-    """
-
-    usual: bool = False
-    trial: int = TRIAL
-    first: int = TRIAL_FIRST
-    gap: int = 0
-    left: int = 0
-    tries: bool = False
-    decay: float = 0.95
-    seconds: dict[bool, Ema] = field(default_factory=dict)
-    tokens: dict[bool, Ema] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.gap, self.left = self.gap or self.first, self.left or self.trial
-        for sums in (self.seconds, self.tokens):
-            sums.update({way: Ema(decay=self.decay) for way in (False, True)})
-
-    @property
-    def now(self) -> bool:
-        """The way of the next round."""
-        return self.usual is not self.tries
-
-    def add(self, seconds: float, tokens: float) -> None:
-        """A round of the way that is in use took so long for so many tokens."""
-        self.seconds[self.now].add(seconds)
-        self.tokens[self.now].add(tokens)
-        self.left -= 1
-        if self.left > 0:
-            return
-        if self.tries and self._token_s(self.now) < self._token_s(self.usual):
-            self.usual, self.gap = self.now, self.first
-        elif self.tries:
-            self.gap = min(TRIAL_LAST, 2 * self.gap)
-        self.tries = not self.tries
-        self.left = self.trial if self.tries else self.gap
-
-    def _token_s(self, way: bool) -> float:
-        return (self.seconds[way].value or 0.0) / max(1e-9, self.tokens[way].value or 0.0)
 
 
 def sane(value: float) -> float:

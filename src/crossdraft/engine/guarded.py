@@ -10,11 +10,12 @@ from typing import Any
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.policy import SpeculationPolicy
+from crossdraft.engine.prompt import Encoded
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner, HiddenWork, OnToken
 from crossdraft.engine.runner.supervisor import Supervisor
-from crossdraft.engine.target import Encoded, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."

@@ -10,8 +10,8 @@ from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline, covered
 
 if TYPE_CHECKING:
+    from crossdraft.engine.passes import TargetOut
     from crossdraft.engine.request_state import RequestState
-    from crossdraft.engine.target import TargetOut
     from crossdraft.engine.tree import DraftTree
 
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import torch
 
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast.static_cache import hand_back
-from crossdraft.engine.policy import CostModel
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

@@ -1,30 +1,13 @@
-"""When drafting pays: a model of the running system's own timings, and the policy that asks it.
-
-Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
-W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted in parallel; h_j the
-acceptance rate at depth j: the probability that a node there is accepted given that its parent was.
-"""
+"""SpeculationPolicy: how much is drafted for each request, by what the cost model (`engine.cost_model`) measured."""
 
 import logging
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from crossdraft.engine.cost_model import CostModel, Plan
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
-from crossdraft.engine.estimates import (
-    TRIAL_FIRST,
-    AcceptanceByDepth,
-    Ema,
-    Exploration,
-    FasterWay,
-    LinearFit,
-    PassTimes,
-    RequestDifficulty,
-    expected_accepted,
-)
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.runner import HiddenWork
@@ -34,351 +17,6 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
-FREE = 0.1  # part of V(1) that is no wait worth the name
-OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
-READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
-READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
-LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
-LENDING_GAP = 8  # periods, of as many answers, from one trial to the next
-LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it has them until the first trial
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
-
-    Raises:
-        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
-    """
-
-    depth: int
-    token_s: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.token_s) and self.token_s >= 0):
-            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
-
-
-@dataclass
-class Period:
-    """What became of requests since drafting or lending was last decided.
-
-    Args:
-        rows: requests that shared a pass.
-        answers, tokens, seconds: that came and went since.
-    """
-
-    rows: int = 0
-    answers: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-
-def _ridge_fit() -> LinearFit:
-    """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
-    return LinearFit(ridge=64.0)
-
-
-def _wait_fit() -> LinearFit:
-    return LinearFit(anchor=2.0)
-
-
-@dataclass
-class RoundCosts:
-    """What rounds take that some requests share, by request: each pays its part.
-
-    Args:
-        verify: V, tokens of a row -> seconds.
-        wait: W, levels drafted -> seconds that the target waits for them.
-    """
-
-    verify: PassTimes = field(default_factory=PassTimes)
-    wait: LinearFit = field(default_factory=_wait_fit)
-
-
-@dataclass
-class CostModel:
-    """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
-
-    What a draft costs is what the target waited for it, wherever and whenever it was made. Depth is counted in levels;
-    a chain's levels are its tokens.
-    """
-
-    verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
-    wait: LinearFit = field(default_factory=_wait_fit)  # levels drafted -> seconds waited, likewise
-    wait_hidden: LinearFit = field(default_factory=_ridge_fit)  # nodes of a hidden draft -> seconds
-    ride: LinearFit = field(default_factory=_ridge_fit)  # tokens of the ride-along pass -> seconds
-    width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
-    step: Ema = field(default_factory=Ema)  # a token of a hidden draft, undisturbed
-    read: Ema = field(default_factory=Ema)  # the target's encode + prefill, alone
-    draft_read: Ema = field(default_factory=Ema)  # the drafter's
-    # What the target waited while the drafter read each of the last requests.
-    read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    # The target's reading of the last prompts: alone, and while a drafter elsewhere worked, with cores and a bandwidth
-    # that the target could use.
-    read_alone: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    read_overlapped: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    length: Ema = field(default_factory=Ema)  # tokens of an answer
-    contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
-    rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
-    hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
-    # The power that makes drafters' own probabilities true.
-    calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
-    shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)  # by rows of a pass and `alternates`
-    plain: LinearFit = field(
-        default_factory=lambda: LinearFit(decay=0.95)
-    )  # rows -> seconds of a pass over a token each
-    alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
-    ways: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether to alternate
-    # Whether to read two prompts at once; the first readings, on a machine that is not warm, are soon forgotten.
-    pairs: FasterWay = field(default_factory=lambda: FasterWay(True, trial=4, left=TRIAL_FIRST, decay=0.8))
-    lends: dict[int, FasterWay] = field(default_factory=dict)  # bits of a number of requests -> whether cores are lent
-    period: Period = field(default_factory=Period)
-    token_s: float = 0.0  # what a token was to take by the last plan
-    exploration: Exploration = field(default_factory=Exploration)
-
-    # -- what is observed ----------------------------------------------------------------------------------------
-
-    def costs(self, rows: int) -> RoundCosts:
-        """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do."""
-        if rows == 1 and not self.alternates:
-            return RoundCosts(self.verify, self.wait)
-        found = self._nearest(rows)
-        return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
-
-    def _nearest(self, rows: int) -> RoundCosts:
-        if (found := self.shared.get((rows, self.alternates))) is not None:
-            return found
-        known = [number for number, alternates in self.shared if alternates is self.alternates]
-        if not known:
-            return RoundCosts(wait=self.wait)
-        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates]
-
-    def _seen(self, rows: int) -> RoundCosts:
-        """`costs` to be added to; they begin as what was taken for them."""
-        if rows == 1 and not self.alternates:
-            return self.costs(rows)
-        if (rows, self.alternates) not in self.shared:
-            near = self._nearest(rows)
-            verify = PassTimes(wide=near.verify.wide.as_prior())
-            self.shared[rows, self.alternates] = RoundCosts(verify, near.wait.as_prior())
-        return self.shared[rows, self.alternates]
-
-    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
-        """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
-        self._seen(rows).verify.add(n, seconds)
-        if n == 1:
-            self.plain.add(rows, rows * seconds)
-        self.exploration.saw_pass(rows, plain=n == 1)
-
-    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
-        """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels."""
-        one = self.costs(rows).verify(1)
-        if not depth and waited < FREE * one:
-            return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
-        wait = self._seen(rows).wait
-        if usual := max(wait(depth), one):  # else it is the first, of a drafter that is not warm yet
-            wait.add(depth, min(waited, OUTLIER * usual))
-        self.rounds.saw_draft(asked, depth)
-        if depth:
-            self.width.add(nodes / depth)
-
-    def saw_acceptance(
-        self, request: RequestDifficulty, verified: int, kept: int, probs: Sequence[float] = (), *, hidden: bool = False
-    ) -> None:
-        """The target verified so many levels of a draft and kept the first ones.
-
-        Args:
-            request: whose draft it was.
-            verified, kept: the level after the last one kept is verified too, if the draft has it.
-            probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
-            hidden: the draft was made for the ride-along.
-        """
-        rates = self.hidden if hidden else self.rounds
-        expected = rates.rates(verified)
-        if probs:
-            expected = [prob**self.calibration.value for prob in probs]
-            self.calibration.add(probs, kept)
-        request.add(expected, kept)
-        rates.saw_acceptance(verified, kept)
-
-    # -- how much to draft ---------------------------------------------------------------------------------------
-
-    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
-        """The γ ≤ limit of most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 where drafting loses.
-
-        Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
-        pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
-        """
-        costs, width = self.costs(rows), self.width.value or 1.0
-        verify, wait = costs.verify, costs.wait
-        t = verify(1)
-        if not t or not wait.w:
-            return Plan(limit, t)
-        best, expected, path_prob, sent = Plan(0, t), 1.0, 1.0, 0.0
-        levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
-        for gamma, (rate, arrives) in enumerate(levels, 1):
-            path_prob *= rate**request.value
-            expected += path_prob * arrives
-            sent += arrives
-            token_s = (wait(sent) + verify(1 + width * sent + probes)) / expected
-            if token_s < best.token_s:
-                best = Plan(gamma, token_s)
-        return best
-
-    def nodes(self, levels: int, limit: int) -> int:
-        """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
-        return min(limit, math.ceil(levels * (self.width.value or 1.0)))
-
-    def levels(self, nodes: int) -> int:
-        """How many levels so many nodes make."""
-        return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
-
-    def longest_wait(self, levels: int, request: RequestDifficulty, rows: int = 1) -> float | None:
-        """Seconds that a draft of so many levels can save at most, V(1)·E[a]: who waits longer for it loses.
-
-        Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
-        """
-        t = self.costs(rows).verify(1)
-        rates = [rate**request.value for rate in self.rounds.rates(levels)]
-        return t * max(1.0, expected_accepted(rates)) if t else None
-
-    def node_gain(self, request: RequestDifficulty, token_s: float, rows: int = 1) -> float:
-        """Least path probability, by the drafter's own figures, at which one more node pays: (dW/dn + dV/dn) / token_s.
-
-        An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
-        the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
-        """
-        costs = self.costs(rows)
-        if not token_s or not costs.wait.w:
-            return 0.0
-        cost = costs.wait.slope / (self.width.value or 1.0) + costs.verify.slope
-        return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * request.value)))
-
-    def worthwhile(
-        self,
-        parents: Sequence[int],
-        path_probs: Sequence[float],
-        request: RequestDifficulty | None = None,
-        rows: int = 1,
-        *,
-        hidden: bool = False,
-    ) -> list[int]:
-        """Which nodes of a finished tree to verify, best first: those whose path probability repays a wider pass.
-
-        Args:
-            parents: [n] as in a draft tree.
-            path_probs: [n] the drafter's own. A node is never likelier than its parent, so it is kept with it only.
-            request: how its drafts have fared so far; `None` = the probabilities are true.
-            rows: requests that share the pass.
-            hidden: it is the ride-along pass.
-        """
-        power = 1.0 if request is None else self.calibration.value * request.value
-        probs: list[float] = []
-        for parent, prob in zip(parents, path_probs, strict=True):
-            probs.append(prob if parent < 0 else min(prob, probs[parent]))
-        least = self._least_prob(rows, hidden=hidden)
-        paying = [node for node, prob in enumerate(probs) if prob**power >= least]
-        return sorted(paying, key=lambda node: -probs[node])
-
-    def verify_depth(self, drafted: int) -> int:
-        """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""
-        least = self._least_prob(hidden=True)
-        return sum(prob >= least for prob in self.hidden.path_probs(drafted))
-
-    def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
-        """Of a node that repays its row of the pass: dV/dn over the time of a token; 0 while nothing is known."""
-        verify = self.costs(rows).verify
-        token_s = self.token_s or verify(1)
-        slope = self.ride.slope or verify.slope if hidden else verify.slope
-        return slope / token_s if token_s else 0.0
-
-    def hidden_nodes(self, limit: int) -> int:
-        """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
-        t = self.verify(1)
-        return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
-
-    def reading_pays(self, most: int) -> bool:
-        """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
-
-        Now and then one is read all the same, to see whether this has changed.
-        """
-        if not self.verify(1) or self.length.value is None or len(self.read_waits) < READINGS:
-            return True
-        pays = min(self.read_waits) <= self._drafting_gain(most) + READING_LOSS * self.verify(1)
-        return pays or self.exploration.tries_reading
-
-    def lending_pays(self, most: int, rows: int) -> bool:
-        """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.
-
-        So it is where many share a pass: a token that is drafted saves each of them little of it.
-        """
-        if rows == 1 or not self.lending_known or self.length.value is None or not self.costs(rows).verify(1):
-            return False
-        return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
-
-    def lends_now(self, most: int, rows: int) -> bool:
-        """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial."""
-        if rows < LENDING_ROWS or not self.lending_known:
-            return self.lending_pays(most, rows) and not self.exploration.tries_reading
-        usual = min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
-        way = self.lends.setdefault(rows.bit_length(), FasterWay(usual, trial=1, first=LENDING_GAP, left=LENDING_GAP))
-        if self.period.rows != rows:
-            self.period = Period(rows)
-        return way.now
-
-    def saw_period(self) -> None:
-        """As many answers came as requests share a pass: the end of a period, in which cores were lent or not.
-
-        Answers of several lengths are compared by what they would take: prompts read and tokens one by one.
-        """
-        period = self.period
-        if (way := self.lends.get(period.rows.bit_length())) is None or period.answers < period.rows:
-            return
-        read = min((*self.read_alone, *self.read_overlapped), default=0.0)
-        usual = period.answers * read + period.tokens * self.costs(period.rows).verify(1)
-        way.add(period.seconds, usual)
-        self.period = Period(period.rows)
-
-    @property
-    def lending_known(self) -> bool:
-        """Whether it was seen often enough what a drafter's work costs the target's reading."""
-        return min(len(self.read_alone), len(self.read_overlapped)) == READINGS
-
-    def _drafting_gain(self, most: int, rows: int = 1) -> float:
-        """Seconds that drafts save an answer of at most so many tokens, where so many rows share a pass.
-
-        Of N tokens N·(t − token_s) in its rounds, and a·token_s of the hidden draft.
-        """
-        t, token_s = self.costs(rows).verify(1), self.plan(16, RequestDifficulty(), rows).token_s
-        gained = max(0.0, t - token_s) * min(self.length.value or 0.0, most)
-        return gained + sum(self.hidden.path_probs(16)) * token_s
-
-    def hiding(self, nodes: int) -> str:
-        """On one shared device: draft `before` the prefill, during it (`beside`), or not for it at all (`off`).
-
-        Drafting k nodes before the prefill costs k·d and widens the ride-along pass; it saves the a + 1 tokens'
-        share of later rounds. At once the same work takes `contention` times the sum of both.
-        """
-        t, d, read = self.verify(1), self.step.value, self.read.value
-        if not t or d is None or read is None:
-            return "before"  # nothing is known yet: measure one after the other first
-        if self.contention.value is None:
-            return "beside"  # then measure once what drafting at once with it costs
-        depth = self.verify_depth(nodes)
-        gained = sum(self.hidden.path_probs(depth))
-        widened = (self.ride.slope or self.verify.slope) * depth
-        drafting = nodes * d
-        reading = read + (self.draft_read.value or 0.0)
-        cost = {
-            "off": gained * self.plan(16, RequestDifficulty()).token_s,
-            "before": drafting + widened,
-            "beside": self.contention.value * (reading + drafting) - reading + widened,
-        }
-        if self.exploration.tries_hiding:
-            del cost["off"]
-        return min(cost, key=lambda mode: cost[mode])
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -501,7 +139,7 @@ class SpeculationPolicy:
     def alternates(self, requests: int, *, elsewhere: bool) -> bool:
         """Whether a drafter `elsewhere` drafts for one half of so many requests while the other half is verified."""
         cost, able = self.cost, elsewhere and requests > 1
-        cost.alternates = able and cost.ways.setdefault(requests.bit_length(), FasterWay()).now
+        cost.alternates = able and cost.trials.alternates(requests)
         return cost.alternates
 
     @harmless(lambda: False)
@@ -512,20 +150,19 @@ class SpeculationPolicy:
     @harmless(lambda: False)
     def reads_pairs(self) -> bool:
         """Whether two prompts are read at once, where that can be."""
-        return self.cost.pairs.now
+        return self.cost.trials.pairs.now
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
     @harmless(lambda: None)
     def saw_prompts(self, seconds: float, tokens: int) -> None:
         """Reading one prompt, or two at once, where either could be, took so long for so many tokens."""
-        self.cost.pairs.add(seconds, tokens)
+        self.cost.trials.pairs.add(seconds, tokens)
 
     @harmless(lambda: None)
     def saw_round(self, requests: int, seconds: float, tokens: int) -> None:
         """A round of so many live requests, or of half of them, took so long for so many tokens."""
-        if (way := self.cost.ways.get(requests.bit_length())) is not None and way.now is self.cost.alternates:
-            way.add(seconds, tokens)
+        self.cost.trials.saw_round(requests, seconds, tokens, alternates=self.cost.alternates)
 
     @harmless(lambda: None)
     def began_request(self, plan: RequestPlan) -> None:
@@ -576,15 +213,13 @@ class SpeculationPolicy:
     @harmless(lambda: None)
     def saw_step(self, seconds: float, tokens: int) -> None:
         """Reading and a round took so long in all, and yielded so many tokens."""
-        self.cost.period.seconds += seconds
-        self.cost.period.tokens += tokens
-        self.cost.saw_period()
+        self.cost.saw_step(seconds, tokens)
 
     @harmless(lambda: None)
     def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none)."""
         self.cost.length.add(tokens)
-        self.cost.period.answers += 1
+        self.cost.trials.period.answers += 1
         if read_wait_s is not None:
             self.cost.read_waits.append(read_wait_s)
 

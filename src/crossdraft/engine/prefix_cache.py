@@ -22,8 +22,10 @@ from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.encoded import joined, without_unread
+from crossdraft.engine.passes import Prefill
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request, nbytes_of
-from crossdraft.engine.target import Encoded, Prefill, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import common_prefix
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,17 @@ from typing import Any
 import torch
 
 from crossdraft.engine.cache import KVCache, KVPrefix
+from crossdraft.engine.checks import check_prompt
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.estimates import Ema, LinearFit
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.passes import Chunk, PrefillChunk, TargetOut
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request_state import RequestState
-from crossdraft.engine.target import Chunk, Encoded, PrefillChunk, Prompt, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
 ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
@@ -240,10 +243,11 @@ class Reading:
         yield from self._read_front(known)
 
     def _prepare(self) -> Prompt:
-        with self.state.ledger.stage("prepare"):
-            return (
-                self._target.prepare(self.state.request) if self._fronts is None else self._fronts.prepare(self.state)
-            )
+        state, target, fronts = self.state, self._target, self._fronts
+        with state.ledger.stage("prepare"):
+            made = target.prepare(state.request) if fronts is None else fronts.prepare(state)
+            check_prompt(made.input_ids, target.vocab_size, target.traits.visual_ids)
+        return made
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:
         target, state = self._target, self.state

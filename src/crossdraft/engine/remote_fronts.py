@@ -14,9 +14,10 @@ import torch
 
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.prefix_cache import CachedPrompt, PrefixCache
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.workers.prefill import PrefillHandle, RemotePrefill
 from crossdraft.engine.workers.process import LOOK_S, WorkerLost
 from crossdraft.errors import CrossdraftError

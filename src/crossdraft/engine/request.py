@@ -69,6 +69,8 @@ class Request:
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
+    # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
+    event_features: Any = field(default=None, repr=False, compare=False)
     # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)
@@ -87,6 +89,13 @@ class Request:
             raise CrossdraftError(f"sampling is {sampling!r}; give a Sampling, such as Sampling(temperature=1).")
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
+
+        if self.inputs is not None and not isinstance(self.inputs, Mapping):
+            raise CrossdraftError(
+                f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
+            )
+        if self.namespace is not None:
+            text("namespace", self.namespace, "anna")
 
     def _check_text(self) -> None:
         if self.messages is not None:
@@ -207,6 +216,18 @@ def stop_strings(given: object) -> tuple[str, ...]:
     if not all(strings):
         raise CrossdraftError("A stop string is empty, so every answer would end at once; leave it out.")
     return tuple(strings)
+
+
+def single(request: object) -> Request:
+    """The one request.
+
+    Raises:
+        CrossdraftError: it is none, or there are several.
+    """
+    found = listed(request)
+    if len(found) != 1:
+        raise CrossdraftError(f"{len(found)} requests came where one is answered; hand several to generate.")
+    return found[0]
 
 
 def listed(requests: object) -> list[Request]:

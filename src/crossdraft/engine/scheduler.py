@@ -117,8 +117,11 @@ def without_frames(error: BaseException) -> BaseException:
         parts += [one for one in more if one is not None and not any(one is known for known in parts)]
     for part in parts:
         if part.__traceback__ is not None and not isinstance(part, CrossdraftError | CancelledError):
-            part.add_note("".join(format_tb(part.__traceback__)).rstrip())
-        part.__traceback__ = None
+            with suppress(Exception):  # of a class that takes no attributes; a request must not hang for its error
+                note = "".join(format_tb(part.__traceback__)).rstrip()
+                if note not in getattr(part, "__notes__", ()):  # the same object may be raised again and again
+                    part.add_note(note)
+        part.with_traceback(None)
     return error
 
 

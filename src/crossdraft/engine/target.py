@@ -9,27 +9,39 @@ for speed alone: whether passes over text may take the lean path.
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVCache, KVPrefix
-from crossdraft.engine.clock import Mark, clock_of
+from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
-from crossdraft.engine.devices import entry_device, to_device
-from crossdraft.engine.drafter import PromptFeatures
-from crossdraft.engine.encoded import first_features, joined, last_features
+from crossdraft.engine.devices import to_device
+from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
 from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.generation import GenerationDefaults
+from crossdraft.engine.pass_inputs import PassInputs
+from crossdraft.engine.passes import (
+    NO_PREFIX,
+    NO_TREE,
+    Chunk,
+    Masks,
+    Prefill,
+    PrefillChunk,
+    RideAlong,
+    TargetOut,
+    by_row,
+    by_size,
+    real_tokens,
+)
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.traits import detect_traits
 from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.workers.encode import PIXELS, SpreadEncoder
 from crossdraft.engine.workers.groups import DeviceGroup
@@ -37,242 +49,10 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-# Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
-Encoded = Mapping[str, object]
-
-
-class LazyFeatures(Mapping[str, Tensor]):
-    """Inputs of a model, some of which are only made when they are asked for.
-
-    Args:
-        ready: those that are there.
-        names: of the others.
-        load: makes them.
-    """
-
-    def __init__(
-        self, ready: Mapping[str, Tensor], names: Sequence[str], load: Callable[[], Mapping[str, Tensor]]
-    ) -> None:
-        self._found = dict(ready)
-        self._names = (*ready, *(name for name in names if name not in ready))
-        self._load = load
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name in self._names and name not in self._found:
-            self._found |= self._load()
-        return self._found[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-@dataclass(frozen=True)
-class VisualItem:
-    """An image or a clip of a prompt.
-
-    Args:
-        source: its number among the `visuals` of the request.
-        tokens: how many ids stand for it.
-        features: its own inputs of the model, a batch of one.
-    """
-
-    source: int
-    tokens: int
-    features: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A request as the model reads it.
-
-    Args:
-        input_ids: [L] token ids with the visual placeholders expanded.
-        features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
-        notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
-        items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
-    """
-
-    input_ids: Tensor
-    features: Mapping[str, Tensor] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    items: tuple[VisualItem, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Committed tokens that are not in the cache yet; the last one is the root of the row's tree.
-
-    Args:
-        tokens: [m] ids, m ≥ 1.
-        positions: [m] or [3, m] positions; `None` = count on from the row's length.
-        encoded: visual features whose placeholders stand in `tokens`.
-        skip_logits: nobody will ask for logits after it: another chunk follows.
-        images: [m] the number of the image that a token belongs to, -1 = none, where those of one see each other.
-    """
-
-    tokens: Tensor
-    positions: Tensor | None = None
-    encoded: Encoded | None = None
-    skip_logits: bool = False
-    images: Tensor | None = None
-
-
-Masks = Tensor | dict[str, Tensor | None] | None  # one for all layers, or for each type of layer
-RideAlong = tuple[DraftTree, Tensor | None]
-TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
-NO_TREE: RideAlong = (DraftTree.empty(), None)
-NO_PREFIX = KVPrefix()
 MOST_REAL = 0.9  # of a pass; where more of it is padding it is left out
 
 
-@dataclass(frozen=True)
-class TargetOut:
-    """What one pass returns, row by row.
-
-    Args:
-        logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.
-        hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
-        began, done: where the model's own forward begins and ends in the device's work.
-        width: tokens of a row that were computed, padding included; their mean where it is left out.
-
-    The pass is launched, and may not be done yet: on a GPU whoever reads a time, or acts on its end, waits for `done`.
-    """
-
-    logits: list[Tensor]
-    hidden: list[tuple[Tensor, ...]]
-    began: Mark
-    done: Mark
-    width: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Time of the model's own forward on its device, without the adapter's work; waits for its end."""
-        return self.done.wait() - self.began.wait()
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """A prompt that was read.
-
-    Args:
-        row: of the cache, where its keys and values are.
-        tokens: its ids.
-        prefix: its beginning, which was known.
-        pieces: the rest, as `Target.chunks` split it; the last one carried the tree, if one was to ride along.
-        front: what the passes over the pieces before it returned, one row each.
-        out: what the last pass returned.
-        cut: tokens up to the last visual one; 0 if none is, or no text follows.
-    """
-
-    row: int
-    tokens: tuple[int, ...]
-    prefix: KVPrefix
-    pieces: tuple[Chunk, ...]
-    front: list[TargetOut]
-    out: TargetOut
-    cut: int
-
-    @property
-    def last(self) -> int:
-        """Tokens of the last piece."""
-        return len(self.pieces[-1].tokens)
-
-    def front_hidden(self, layers: Sequence[int]) -> dict[int, Tensor]:
-        """[n, h] features of each of these layers, of all tokens before the last piece; they were captured."""
-        found = [*self.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in self.front)]
-        return {layer: torch.cat([part[layer] for part in found]) for layer in layers if found}
-
-
-def prompt_features(read: Prefill, layers: Sequence[int]) -> PromptFeatures:
-    """A prompt for drafters that look into it: its last piece, and these hidden layers of those in front."""
-    cut = len(read.tokens) - read.last
-    return PromptFeatures(read.tokens[cut:], read.tokens[:cut], read.front_hidden(layers))
-
-
-def visual_rows(features: Any) -> Tensor:
-    """[n, h] visual features, in the order of their placeholders."""
-    pooled = features.pooler_output
-    parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
-    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
-
-
-@dataclass(frozen=True)
-class PrefillChunk:
-    """A piece of a prompt that may share a pass with other rows.
-
-    Args:
-        cache: where it is read, into row 0.
-        chunk: the piece.
-        capture: hidden layers wanted of it.
-    """
-
-    cache: KVCache
-    chunk: Chunk
-    capture: Sequence[int] = ()
-
-
-def _by_row(
-    cache: KVCache,
-    rows: slice,
-    chunks: Sequence[Chunk],
-    trees: Sequence[DraftTree],
-    scores: Tensor,
-    skipped: int,
-    states: Any,
-    capture: Sequence[int],
-) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-    """Logits and hidden layers of each row of a pass, whose chunks are committed; see `TargetOut`.
-
-    `scores` [B, k, V] are those of all tokens but the first `skipped`.
-    """
-    logits, hidden = [], []
-    for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
-        m = len(chunk.tokens)
-        cache.advance(rows.start + row, m)
-        first = m - 1 - skipped  # the root's row among them
-        logits.append(scores[row, first : first + 1 + len(tree)])
-        hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
-    return logits, hidden
-
-
-def _real_tokens(sizes: Sequence[int], width: int) -> Tensor | None:
-    """[m] where the tokens of rows of these sizes stand among all that are padded to one width; `None` if none is.
-
-    >>> _real_tokens([1, 2], 3)
-    tensor([0, 3, 4])
-    """
-    if min(sizes) == width:
-        return None
-    return torch.cat([torch.arange(row * width, row * width + size) for row, size in enumerate(sizes)])
-
-
-def _by_size(
-    cache: KVCache,
-    rows: slice,
-    chunks: Sequence[Chunk],
-    sizes: list[int],
-    scores: Tensor,
-    states: Sequence[Tensor],
-    capture: Sequence[int],
-) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-    """As `_by_row`, of scores [1, tokens, V] and states [1, tokens, h] in which no row is padded beyond its size."""
-    logits = [one[len(chunk.tokens) - 1 :] for one, chunk in zip(scores[0].split(sizes), chunks, strict=True)]
-    layers = [states[layer][0].split(sizes) for layer in capture]
-    for row, chunk in enumerate(chunks, rows.start):
-        cache.advance(row, len(chunk.tokens))
-    return logits, [tuple(layer[row] for layer in layers) for row in range(len(sizes))]
-
-
-class Target:
+class Target(PassInputs):
     """An adapter over a `transformers` model that reads visual input and writes text.
 
     Args:
@@ -295,15 +75,13 @@ class Target:
         reserved: Sequence[int] = (),
         defaults: GenerationDefaults | None = None,
     ) -> None:
-        self.model = model.eval()
-        self.device = entry_device(model)
+        super().__init__(model)
         self.clock = clock_of(self.device)
         self.prepare = prepare
         self.text = decode if isinstance(decode, TokenText) else TokenText(decode)
         self.decode = self.text.decode
         self.eos = frozenset(eos)
         self.defaults = replace(defaults or GenerationDefaults(), eos=tuple(sorted(self.eos)))
-        self.traits = detect_traits(model)
         self.reserved = frozenset(reserved) | self.traits.visual_ids
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
@@ -353,8 +131,7 @@ class Target:
     @property
     def reads_pairs(self) -> bool:
         """Whether two threads may read prompts at the same time: on a CPU, where passes are lean."""
-        lean = self._lean is not None and self._lean.usable and self.traits.takes_encoded
-        return lean and self.device.type == "cpu" and self.spread is None
+        return self.joins and self.device.type == "cpu" and self.spread is None
 
     def features_only(self) -> "Target":
         """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
@@ -577,10 +354,10 @@ class Target:
         elif ours and self._lean is not None and self._lean.usable and not chunks[0].encoded:
             if self.device.type == "cpu" and sum(sizes) < MOST_REAL * len(sizes) * width:
                 # Not on a GPU: padding is cheap there, and another number of tokens a pass is not.
-                real = _real_tokens(sizes, width)
+                real = real_tokens(sizes, width)
                 read = self._lean.text.embed_tokens(ids) if embeds is None else embeds
                 (packed,) = self._lean.together([PassPart(read, positions, mask, cache, real=real)])
-                found = _by_size(cache, rows, chunks, sizes, self._lean.head(packed[-1]), packed, capture)
+                found = by_size(cache, rows, chunks, sizes, self._lean.head(packed[-1]), packed, capture)
                 return TargetOut(*found, began, self.clock.mark(), sum(sizes) / len(sizes))
             scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
         else:
@@ -590,7 +367,7 @@ class Target:
             out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
             scores, states = out.logits, out.hidden_states
         done = self.clock.mark()
-        logits, hidden = _by_row(cache, rows, chunks, trees, scores, width - kept, states, capture)
+        logits, hidden = by_row(cache, rows, chunks, trees, scores, width - kept, states, capture)
         return TargetOut(logits, hidden, began, done, width)
 
     def _static_width(self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], width: int) -> int | None:
@@ -665,7 +442,7 @@ class Target:
             if isinstance(mask, dict):
                 return None
             read = embeds if own is other else lean.text.embed_tokens(ids)
-            real = None if own is other else _real_tokens(sizes, width)
+            real = None if own is other else real_tokens(sizes, width)
             real = None if real is None else to_device(real, self.device)
             parts.append(PassPart(read, positions, mask, own, fill=own is other, real=real))
         began = self.clock.mark()
@@ -677,122 +454,7 @@ class Target:
         nothing = torch.empty(0, self.vocab_size, device=self.device)
         read_out = TargetOut([nothing], [filled], began, done)
         mean = sum(sizes) / len(sizes)
-        return TargetOut(*_by_size(cache, rows, chunks, sizes, scores, states, capture), began, done, mean), read_out
-
-    def _inputs(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int
-    ) -> tuple[Tensor, Tensor]:
-        """Ids [B, width] and positions [(3,) B, width] of one pass; rows are padded after their tree."""
-        ids, positions = [], []
-        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True), rows.start):
-            m, start = len(chunk.tokens), cache.lengths[row] + cache.rope_deltas[row]
-            padding = [0] * (width - m - len(tree))
-            ids.append([*chunk.tokens.tolist(), *tree.tokens, *padding])
-            nodes = [start + m - 1 + depth for depth in self._depths(tree)]
-            positions.append([*range(start, start + m), *nodes, *padding])
-        table = self._position_ids(torch.tensor(positions), chunks).view(-1, len(ids), width)
-        sent = to_device(torch.cat([torch.tensor(ids)[None], table]), self.device)
-        return sent[0], sent[1:] if self.traits.mrope else sent[1]
-
-    def _embeds(self, ids: Tensor, sizes: Sequence[int], given: Sequence[Tensor | None]) -> Tensor:
-        """[B, width, h] what ids [B, width] are read as; those that end each row's `sizes` may be given."""
-        embeds = self.model.get_input_embeddings()(ids).clone()
-        for row, (size, last) in enumerate(zip(sizes, given, strict=True)):
-            if last is not None:
-                embeds[row, size - len(last) : size] = last.to(embeds)
-        return embeds
-
-    def _arguments(
-        self, ids: Tensor, positions: Tensor, mask: Masks, encoded: Encoded | None, embeds: Tensor | None
-    ) -> dict[str, object]:
-        """What the model's own forward takes."""
-        taken = (
-            {kind: self._as_taken(one) for kind, one in mask.items()}
-            if isinstance(mask, dict)
-            else self._as_taken(mask)
-        )
-        arguments: dict[str, object] = {"input_ids": ids, "position_ids": positions, "attention_mask": taken}
-        if embeds is not None:  # after text alone: features that replace placeholders need their ids
-            arguments["input_ids"], arguments["inputs_embeds"] = None, embeds
-        if encoded and self.traits.takes_encoded:
-            arguments["mm_encoder_outputs"] = dict(encoded)
-        elif encoded:
-            # Token types span the whole prompt and only serve positions and masks, which are given.
-            arguments |= {name: value for name, value in encoded.items() if name not in TOKEN_TYPES}
-        return arguments
-
-    def _as_taken(self, mask: Tensor | None) -> Tensor | None:
-        """A mask as the model's attention takes it."""
-        if mask is None or not self.traits.additive_mask:
-            return mask
-        # Eager attention adds its mask to the scores.
-        lowest = torch.finfo(self.model.dtype).min
-        return torch.zeros_like(mask, dtype=self.model.dtype).masked_fill_(~mask, lowest)
-
-    def _depths(self, tree: DraftTree) -> Sequence[int]:
-        return tree.depths
-
-    def _position_ids(self, positions: Tensor, chunks: Sequence[Chunk]) -> Tensor:
-        if self.traits.mrope:
-            positions = positions.expand(3, *positions.shape).contiguous()
-        for row, chunk in enumerate(chunks):
-            if chunk.positions is not None:
-                positions[..., row, : len(chunk.tokens)] = chunk.positions
-        return positions
-
-    def _masks(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
-    ) -> Masks:
-        """The mask of a pass; one for each type of layer where sliding layers see less."""
-        mask = self._mask(cache, rows, chunks, trees, width, keys)
-        if self.traits.window is None or keys <= self.traits.window:
-            return mask
-        near = self._near(cache, rows, chunks, trees, width, keys)
-        if mask is None and width > 1:  # whose first pass is all causal
-            mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
-        sliding = near if mask is None else mask & near
-        return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}
-
-    def _near(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
-    ) -> Tensor:
-        """[B, 1, width, keys], True = not further back than a sliding layer looks, along a node's own path."""
-        own, index = [], []
-        for length, chunk, tree in zip(cache.lengths[rows], chunks, trees, strict=True):
-            m, n = len(chunk.tokens), len(tree)
-            nodes = [length + m - 1 + depth for depth in tree.depths]
-            # Padding, too, sees at least itself: nothing but NaN comes of a query that sees nothing.
-            own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
-            index.append([*range(length), *own[-1], *range(length + width, keys)])
-        queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
-        return seen[:, None, None] > queries[:, None, :, None] - (self.traits.window or keys)
-
-    def _mask(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
-    ) -> Tensor | None:
-        """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
-        lengths = cache.lengths[rows]
-        level = len(set(lengths)) == 1
-        plain = all(tree.is_chain for tree in trees) and level and all(chunk.images is None for chunk in chunks)
-        if plain and (width == 1 or lengths[0] == 0):
-            return None
-        past: int | Tensor = lengths[0]
-        if not level:
-            past = to_device(torch.tensor(lengths), self.device).view(-1, 1, 1, 1)
-        # Up to itself is right for a chunk and for a chain; what is padded after them nobody sees.
-        queries = torch.arange(width, device=self.device)[:, None]
-        causal = torch.arange(keys, device=self.device) <= past + queries
-        mask = causal.expand(len(chunks), 1, width, keys).contiguous()
-        for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
-            if not tree.is_chain:
-                m, n = len(chunk.tokens), len(tree)
-                first = lengths[row] + m
-                mask[row, 0, m : m + n, first : first + n] = to_device(tree.visible, self.device)
-            if chunk.images is not None:
-                whole = (chunk.images[:, None] == chunk.images) & (chunk.images >= 0)
-                m, first = len(whole), lengths[row]
-                mask[row, 0, :m, first : first + m] |= to_device(whole, self.device)
-        return mask
+        return TargetOut(*by_size(cache, rows, chunks, sizes, scores, states, capture), began, done, mean), read_out
 
     def _images(self, prompt: Prompt) -> Tensor | None:
         """[L] numbers of the images whose tokens see each other; `None` where the model reads all in one direction."""
@@ -818,7 +480,3 @@ class Target:
         wanted = {name: prompt.features[name] for name in names if name in prompt.features}
         positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)
         return positions[:, 0], int(delta)
-
-    def _sent(self, value: Tensor) -> Tensor:
-        value = value.to(self.device)
-        return value.to(self.model.dtype) if value.is_floating_point() else value

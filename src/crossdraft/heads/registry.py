@@ -191,8 +191,13 @@ VISION_ADAPTERS: Mapping[str, HeadRecord] = {
 }
 """Adapters from an event encoder to the target's visual tokens, all with the drafter `predicted`."""
 
+PACKERS: Mapping[str, HeadRecord] = {
+    "token_packer": HeadRecord("token_packer", "packer_network.TokenPacker", package="compression")
+}
+"""Networks that read the target's own vision encoder, each with the compression of its name."""
+
 NETWORKS: Mapping[str, HeadRecord] = (
-    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS | VISION_ADAPTERS
+    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS | VISION_ADAPTERS | PACKERS
 )
 
 

@@ -10,16 +10,16 @@ import torch
 from crossdraft.api import Engine
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVPrefix
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast import static_pass
 from crossdraft.engine.fast.packed_linear import prepack, traced_products
 from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder, check_compiler, row_counts
 from crossdraft.engine.pass_times import pass_times
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Chunk
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options

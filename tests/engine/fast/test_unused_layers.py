@@ -6,9 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.fast import unused_layers as unread
 from crossdraft.engine.fast.unused_layers import pass_unread
-from crossdraft.engine.target import Prompt, visual_rows
+from crossdraft.engine.prompt import Prompt
 from crossdraft.load import load_target
 from tests.engine.zoo import VISION, llava_next_video, llava_onevision, qwen2_5_vl, video_llava
 

@@ -8,7 +8,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
-from crossdraft.engine.rules import RULES, rule_for
+from crossdraft.engine.rules import RULES, check_rule, rule_for
 from crossdraft.engine.rules.classifier import FILE, Classifier
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -97,3 +97,22 @@ def test_what_is_no_classifier_for_this_target_is_refused(folder, tmp_path):
         rule_for("judge", Sampling(temperature=1.0, no_repeat_ngram_size=3))
     with pytest.raises(CrossdraftError, match="threshold must be a number between 0 and 1"):
         rule_for("judge:threshold=2", Sampling(temperature=1.0))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"row": torch.zeros(3, 1), "bias": torch.tensor(0.0)},
+        {"row": torch.zeros(3), "bias": torch.zeros(2)},
+        {"row": torch.tensor([0.0, torch.nan, 0.0]), "bias": torch.tensor(0.0)},
+        {"row": torch.zeros(3), "bias": torch.tensor(torch.inf)},
+        {"row": torch.zeros(3)},
+        None,
+    ],
+)
+def test_a_file_that_is_no_classifier_is_refused_before_anything_is_read(tmp_path, weights):
+    if weights is not None:
+        save_file(weights, tmp_path / FILE)
+    for ask in (check_rule, lambda spec: rule_for(spec, Sampling(temperature=1.0))):
+        with pytest.raises(CrossdraftError, match=r"is no judge.*crossdraft train judge"):
+            ask(f"judge:dir={tmp_path}")

@@ -110,6 +110,23 @@ def test_answers_are_the_targets_own_and_drafted_during_its_prefill(target, runn
     assert not any(answer.notes for answer in found)
 
 
+def test_a_hidden_draft_that_came_late_is_handed_over(process, requests):
+    """For a caller that waits for nothing and has committed nothing meanwhile."""
+    process.drain_timeout_s = 0.0
+    (state,) = process.begin(requests[:1])
+    wanted = threading.Event()
+    proposal = process.propose_async([state], [Budget(8, until=wanted)])
+    wanted.set()
+    (draft,) = proposal()
+    until = time.monotonic() + 60
+    while state.hidden is not None and time.monotonic() < until:
+        draft = process.late_hidden(state) or draft
+        time.sleep(0.001)
+    assert state.hidden is None
+    process.commit([state], [VerifyOutput((), (draft.tree.tokens or (65,))[:1])])
+    assert len(process.propose([state], [Budget(4)])[0].tree)
+
+
 @pytest.mark.parametrize("parallel", [name for name in POLICIES if name != "off"])
 def test_parallel_drafting_changes_no_token(factory, target, requests, alone, parallel):
     drafter = start_process(factory, parallel=parallel)

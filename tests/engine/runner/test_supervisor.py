@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.estimates import Exploration
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, Supervisor

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.engine.target import Prompt, visual_rows
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.workers import encode
 from crossdraft.engine.workers.encode import SpreadEncoder, find_join, frame_count, frame_span, shares
 from crossdraft.engine.workers.groups import DeviceGroup

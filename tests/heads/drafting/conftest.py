@@ -6,8 +6,8 @@ from dataclasses import fields
 import pytest
 import torch
 
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target

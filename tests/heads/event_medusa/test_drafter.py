@@ -7,9 +7,9 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import top_tokens
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.policy import CostModel
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
-from crossdraft.engine.target import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.fast.drafter import FastDrafter

@@ -9,9 +9,11 @@ from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig

@@ -5,9 +5,9 @@ import torch
 
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.policy import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling

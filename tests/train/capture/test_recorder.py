@@ -10,9 +10,11 @@ from safetensors.torch import load_file
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.passes import TargetOut
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Prompt, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture import recorder as module
 from crossdraft.train.capture.check import plain_pass

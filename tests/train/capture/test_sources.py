@@ -41,6 +41,7 @@ def test_prompts_are_of_the_training_unless_there_is_noise() -> None:
         ({"clips": 0}, "0 from 0 on are not"),
         ({"clips": 2, "first": 999_999}, "2 from 999999 on are not"),
         ({"prompts": 0}, "0 prompts a clip"),
+        ({"seed": -1}, "seed .--seed. is -1"),
         ({"prompt_noise": 1.0}, "prompt noise .--prompt-noise. is 1.0"),
     ],
 )

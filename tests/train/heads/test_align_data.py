@@ -47,7 +47,7 @@ def paired(answers):  # noqa: F811
     store = Store(answers.codec)
     questions = [question for question, _ in TEXTS]
     by_clip = {0: [0, 1], 1: [2, 3]}
-    return PairedAnswers(store, answers.codec, answers.features, by_clip, CLIPS, 2, 0, questions.__getitem__)
+    return PairedAnswers(store, answers.features, by_clip, CLIPS, 2, 0, answers.codec, questions.__getitem__)
 
 
 def test_a_feature_stands_where_the_same_tokens_have_been_read(paired):

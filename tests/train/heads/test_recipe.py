@@ -94,12 +94,15 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if recipe.network in ADAPTERS else {}
     seen = {"source_size": 1024, "source_frames": 5, "source_tokens": 577, "tokens": 257, "length": 2056}
     known |= {"drafter": "x", **seen} if name in VISION_ADAPTERS else {}
+    packed = {"source_size": 1024, "levels": (12, 16, 22, 23), "side": 16, "class_token": True, "heads": 8}
+    known |= packed if name == "token_packer" else {}
     config = NETWORKS[recipe.network].config_class(
         **{**known, **sizes_of(NETWORKS[recipe.network].config_class, host), **recipe.config}
     )
     expected = {"heads": 32, "kv_heads": 8, "head_dim": 128, "intermediate_size": 11008, "rope_theta": 5e5}
     expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}
     expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
+    expected |= {key: packed[key] for key in ("levels", "heads")} if name == "token_packer" else {}
     widths = {"fast": 512, "l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
     widths |= {"vision_mlp": 1024, "vision_queries": 1024}
     expected |= {"width": widths.get(name, 4096)}

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from crossdraft import scenes
-from crossdraft.engine.rules.classifier import Classifier
+from crossdraft.engine.rules.classifier import FILE, Classifier
+from crossdraft.errors import CrossdraftError
 from crossdraft.train.heads.token_classifier import (
     ClassifierRecipe,
     Labelled,
@@ -39,6 +40,29 @@ def test_a_linear_rule_is_found_and_noise_is_not():
     assert (((features @ found.weight.float() + found.bias) > 0) == labels).float().mean() > 0.95
     noise = torch.rand(600, generator=generator) > 0.5
     assert 0.35 < fit(Labelled(features, noise, clips), 80).figures["auc"] < 0.65
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"clips": 4}, "from 5 to [0-9]+ scenes, a fifth of which decides"),
+        ({"clips": 10**9}, "not from 1000000000"),
+        ({"questions": 0}, "number of questions is 0"),
+        ({"seed": -1}, "seed .--seed. is -1"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused(settings, part):
+    with pytest.raises(CrossdraftError, match=part):
+        ClassifierRecipe(**settings)
+
+
+def test_a_classifier_that_is_there_is_not_replaced(tmp_path):
+    (tmp_path / FILE).write_bytes(b"mine")
+    with pytest.raises(CrossdraftError, match="holds a judge already"):
+        train_classifier(ClassifierRecipe(), tmp_path)
+    with pytest.raises(CrossdraftError, match="is a file"):
+        train_classifier(ClassifierRecipe(), tmp_path / FILE)
+    assert (tmp_path / FILE).read_bytes() == b"mine"
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ from crossdraft.drafters.base import PerRequestDrafter, draft_generator, fork_of
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Needs
+from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Chunk, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 
 LOOK_BACK = 8  # tokens of the prompt's end

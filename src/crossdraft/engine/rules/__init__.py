@@ -18,6 +18,7 @@ from crossdraft.engine.rules.ensemble import Ensemble
 from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.rules.judi import Judi
 from crossdraft.engine.rules.relaxed import Relaxed
+from crossdraft.engine.rules.specpv import SpecPV
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
@@ -66,6 +67,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "relaxed", lossless=False, greedy=True, verify=Relaxed(),
                 takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
             ),
+            Rule(
+                "specpv", lossless=False, greedy=True, verify=SpecPV(), takes="any tree, of the drafter `partial`",
+                paper="SpecPV, Tan et al. 2025",
+            ),
         )
     }
 )  # fmt: skip
@@ -75,7 +80,7 @@ def check_rule(spec: str | None) -> Rule | None:
     """The rule of that name and settings, which may or may not fit a request; `None` of `None`.
 
     Raises:
-        CrossdraftError: no rule or setting has the name, or a value is out of range.
+        CrossdraftError: no rule or setting has the name, a value is out of range, or a judge cannot be read.
     """
     return None if spec is None else _rule(text("rule", spec, "typical:eps=0.05"))
 
@@ -119,4 +124,7 @@ def _rule(text: str) -> Rule:
     if not is_dataclass(rule.verify):
         read_settings(NoSettings, spec, RULE)
         return rule
-    return replace(rule, verify=read_settings(type(rule.verify), spec, RULE))
+    verify = read_settings(type(rule.verify), spec, RULE)
+    if isinstance(verify, Classifier):
+        verify.read()  # refused now rather than with the first draft
+    return replace(rule, verify=verify)

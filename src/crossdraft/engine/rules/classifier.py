@@ -76,9 +76,13 @@ class Classifier:
 
         return walk(tree, probs, Dice(generator), step)
 
+    def read(self) -> tuple[Tensor, float]:
+        """Its row and bias; see `read_classifier`."""
+        return read_classifier(str(SHIPPED) if self.dir == "reference" else self.dir)
+
     def chances(self, logits: Tensor) -> Tensor:
         """[n] chance that a token does no harm, by the target's logits [n, V] after it."""
-        row, bias = read_classifier(str(SHIPPED) if self.dir == "reference" else self.dir)
+        row, bias = self.read()
         if len(row) != logits.shape[-1]:
             raise CrossdraftError(
                 f"The judge in {self.dir} was trained for {len(row)} tokens, the target has {logits.shape[-1]}; give "
@@ -92,11 +96,17 @@ def read_classifier(folder: str) -> tuple[Tensor, float]:
     """[V] the row and the bias of a judge, in float64.
 
     Raises:
-        CrossdraftError: the folder holds none.
+        CrossdraftError: the folder holds none, or one of other shapes, or not of finite numbers.
     """
     path = Path(folder) / FILE
     try:
         found = load_file(path)
-        return found[ROW].double(), float(found[BIAS])
+        row, bias = found[ROW].double(), found[BIAS].double()
     except (OSError, KeyError, SafetensorError) as error:
         raise CrossdraftError(f"{path} is no judge ({error}); train one with `crossdraft train judge`.") from error
+    if row.dim() != 1 or bias.numel() != 1 or not bool(row.isfinite().all() and bias.isfinite().all()):
+        raise CrossdraftError(
+            f"{path} is no judge: it must hold one finite number for each token, and one more; train one with "
+            "`crossdraft train judge`."
+        )
+    return row, float(bias)

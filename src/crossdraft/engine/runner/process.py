@@ -187,6 +187,15 @@ class ProcessDrafter:
 
         return wait
 
+    def late_hidden(self, state: ProcessState) -> Draft | None:
+        """The hidden draft that was not there when it was wanted, once it is; nothing was committed since.
+
+        Raises:
+            DrafterLost: it hangs, or is gone.
+        """
+        self._sort_all()
+        return self._take_hidden(state, 0.0) if self._mine(state) else None
+
     def commit(self, states: Sequence[ProcessState], outputs: Sequence[VerifyOutput]) -> None:
         known = [(state, output) for state, output in zip(states, outputs, strict=True) if self._mine(state)]
         for state, output in known:
@@ -217,7 +226,7 @@ class ProcessDrafter:
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
         features: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
-        sent = replace(request, visual_features=None, content=None, known=False)
+        sent = replace(request, visual_features=None, event_features=None, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state

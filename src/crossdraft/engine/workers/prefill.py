@@ -17,8 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.engine.cache import KVPrefix, KVSpan
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Encoded, Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.engine.workers.objects import share
 from crossdraft.engine.workers.process import SILENT_S, WorkerLost, WorkerProcess

@@ -30,6 +30,10 @@ LAYER = (
     "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
 )  # fmt: skip
 BLOCK = 16  # DFlash's default
+WHOLE_PROMPTS = (
+    "Heads of ours are trained on the text behind what is seen; a server that feeds DFlash whole prompts, as vLLM "
+    "does, accepts next to nothing of its drafts."
+)
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -59,9 +63,10 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "dflash_config": block,
         "torch_dtype": dtype_name(ours.dtype),
     }
-    absent = config.vocab_size - len(config.draft_ids)
-    notes = (f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.",) if absent else ()
-    return ForeignHead(theirs, ours.weights, notes)
+    notes = [WHOLE_PROMPTS]
+    if len(config.draft_ids) < config.vocab_size:
+        notes.append(f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.")
+    return ForeignHead(theirs, ours.weights, tuple(notes))
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:

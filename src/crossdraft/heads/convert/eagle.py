@@ -60,7 +60,7 @@ def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 def _write_eagle1(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     config = cast("DecoderConfig", ours.config)
     theirs: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle"],  # read by SGLang, not by EAGLE
+        "architectures": list(ARCHITECTURES[1:]),  # SGLang reads the first, vLLM the one it knows, EAGLE none
         "model_type": "llama",
         **llama_config(config),
         "torch_dtype": dtype_name(ours.dtype),
@@ -116,7 +116,7 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
         require(theirs, {"architectures": tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))})
         return read_eagle3(theirs, foreign.tensors, host, number(theirs, "draft_vocab_size", host.vocab_size))
-    require(theirs, {"architectures": tuple([name] for name in ARCHITECTURES)})
+    require(theirs, {"architectures": (*([name] for name in ARCHITECTURES), list(ARCHITECTURES[1:]))})
     tensors = without_embeddings(foreign.tensors, host)
     if theirs.get("bias") is False and "fc.weight" in tensors:
         tensors.setdefault("fc.bias", torch.zeros_like(tensors["fc.weight"][:, 0]))

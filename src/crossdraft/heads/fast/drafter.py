@@ -18,9 +18,10 @@ from crossdraft.drafters.independent import top_tokens
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.prefix_cache import SENSED, CachedPrompt
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, sample_one, warp
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.fast.network import Fast

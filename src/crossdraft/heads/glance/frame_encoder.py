@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target, visual_rows
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import Glance
 from crossdraft.heads.networks.layers import KeyValue

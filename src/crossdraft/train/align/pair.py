@@ -18,6 +18,7 @@ from crossdraft import scenes
 from crossdraft.engine.fast.heap import trim
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import check_folder
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.train.capture.plan import (
     INDEX_FILE,
@@ -199,8 +200,9 @@ def begin_anew(out: Path, report: str, *, force: bool) -> None:
         report: name of what is written at the end.
 
     Raises:
-        CrossdraftError: it is finished, and shall not be begun anew.
+        CrossdraftError: it is finished, and shall not be begun anew; or it is no folder.
     """
+    check_folder(out)
     if not (out / report).exists():
         return
     if not force:

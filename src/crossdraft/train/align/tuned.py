@@ -58,6 +58,7 @@ from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
+DRAFTER = "drafter"  # in a training's folder: what comes out of it
 LANGUAGE = "model.language_model."  # where the language model's layers are, by name
 CARD = """\
 # A drafter tuned to its target
@@ -151,19 +152,22 @@ class TuneInputs:
             CrossdraftError: as `TuneRecipe.check` and `check_pair`, or a capture lacks the target's last layer.
         """
         self.recipe.check()
-        check_pair(self.target, self.event)
+        check_pair(self.target, self.event, self.out)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
 
 
-def check_pair(target: str, event: str) -> None:
+def check_pair(target: str, event: str, out: Path) -> None:
     """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
 
     Raises:
-        CrossdraftError: it is no EventGPT, writes another vocabulary, or is quantised already.
+        CrossdraftError: it is no EventGPT, writes another vocabulary, is quantised already, or lies where the tuned one
+            goes.
     """
     check_event_drafter(event, target)
     folder = event_folder(event)
+    if folder.resolve() == (out / DRAFTER).resolve():
+        raise CrossdraftError(f"{event} is where the tuned drafter goes, which would replace it; name another folder.")
     method = quantization_method(read_config(folder))
     if method is not None:
         raise CrossdraftError(
@@ -310,14 +314,14 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
 def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> None:
     """The merged checkpoint in bf16, measured as it will be loaded."""
     source = event_folder(inputs.event)
-    with atomic_folder(inputs.out / "drafter") as folder:
+    with atomic_folder(inputs.out / DRAFTER) as folder:
         write_changed(source, folder, tuned.names, tuned.changed)
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
         figures["engine"] = _measured(inputs, folder)
         write_provenance(folder / "provenance.json", inputs.recipe, figures, inputs.config)
         (folder / "README.md").write_text(_card(inputs, source, figures), encoding="utf-8")
-    say(f"l6: saved {inputs.out / 'drafter'}")
+    say(f"l6: saved {inputs.out / DRAFTER}")
 
 
 def _measured(inputs: TuneInputs, folder: Path) -> dict[str, object]:
@@ -341,7 +345,7 @@ def _card(inputs: TuneInputs, source: Path, figures: dict[str, Any]) -> str:
     if recipe.rank:
         over = "" if recipe.base == "float32" else f", over frozen weights in {recipe.base}"
         how = f"learned low-rank additions (rank {recipe.rank}) to its attention{over}"
-    measured = "Its drafts were not measured."
+    measured = "No drafts of it were measured."
     if engine:
         measured = (
             "Tokens of a verify pass, bonus included, on questions about validation clips: "

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.shard import CapturedAnswer
 from crossdraft.train.capture.sources import ClipSource

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.drafters.memory.seed import vocabulary_fingerprint
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint, vocabulary_of
 from crossdraft.train.capture.shard import CaptureSpec

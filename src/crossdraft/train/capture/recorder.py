@@ -17,8 +17,10 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, PromptFeatures, VerifyOutput
 from crossdraft.engine.generation import GenerationDefaults
+from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Chunk, Encoded, Prompt, Target, TargetOut
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.plan import check_length

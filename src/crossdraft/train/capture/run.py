@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, make_folder
 from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, ShardInfo
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CapturedAnswer, write_shard
@@ -73,7 +73,7 @@ def capture(
     An interruption costs no more than the shard that was being filled.
     """
     old, began, filing = index, time.perf_counter(), 0.0
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     index.write(folder)
     with closing(prefetch(plan.source, range(index.done, len(plan.source)), plan.workers)) as read:
         clips = _Timed(read)

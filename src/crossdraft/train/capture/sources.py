@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from crossdraft import scenes
+from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.provenance import sha256
@@ -144,6 +145,7 @@ class SceneSource:
                 f"The {self.split} split has scenes 0 to {held - 1}, and {self.clips} from {self.first} on are not "
                 "some of them; choose others."
             )
+        whole("The seed (--seed)", self.seed, 0)
         if not 1 <= self.prompts <= MOST_PROMPTS:
             raise CrossdraftError(f"{self.prompts} prompts a clip are out of range; choose 1 to {MOST_PROMPTS}.")
         if not 0 <= self.prompt_noise < 1:

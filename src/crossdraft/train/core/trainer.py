@@ -22,6 +22,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from crossdraft.checks import suggestion
 from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import make_folder
 from crossdraft.train.core.checkpoint import (
     config_fingerprint,
     read_checkpoint,
@@ -173,7 +174,7 @@ class Trainer:
             CrossdraftError: it is damaged, or another training's.
         """
         stage = self.stage
-        stage.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(stage.folder)
         if stage.checkpoint.exists():
             self._restore(read_checkpoint(stage.checkpoint))
             if self.ranks.first:

@@ -84,27 +84,23 @@ class EventPromptCodec:
 
 
 @dataclass(frozen=True)
-class PairedAnswers:
-    """Answers with the target's last features, step by step; a pure function of the step.
+class ClipAnswers:
+    """Answers, step by step, all about a clip together; a pure function of the step.
 
     Args:
         store: a capture with the target's last layer.
-        codec: prompts with the drafter's placeholder.
-        features: the order of the clips, and what the drafter sees of them.
+        features: the order of the clips, and what is seen of them.
         by_clip: numbers of the answers about each clip.
         clips, each: how many clips a step, and answers about each.
         seed: of the choice among a clip's answers, where it has more.
-        question_of: the question of the answer of that number.
     """
 
     store: CaptureStore
-    codec: DrafterPrompt
     features: FeatureSource
     by_clip: Mapping[int, Sequence[int]]
     clips: int
     each: int
     seed: int
-    question_of: Callable[[int], str]
 
     def numbers(self, step: int, share: MicroBatch = WHOLE) -> list[int]:
         """The answers of the share's clips of a step, clip-major."""
@@ -117,8 +113,21 @@ class PairedAnswers:
         return [number for chosen in share.take(found) for number in chosen]
 
     def visual(self, step: int, share: MicroBatch = WHOLE) -> Tensor:
-        """[clips, n, S] what the drafter sees of the share's clips of a step."""
+        """[clips, …] what is seen of the share's clips of a step."""
         return self.features.visual(step, share.take(self.features.numbers(step, self.clips)))
+
+
+@dataclass(frozen=True)
+class PairedAnswers(ClipAnswers):
+    """Answers with the target's last features, which a drafter reads after what it sees of the clip.
+
+    Args:
+        codec: prompts with the drafter's placeholder.
+        question_of: the question of the answer of that number.
+    """
+
+    codec: DrafterPrompt
+    question_of: Callable[[int], str]
 
     def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
         """Questions and answers as the drafter reads them, and [rows, T, H] the target's features of the answers.
@@ -155,6 +164,22 @@ class PairedAnswers:
         """The question's ids in the drafter's prompt, and the answer's, which are the target's own."""
         ids = answer.tokens.tolist()
         return self.question(number), ids[answer.start :]
+
+
+def clip_answers(
+    store: CaptureStore, source: ClipSource, features: FeatureSource, seed: int, answers: int
+) -> ClipAnswers:
+    """Those of a capture of these clips, about `answers` a step.
+
+    Raises:
+        CrossdraftError: the target's last layer was not captured.
+    """
+    store.require_layers((store.index.owner.depth,), ())
+    by_clip: dict[int, list[int]] = {}
+    for number in range(len(store)):
+        by_clip.setdefault(source.locate(number)[0], []).append(number)
+    each = min(map(len, by_clip.values()))
+    return ClipAnswers(store, features, by_clip, min(max(1, answers // each), len(source)), each, seed)
 
 
 def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:

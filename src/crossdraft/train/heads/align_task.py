@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from crossdraft.align.drafter import AlignedOptions
 from crossdraft.align.load import aligned_drafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.token import TokenConfig
@@ -26,7 +27,7 @@ from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
-from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers
+from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers, clip_answers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import source_layers
@@ -129,16 +130,13 @@ def paired_answers(
         cache: which features.
     """
     source = captured_source(store)
-    store.require_layers((store.index.owner.depth,), ())
     codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
-    by_clip: dict[int, list[int]] = {}
-    for number in range(len(store)):
-        by_clip.setdefault(source.locate(number)[0], []).append(number)
-    each = min(map(len, by_clip.values()))
-    clips = min(max(1, answers // each), len(source))
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
     features = cache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
-    return PairedAnswers(store, codec, features, by_clip, clips, each, seed, partial(question_of, source))
+    found = clip_answers(store, source, features, seed, answers)
+    return PairedAnswers(
+        store, features, found.by_clip, found.clips, found.each, seed, codec, partial(question_of, source)
+    )
 
 
 class AlignTask(HeadTask):
@@ -229,5 +227,7 @@ class AlignTask(HeadTask):
             return {}
         source = captured_source(store)
         requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = aligned_drafter(self.drafter, cast("Adapter", head), sorted(target.reserved), host=target)
+        drafter = aligned_drafter(
+            self.drafter, cast("Adapter", head), AlignedOptions(sorted(target.reserved), host=target)
+        )
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))

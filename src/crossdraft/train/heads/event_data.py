@@ -7,7 +7,7 @@ answers as the text.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,10 +16,11 @@ from torch import Tensor
 
 from crossdraft import scenes
 from crossdraft.drafters.view import evenly
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, make_folder
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -63,9 +64,11 @@ class FeatureCache(EpochSampler):
         CrossdraftError: a list names a clip without events.
     """
 
+    reads_events: ClassVar[bool] = True
+
     def __init__(self, model: Target, source: ClipSource, seed: int, file: Path, owner: str) -> None:
         super().__init__(len(source), seed)
-        if not isinstance(source, SceneSource):
+        if self.reads_events and not isinstance(source, SceneSource):
             for clip in range(len(source)):
                 clip_events(source, clip)  # what is not there is missed now, and not when a step comes to it
         self.model, self.source, self.file, self.owner = model, source, file, owner
@@ -99,7 +102,7 @@ class FeatureCache(EpochSampler):
         return {}
 
     def _write(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.file.parent)
         with atomic_path(self.file) as path:
             save_file({str(clip): features for clip, features in self.cached.items()}, path, {"owner": self.owner})
         self._written = len(self.cached)

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
-from crossdraft.engine.target import Prompt
+from crossdraft.engine.prompt import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head

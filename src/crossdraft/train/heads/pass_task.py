@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from crossdraft.engine.target import Prompt, Target
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head

@@ -26,6 +26,7 @@ from crossdraft.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft.train.heads.align_task import AlignTask
 from crossdraft.train.heads.event_task import EventTask
 from crossdraft.train.heads.feature_task import FeatureTask
+from crossdraft.train.heads.packer_task import PackerTask
 from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
 from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
@@ -38,6 +39,7 @@ TASKS: Mapping[str, type[HeadTask]] = {
     "rows": PassTask,
     "alignment": AlignTask,
     "vision": VisionTask,
+    "packing": PackerTask,
 }
 MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
@@ -65,7 +67,7 @@ def head_card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str
 
 def _table(engine: Mapping[str, Any], about: str) -> str:
     if not engine:
-        return "Its drafts were not measured."
+        return "No drafts of it were measured."
     lines = [about, "", "| drafts | τ | accepted up to each position |", "|---|---|---|"]
     lines += [
         f"| {name} | {found['tau']:.2f} | {' '.join(f'{share:.2f}' for share in found['per_position'])} |"

@@ -20,9 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft import scenes
+from crossdraft.checks import whole
 from crossdraft.engine.rules.classifier import BIAS, FILE, ROW
+from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, make_folder
 from crossdraft.load import event_fingerprint, load_drafter, load_target, target_fingerprint, tokenizer_of
 from crossdraft.scenes import QA
 from crossdraft.train.core.log import progress_bar, say
@@ -55,6 +57,16 @@ class ClassifierRecipe:
     batch: int = 6
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        held = len(scenes.split_seeds("train"))
+        if not 5 <= self.clips <= held:
+            raise CrossdraftError(
+                f"A judge learns from 5 to {held} scenes, a fifth of which decides on the penalty, not from "
+                f"{self.clips}."
+            )
+        whole("The number of questions", self.questions)
+        whole("The seed (--seed)", self.seed, 0)
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -80,11 +92,17 @@ class FittedClassifier:
 
 
 def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
-    """Label, fit, and write `judge.safetensors` and its provenance into a folder; figures on the clips left out."""
+    """Label, fit, and write `judge.safetensors` and its provenance into a folder; figures on the clips left out.
+
+    Raises:
+        CrossdraftError: the folder holds a judge, or is none; or the drafter says what the target says everywhere.
+    """
+    make_folder(out)
+    if (out / FILE).exists():
+        raise CrossdraftError(f"{out} holds a judge already; name another folder.")
     found = label_tokens(recipe)
     fitted = fit(found, recipe.clips - recipe.clips // 5)
     head = load_target("reference", "cpu", "float32", packed=False).model.lm_head.weight.detach()
-    out.mkdir(parents=True, exist_ok=True)
     with atomic_path(out / FILE) as path:
         save_file({ROW: as_logit_row(head, fitted.weight).float(), BIAS: torch.tensor(fitted.bias)}, path)
     data = {"split": "train", "target": target_fingerprint("reference"), "event": event_fingerprint("event")}
@@ -173,6 +191,11 @@ def label_tokens(recipe: ClassifierRecipe) -> Labelled:
             clips = range(start, min(start + recipe.batch, recipe.clips))
             parts += pair.label(recipe, clips)
             bar.advance(task, len(clips))
+    if not parts:
+        raise CrossdraftError(
+            "The drafter drew none but the target's own tokens, of which a judge learns nothing; give more scenes or "
+            "questions."
+        )
     return Labelled(*(torch.cat([getattr(part, name) for part in parts]) for name in ("features", "harmless", "clips")))
 
 

@@ -9,7 +9,7 @@ and cost a pass of it forwards and back. So the first steps may do without (`fea
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.core.log import say
-from crossdraft.train.heads.align_data import PairedAnswers
+from crossdraft.train.heads.align_data import ClipAnswers
 from crossdraft.train.heads.align_task import accepted_prefix, paired_answers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.gate import LEAST, Agreements, fit_gate, gate_figures
@@ -49,6 +49,17 @@ class EncoderFeatures(FeatureCache):
     def _encode(self, clip: int) -> Tensor:
         prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
         return encoder_features(self.model, prompt).clone()
+
+
+class ReadsVisual(Protocol):
+    """A network that makes visual tokens of what it reads; see `Head`."""
+
+    config: HeadConfig
+    draft_ids: Tensor
+
+    def predict(self, source: Tensor) -> Tensor:
+        """[B, …] -> [B, K, H]."""
+        ...
 
 
 class FrameTokens(FeatureCache):
@@ -93,35 +104,59 @@ class FrozenDecoder:
     Args:
         llama: its decoder.
         before: [B] ids in front of the clip.
-        config: of the adapter.
+        places: [K] where visual tokens stand among those of the whole clip.
+        length: N, how many those are.
         rows: [D, H] of its LM head, of the draft vocabulary.
     """
 
     llama: LlamaModel
     before: Tensor
-    config: VisionConfig
+    places: Tensor
+    length: int
     rows: Tensor
 
     def logits(self, visual: Tensor, tokens: Tensor) -> Tensor:
         """[rows, T, D] after each of the tokens [rows, T], clip-major, that follow visual tokens [clips, K, H]."""
-        first, config = len(self.before), self.config
+        first = len(self.before)
         text = self.llama.embed_tokens(self.before).expand(len(visual), -1, -1)
-        positions = torch.cat((torch.arange(first), first + spread(config.predicted, config.length)))
-        prefix = read_prefix(self.llama, torch.cat((text, visual), 1), positions, first + config.length)
+        positions = torch.cat((torch.arange(first), first + self.places))
+        prefix = read_prefix(self.llama, torch.cat((text, visual), 1), positions, first + self.length)
         return run_branches(self.llama, prefix, self.llama.embed_tokens(tokens)) @ self.rows.T
+
+
+class VisualExamples(Protocol):
+    """What a step learns from: which clips, what is seen of them, and which answers about them."""
+
+    @property
+    def answers(self) -> ClipAnswers:
+        """Step by step."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """In which unit visual tokens are compared."""
+        ...
+
+    def visual(self, step: int) -> tuple[Tensor, Tensor]:
+        """[clips, …] what the network reads, and [clips, K, H] visual tokens that features are compared with."""
+        ...
 
 
 @dataclass(frozen=True)
 class VisionAnswers:
-    """What a step learns from.
+    """`VisualExamples` of an adapter.
 
     Args:
         answers: which clips, what the event encoder makes of them, and which answers about them.
         frames: the target's visual tokens.
     """
 
-    answers: PairedAnswers
+    answers: ClipAnswers
     frames: FrameTokens
+
+    @property
+    def scale(self) -> float:
+        return self.frames.config.scale
 
     def visual(self, step: int) -> tuple[Tensor, Tensor]:
         """[clips, T, P, S] features of the event encoder, and [clips, K, H] tokens of the target."""
@@ -135,11 +170,11 @@ class VisionAnswers:
 
 
 def vision_loss(
-    adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder, loss: Mapping[str, float], feature_steps: int
+    network: ReadsVisual, data: VisualExamples, decoder: FrozenDecoder, loss: Mapping[str, float], feature_steps: int
 ) -> LossFn:
     """Loss of an adapter; see the module's text.
 
-    Tokens are compared in units of the adapter's scale. Figures: every loss; `similarity`, the mean cosine of predicted
+    Tokens are compared in units of the examples' scale. Figures: every loss; `similarity`, the mean cosine of predicted
     and true tokens; and, where the language model is asked, `prefix`, the mean accepted prefix of hidden drafts.
 
     Args:
@@ -148,13 +183,13 @@ def vision_loss(
     of_tokens = {name: weight for name, weight in loss.items() if LOSSES[name].compares == "features"}
     of_text = {name: weight for name, weight in loss.items() if name not in of_tokens}
     store, depth = data.answers.store, data.answers.store.index.owner.depth
-    lookup = target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
+    lookup = target_to_draft(network.draft_ids, network.config.vocab_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
         seen, shown = data.visual(step)
-        predicted = adapter.predict(seen)
+        predicted = network.predict(seen)
         flat, true = predicted.flatten(0, 1), shown.flatten(0, 1)
-        scale = adapter.config.scale
+        scale = data.scale
         parts = {name: LOSSES[name].measure(flat / scale, true / scale).mean() for name in of_tokens}
         total = flat.new_zeros(()) + sum(of_tokens[name] * part for name, part in parts.items())
         figures = {name: float(part.detach()) for name, part in parts.items()}
@@ -188,33 +223,62 @@ def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecod
     return Agreements(torch.cat(pooled), torch.cat(shares))
 
 
-class VisionTask(HeadTask):
-    """Training of adapters on the vision side, from a capture; see `task.HeadTask`.
+class FrozenTargetTask(HeadTask):
+    """Training of a network whose visual tokens a frozen target reads, from a capture; see `task.HeadTask`.
 
     Raises:
-        CrossdraftError: there is no capture, an unknown loss, the target cannot read predicted tokens or is no Llama,
-            or the event model cannot draft for it.
+        CrossdraftError: there is no capture, an unknown loss, or the target cannot read such tokens or is no Llama.
     """
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
-        self.store = inputs.captured(f"The adapter '{inputs.recipe.network}' learns from answers about captured clips")
+        self.store = inputs.captured(f"'{inputs.recipe.network}' learns from answers about captured clips")
         self.store.require_layers((self.store.index.owner.depth,), ())
         Objective(inputs.recipe.loss)
         target = inputs.target
         check_readable(target)
         if target.device.type != "cpu":
-            raise CrossdraftError("Adapters are trained on the CPU, where their drafter is; leave out --device.")
+            raise CrossdraftError("Visual tokens are learned on the CPU; leave out --device.")
         self.llama: Any = getattr(target.model.base_model, "language_model", None)
         if not isinstance(self.llama, LlamaModel):
             raise CrossdraftError(
-                f"Adapters on the vision side are trained through a Llama, which {type(target.model).__name__} does "
-                "not have; train an adapter of text features, such as l2."
+                f"Visual tokens are learned through a Llama, which {type(target.model).__name__} does not have; train "
+                "something else, such as the adapter l2."
             )
         target.model.requires_grad_(False)
-        reserved, vocabulary = tuple(sorted(target.reserved)), vocabulary_of(inputs.source)
-        self.events = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
         self.prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
+
+    def decoder(self, network: Head, places: Tensor, length: int) -> FrozenDecoder:
+        """The target's language model; arguments as there."""
+        visual = self.inputs.target.traits.visual_ids
+        first = next(i for i, token in enumerate(self.prompt.input_ids.tolist()) if token in visual)
+        rows = network.lm_head.weight.detach()
+        return FrozenDecoder(self.llama, self.prompt.input_ids[:first], places, length, rows)
+
+    def examples(
+        self, network: Head, data: VisualExamples, validation: VisualExamples | None, decoder: FrozenDecoder
+    ) -> TaskData:
+        """What the network is trained on, and checked with."""
+        recipe, reads = self.inputs.recipe, cast("ReadsVisual", network)
+
+        def describe(step: int) -> str:
+            return f"answers {', '.join(map(str, data.answers.numbers(step)))} of {self.store.folder}"
+
+        check = None if validation is None else check_of(vision_loss(reads, validation, decoder, recipe.loss, 0))
+        return TaskData(vision_loss(reads, data, decoder, recipe.loss, recipe.feature_steps), describe, check)
+
+
+class VisionTask(FrozenTargetTask):
+    """Training of adapters on the vision side.
+
+    Raises:
+        CrossdraftError: as `FrozenTargetTask`, or the event model cannot draft for the target.
+    """
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        reserved, vocabulary = tuple(sorted(inputs.target.reserved)), vocabulary_of(inputs.source)
+        self.events = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
 
     @property
     def drafted(self) -> str:
@@ -251,17 +315,11 @@ class VisionTask(HeadTask):
         return float(f"{spread_out:.2g}") if spread_out else 1.0
 
     def data(self, head: Head) -> TaskData:
-        recipe, validation, adapter = self.inputs.recipe, self.inputs.validation, cast("VisionAdapter", head)
-        answers, decoder = self._answers(self.store, adapter), self._decoder(adapter)
+        validation, adapter = self.inputs.validation, cast("VisionAdapter", head)
+        answers = self._answers(self.store, adapter)
         adapter.begin_at(answers.some_tokens())
-
-        def describe(step: int) -> str:
-            return f"answers {', '.join(map(str, answers.answers.numbers(step)))} of {self.store.folder}"
-
-        check = None
-        if validation is not None:
-            check = check_of(vision_loss(adapter, self._answers(validation, adapter), decoder, recipe.loss, 0))
-        return TaskData(vision_loss(adapter, answers, decoder, recipe.loss, recipe.feature_steps), describe, check)
+        others = None if validation is None else self._answers(validation, adapter)
+        return self.examples(adapter, answers, others, self._decoder(adapter))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         self._leave_gate(cast("VisionAdapter", head), folder)
@@ -290,9 +348,8 @@ class VisionTask(HeadTask):
             say(f"gate, on validation clips: {figures}")
 
     def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
-        visual = self.inputs.target.traits.visual_ids
-        first = next(i for i, token in enumerate(self.prompt.input_ids.tolist()) if token in visual)
-        return FrozenDecoder(self.llama, self.prompt.input_ids[:first], adapter.config, adapter.lm_head.weight.detach())
+        config = adapter.config
+        return self.decoder(adapter, spread(config.predicted, config.length), config.length)
 
     def _answers(self, store: CaptureStore, adapter: VisionAdapter) -> VisionAnswers:
         recipe, out, target = self.inputs.recipe, self.inputs.out, self.inputs.target

@@ -7,7 +7,7 @@ import torch
 from transformers.utils import logging as hf_logging
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder
+from crossdraft.files import atomic_folder, make_folder
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.reference.answers import clip_questions, record_answers
@@ -148,7 +148,7 @@ def run_stages(run: ReferenceRun, stages: Sequence[str]) -> None:
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
-        run.out.mkdir(parents=True, exist_ok=True)
+        make_folder(run.out)
     except OSError as error:
         raise CrossdraftError(f"Cannot make the folder {run.out}: {error.strerror}; choose another --out.") from error
     for stage in stages:

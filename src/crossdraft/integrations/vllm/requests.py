@@ -1,0 +1,83 @@
+"""A request of vLLM's as one of ours: what the drafter reads is named in its extra arguments (`vllm_xargs` over HTTP).
+
+| key                   | value                                                           |
+|-----------------------|-----------------------------------------------------------------|
+| `crossdraft_events`   | path of the event recording, relative to `media_root`           |
+| `crossdraft_video`    | path of the clip, for a drafter that looks at it: likewise      |
+| `crossdraft_question` | the question; without it, the text behind the last visual token |
+
+A request without any of them is answered by vLLM alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.integrations.questions import question_in
+
+EVENTS, VIDEO, QUESTION = KEYS = ("crossdraft_events", "crossdraft_video", "crossdraft_question")
+MOST_LETTERS = 4096  # of a path
+
+
+@dataclass(frozen=True)
+class RequestReader:
+    """Reads what the drafter is asked.
+
+    Args:
+        config, tokenizer: the target's.
+        media_root: folder that files must lie in; `None` = none may be named.
+        context: of the target, in tokens: no question is longer.
+    """
+
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    media_root: Path | None
+    context: int
+
+    def read(
+        self, prompt: Sequence[int] | None, extra: Mapping[str, Any] | None, max_tokens: int, namespace: str | None
+    ) -> Request | None:
+        """The request as the drafter gets it; `None` if nothing is to be drafted for it.
+
+        It is greedy whatever the request is: vLLM verifies a draft as what it is, not as something that was drawn.
+
+        Args:
+            prompt: its tokens.
+            extra: its extra arguments.
+            max_tokens: of the answer.
+            namespace: as in `Request`.
+
+        Raises:
+            CrossdraftError: a value is no text, a file is not to be read, there is no question, or it is too long.
+        """
+        given = {key: extra[key] for key in KEYS if key in extra} if extra else {}
+        if not given:
+            return None
+        for key, value in given.items():
+            if not isinstance(value, str) or not value:
+                raise CrossdraftError(f"{key} is {type(value).__name__}; give a string.")
+        events, video = (self._file(key, given.get(key)) for key in (EVENTS, VIDEO))
+        question = given.get(QUESTION) or question_in(self.config, self.tokenizer, prompt or ())
+        request = Request(question, video, events, max_new_tokens=max_tokens, namespace=namespace)
+        request.check_length(self.context)
+        return request
+
+    def _file(self, key: str, given: str | None) -> str | None:
+        """The path of a file below `media_root`, links followed."""
+        if given is None:
+            return None
+        if self.media_root is None:
+            raise CrossdraftError(f"{key} names a file, and no media_root was set; set it where vLLM is started.")
+        root = self.media_root.resolve()
+        try:
+            path = (root / given).resolve() if len(given) <= MOST_LETTERS else root
+        except (OSError, ValueError):
+            path = root
+        if not (path.is_relative_to(root) and path.is_file()):  # whether it exists elsewhere is nobody's business
+            raise CrossdraftError(f"{key} names no file in the media_root; give a path relative to that folder.")
+        return str(path)
