@@ -1,6 +1,7 @@
 """The ASGI application: one router a file, behind one gate."""
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -10,11 +11,12 @@ from starlette.types import ASGIApp
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, files, status
-from crossdraft.serve.errors import ApiError, as_api_error
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request
 from crossdraft.serve.gate import Gate
+from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
-ROUTERS = (chat.router, files.router, status.router)
+ROUTERS = (chat.router, files.router, status.router, page.router)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -27,6 +29,7 @@ def create_app(service: Service) -> ASGIApp:
     for kind in (ApiError, CrossdraftError, ValidationError, Exception):
         routes.add_exception_handler(kind, refused)
     routes.add_exception_handler(HTTPException, unrouted)
+    routes.add_exception_handler(RequestValidationError, misnamed)
     app: ASGIApp = Gate(routes, service)
     if service.settings.cors_origins:  # outside the gate: a browser's preflight has no key
         app = CORSMiddleware(
@@ -50,3 +53,10 @@ async def unrouted(request: Request, error: Exception) -> Response:
     messages = {404: "There is no such route; see docs/serve.md.", 405: "The route does not take this method."}
     headers = error.headers if isinstance(error, HTTPException) else None
     return ApiError(code, messages.get(code, "The request cannot be read."), headers=headers).response()
+
+
+async def misnamed(request: Request, error: Exception) -> Response:
+    """The handler of a route's parameters."""
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "is wrong"}
+    name = str(first["loc"][-1])
+    return bad_request(f"{name}: {first['msg']}.", name, "invalid_value").response()

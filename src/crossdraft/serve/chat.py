@@ -34,7 +34,7 @@ async def complete(request: Request) -> Response:
         )
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    answering = _Answering(service, chat, asked)
+    answering = Answering(service, chat, asked)
     if chat.stream:
         return await answering.stream(request)
     try:
@@ -48,7 +48,7 @@ async def complete(request: Request) -> Response:
 router.add_route("/v1/chat/completions", complete, methods=["POST"])
 
 
-class _Answering:
+class Answering:
     """One request on its way."""
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
@@ -58,7 +58,7 @@ class _Answering:
     async def whole(self) -> dict[str, object]:
         """The whole answer."""
         async with AsyncExitStack() as held:
-            question = await self._question(held)
+            question = await self.question(held)
             answer = await self._service.engine.agenerate(question)
         self._count(answer)
         choice = {
@@ -87,13 +87,13 @@ class _Answering:
 
     async def _begin(self, held: AsyncExitStack) -> tuple[AsyncStream, AsyncIterator[Piece], Piece | None]:
         """A stream and its first piece."""
-        question = await self._question(held)
+        question = await self.question(held)
         stream = self._service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
         pieces = aiter(stream)
         held.push_async_callback(pieces.aclose)  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
         return stream, pieces, await anext(pieces, None)
 
-    async def _question(self, held: AsyncExitStack) -> Question:
+    async def question(self, held: AsyncExitStack) -> Question:
         """What the engine is asked, once it is admitted and its media are there."""
         service, client = self._service, self._asked.client
         held.enter_context(service.limits.admitted(client))

@@ -174,6 +174,14 @@ class MediaDecoder:
             raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
         return first
 
+    async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
+        """Frames of a recording in one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""
+        job = {"kind": "strip", "path": str(path), "seconds": seconds, "frames": frames}
+        _, arrays = await self._run(job, name, path)
+        if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 3 or arrays[0].shape[2] != 3:
+            raise DecodeError(f"{name} broke the decoder; copy it again.")
+        return arrays[0]
+
     async def kind_of(self, path: Path, name: str) -> str:
         """`image`, `video` or `event`, by a file's bytes; errors as `clip`."""
         header, _ = await self._run({"kind": "kind", "path": str(path)}, name, path)

@@ -10,11 +10,15 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.events.limits import EventLimits
 
 OPEN_FILES = 128
 MOST_WRITTEN = 1 << 20  # bytes of a file: what a decoder's own child may complain
@@ -61,7 +65,7 @@ def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, An
         return {"error": f"{job.get('path', 'It')} cannot be decoded: it is cut off or broken; copy it again."}, []
 
 
-def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:  # noqa: PLR0911 - one a kind
     match job["kind"]:
         case "clip":
             from crossdraft.video.clip import FrameSampling
@@ -85,6 +89,10 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             return {}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
         case "events":
             return {"first_us": _first_event(job, memory, seconds)}, []
+        case "strip":
+            from crossdraft.serve.page.strip import event_strip
+
+            return {}, [event_strip(Path(job["path"]), job["seconds"], job["frames"], _limits(memory, seconds))]
         case "kind":
             return {"found": _kind(job["path"])}, []
     return {}, []
@@ -92,13 +100,10 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
 
 def _first_event(job: dict[str, Any], memory: int, seconds: int) -> int | None:
     """Time of the first event; the newest ones, which a drafter reads, are read, too."""
-    from pathlib import Path
-
     from crossdraft.events.excerpt import Excerpt
-    from crossdraft.events.limits import EventLimits
     from crossdraft.events.stream import Newest
 
-    limits = EventLimits(worker_bytes=memory, worker_seconds=seconds)
+    limits = _limits(memory, seconds)
     sensor = None if job["sensor"] is None else tuple(job["sensor"])
     excerpt = Excerpt(Path(job["path"]), format=job["format"], sensor=sensor, limits=limits)
     first = excerpt.first_time()
@@ -107,10 +112,14 @@ def _first_event(job: dict[str, Any], memory: int, seconds: int) -> int | None:
     return first
 
 
+def _limits(memory: int, seconds: int) -> "EventLimits":
+    from crossdraft.events.limits import EventLimits
+
+    return EventLimits(worker_bytes=memory, worker_seconds=seconds)
+
+
 def _kind(path: str) -> str:
     """What a file is, by its first bytes."""
-    from pathlib import Path
-
     from crossdraft.video.container import sniff
     from crossdraft.video.image import FORMATS
 

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from crossdraft.serve.errors import ApiError, bad_request, overloaded
 from crossdraft.serve.gate import asked_by, service_of
+from crossdraft.serve.service import Service
 from crossdraft.serve.uploads import ID
 
 router = APIRouter()
@@ -83,11 +84,19 @@ async def media(request: Request) -> Response:
 @router.get("/v1/media/content")
 async def media_content(request: Request, url: str) -> Response:
     """The bytes of a file of the media folder, or of an upload; answers `Range`."""
-    service, owner = service_of(request), asked_by(request).client.name
+    return _sent(path_of(service_of(request), url, asked_by(request).client.name))
+
+
+def path_of(service: Service, url: str, owner: str) -> Path:
+    """Where a file of the media folder, or a client's upload, lies.
+
+    Raises:
+        ApiError: there is none.
+    """
     if ID.fullmatch(url):
-        return _sent(service.uploads.get(url, owner).path)
+        return service.uploads.get(url, owner).path
     try:
-        return _sent(service.media.local.find(url, "url"))
+        return service.media.local.find(url, "url")
     except ApiError as error:
         raise ApiError(404, error.message, error.code, error.param) from None
 

@@ -23,7 +23,8 @@ from crossdraft.serve.service import Service
 
 log = logging.getLogger("crossdraft.serve")
 
-PUBLIC = frozenset({"/health", "/ready"})
+PAGE = frozenset({"/", "/page/page.css", "/page/page.js", "/page/icon.svg"})  # which asks for the key
+PUBLIC = frozenset({"/health", "/ready"}) | PAGE
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
