@@ -19,9 +19,9 @@ EVENTS = (".h5", ".hdf5", ".npy", ".npz", ".txt", ".csv", ".zip", ".aedat", ".ae
 class LocalFiles:
     """The files below a folder.
 
-    Every part of a path is opened without following links, one within the other, so neither `..` nor a link leads out,
-    and nothing that is put in its way meanwhile does. Whatever is wrong, the answer is the same: it does not tell
-    which files exist.
+    Every part of a path is opened without following links, one within the other, so neither `..` nor a link leads out.
+    Whatever is wrong, the answer is the same: it does not tell which files exist. The path is opened again to be read:
+    whoever may write into the folder can put a link in its way meanwhile.
 
     Args:
         root: the folder, resolved; `None` = there is none.
