@@ -25,8 +25,13 @@ WAIT = 60_000  # ms: a busy machine
 # Keeps every class that a word of the answer ever had.
 WATCHED = """() => {
     window.seen = [];
-    const keep = (all) => all.forEach((one) => one.addedNodes.forEach((node) => window.seen.push(node.className)));
-    new MutationObserver(keep).observe(document.querySelector('#answer'), {childList: true});
+    window.mixed = 0;
+    const answer = document.querySelector('#answer');
+    new MutationObserver((all) => {
+        const added = all.flatMap((one) => [...one.addedNodes].map((node) => node.className));
+        window.seen.push(...added);
+        window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
+    }).observe(answer, {childList: true});
 }"""
 
 
@@ -142,6 +147,7 @@ def test_the_hidden_draft_dims_in_before_the_answer(server, opened):
         if "provisional" in (seen := page.evaluate("window.seen")):
             break
     assert "provisional" in seen
+    assert page.evaluate("window.mixed") == 0  # the first final word takes the place of all provisional ones
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#first"))
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#inside"))
     assert page.locator("#answer .provisional").count() == 0

@@ -24,7 +24,6 @@ router = APIRouter()
 GONE = 499  # nginx's status of a client that went away; nobody reads it
 
 
-@router.post("/v1/chat/completions")
 async def complete(request: Request) -> Response:
     """Answer a chat request."""
     service, asked = service_of(request), asked_by(request)
@@ -43,6 +42,10 @@ async def complete(request: Request) -> Response:
     except Exception as error:
         raise answering.failed(error) from error
     return Response(status_code=GONE) if found is None else JSONResponse(found)
+
+
+# A plain route: the body is read and checked above, and FastAPI's own machinery would cost a fifth of the time.
+router.add_route("/v1/chat/completions", complete, methods=["POST"])
 
 
 class Answering:

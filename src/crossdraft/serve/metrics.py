@@ -50,13 +50,13 @@ class Metrics:
         self._generated = self._counter("generation_tokens", "Generated tokens.")
         self._queries = self._counter("prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens that the prefix cache knew.")
-        self._success = self._counter("request_success", "Answers, by how they ended.", "finished_reason")
+        self._success = self._labelled("request_success", "Answers, by how they ended.", "finished_reason")
         self._refused = self._counter("admission_rejections", "Requests that found the queue full.")
-        self._failed = self._counter("request_failure", "Requests without an answer, by HTTP status.", "status")
+        self._failed = self._labelled("request_failure", "Requests without an answer, by HTTP status.", "status")
         self._drafts = self._counter("spec_decode_num_drafts", "Verify passes with a draft.")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Drafted tokens.")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Accepted tokens.")
-        self._accepted_at = self._counter(
+        self._accepted_at = self._labelled(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens, by their position in the draft.", "position"
         )
         self._hidden = self._counter("spec_decode_num_hidden_draft_tokens", "Tokens drafted inside the prefill.")
@@ -88,28 +88,28 @@ class Metrics:
             (self._passes, stats.rounds),
             (self._bad, stats.bad_drafts),
         ):
-            counter.labels(self._model).inc(value)
+            counter.inc(value)
         for position, (more, fewer) in enumerate(pairwise([*stats.accepted_at, 0])):
             if more or fewer:
                 self._accepted_at.labels(self._model, str(position)).inc(more)
-        self._queue.labels(self._model).observe(queued_s)
+        self._queue.observe(queued_s)
         if stats.new_tokens:
-            self._ttft.labels(self._model).observe(queued_s + stats.ttft_s)
-            self._e2e.labels(self._model).observe(queued_s + stats.total_s)
+            self._ttft.observe(queued_s + stats.ttft_s)
+            self._e2e.observe(queued_s + stats.total_s)
         if stats.new_tokens > 1:
-            self._tpot.labels(self._model).observe((stats.total_s - stats.ttft_s) / (stats.new_tokens - 1))
+            self._tpot.observe((stats.total_s - stats.ttft_s) / (stats.new_tokens - 1))
         if stats.first_provisional_s is not None:
-            self._provisional.labels(self._model).observe(queued_s + stats.first_provisional_s)
+            self._provisional.observe(queued_s + stats.first_provisional_s)
         if stats.hidden_share is not None:
-            self._share.labels(self._model).observe(stats.hidden_share)
+            self._share.observe(stats.hidden_share)
 
     def media_loaded(self, seconds: float) -> None:
         """The media of a request are there."""
-        self._media.labels(self._model).observe(seconds)
+        self._media.observe(seconds)
 
     def refused(self) -> None:
         """A request found the queue full."""
-        self._refused.labels(self._model).inc()
+        self._refused.inc()
 
     def failed(self, status: int) -> None:
         """A request has no answer."""
@@ -119,11 +119,15 @@ class Metrics:
         """Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+    def _counter(self, name: str, description: str) -> Counter:
+        return self._labelled(name, description).labels(self._model)
+
+    def _labelled(self, name: str, description: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}:{name}", description, (LABEL, *labels), registry=self._registry)
 
     def _histogram(self, name: str, description: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry, buckets=buckets)
+        found = Histogram(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry, buckets=buckets)
+        return found.labels(self._model)
 
     def _gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         gauge = Gauge(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry)
