@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import httpx
@@ -28,6 +29,14 @@ def closed(connection: socket.socket, seconds: float = 10) -> bytes:
     except ConnectionResetError:
         pass
     return found
+
+
+def reaches(value: Callable[[], int], wanted: int, seconds: float = 10) -> bool:
+    """Whether a number of the server's comes to that in time."""
+    until = time.monotonic() + seconds
+    while value() != wanted and time.monotonic() < until:
+        time.sleep(0.01)
+    return value() == wanted
 
 
 def test_every_route_but_the_public_ones_wants_a_key(start, tmp_path):
@@ -133,12 +142,12 @@ def test_bodies_of_all_requests_together_are_bounded(start):
     head = f"{HEAD}Content-Length: 60000\r\n\r\n".encode() + b" " * 59_000
     with server.connection() as first, server.connection() as second:
         first.sendall(head)
-        time.sleep(0.2)
+        assert reaches(lambda: server.service.body_bytes, 59_000)
         second.sendall(head)
         assert b" 503 " in closed(second)
         first.sendall(b" " * 1000)
         assert b" 400 " in first.recv(4096)  # no JSON, but read
-    assert server.service.body_bytes == 0
+    assert reaches(lambda: server.service.body_bytes, 0)  # a moment after the answer was sent
     assert server.post(body(max_tokens=1)).status_code == 200
 
 
