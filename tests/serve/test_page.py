@@ -25,8 +25,13 @@ WAIT = 60_000  # ms: a busy machine
 # Keeps every class that a word of the answer ever had.
 WATCHED = """() => {
     window.seen = [];
-    const keep = (all) => all.forEach((one) => one.addedNodes.forEach((node) => window.seen.push(node.className)));
-    new MutationObserver(keep).observe(document.querySelector('#answer'), {childList: true});
+    window.mixed = 0;
+    const answer = document.querySelector('#answer');
+    new MutationObserver((all) => {
+        const added = all.flatMap((one) => [...one.addedNodes].map((node) => node.className));
+        window.seen.push(...added);
+        window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
+    }).observe(answer, {childList: true});
 }"""
 
 
@@ -142,6 +147,7 @@ def test_the_hidden_draft_dims_in_before_the_answer(server, opened):
         if "provisional" in (seen := page.evaluate("window.seen")):
             break
     assert "provisional" in seen
+    assert page.evaluate("window.mixed") == 0  # the first final word takes the place of all provisional ones
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#first"))
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#inside"))
     assert page.locator("#answer .provisional").count() == 0
@@ -177,9 +183,13 @@ def test_events_are_shown_in_time_with_the_clip(server, opened):
 def test_cancel_ends_the_request(server, opened):
     page = ready(opened(server))
     page.fill("#question", LONG)
-    page.click("#ask")
-    page.click("#cancel")
-    until(page, "document.querySelector('#status').textContent === 'Cancelled.'")
+    for wait_ms in (30, 20, 10, 0):  # an answer may be there already
+        page.click("#ask")
+        page.evaluate("(wait) => setTimeout(() => document.querySelector('#cancel').click(), wait)", wait_ms)
+        until(page, "!document.querySelector('#ask').disabled")
+        if page.text_content("#status") == "Cancelled.":
+            break
+    assert page.text_content("#status") == "Cancelled."
     assert page.is_hidden("#problem")
     assert page.is_disabled("#cancel")
     assert idle(server)
