@@ -62,3 +62,10 @@ def test_names_are_given_once(tmp_path):
     append_key(path, KeyRecord(name="anna", sha256=digest_of("a")))
     with pytest.raises(CrossdraftError, match="anna"):
         append_key(path, KeyRecord(name="anna", sha256=digest_of("b")))
+
+
+def test_a_key_is_added_behind_a_last_line_without_an_end(tmp_path):
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"- {line_of(A)}")
+    append_key(path, KeyRecord(name="ben", sha256=digest_of("b")))
+    assert read_keys(path, Client()).client("b").name == "ben"

@@ -113,6 +113,35 @@ def test_a_page_whose_name_leads_to_loopback_cannot_either(server, start):
     assert server.post(body(max_tokens=1), headers={"Host": f"localhost:{server.address[1]}"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "header", ["Host: [", "Host: localhost\r\nOrigin: http://[", "Host: localhost\r\nOrigin: //[x"]
+)
+def test_hosts_and_origins_that_are_no_addresses_are_refused(server, header):
+    with server.connection() as connection:
+        connection.sendall(f"GET /health HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+        assert closed(connection).startswith(b"HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize("values", [b'"content":[%s]', b'"content":"x","metadata":{"a":[%s]}'])
+def test_bodies_of_very_many_values_are_refused_at_once(server, values):
+    """A complaint about each would cost a kilobyte and microseconds: 2 MiB stopped all for seconds."""
+    many = b'{"model":"reference","messages":[{"role":"user",' + values % b",".join([b"[]"] * (1 << 19)) + b"}]}"
+    began = time.process_time()
+    found = httpx.post(f"{server.url}/v1/chat/completions", content=many, timeout=60)
+    assert (found.status_code, "commas" in found.json()["error"]["message"]) == (400, True)
+    assert time.process_time() - began < 1
+
+
+def test_a_client_that_leaves_within_its_body_is_no_failure(server, caplog):
+    caplog.set_level("INFO", "crossdraft.serve")
+    with server.connection() as connection:
+        connection.sendall(HEAD.encode() + b"Content-Length: 100\r\n\r\n{")
+    until = time.monotonic() + 10
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records] == ["POST /v1/chat/completions 499"]
+
+
 def test_no_page_of_another_origin_may_ask(server, start):
     origin = {"Origin": "https://evil.test", "Access-Control-Request-Method": "POST"}
     found = httpx.options(f"{server.url}/v1/chat/completions", headers=origin)

@@ -1,7 +1,9 @@
 """Uploads and their quota."""
 
 import io
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,3 +65,26 @@ def test_old_files_go(tmp_path):
     with pytest.raises(ApiError):
         uploads.get(found.id, "anna")
     assert not [*tmp_path.iterdir()]
+
+
+def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):
+    """Each of them fits alone."""
+    meet = threading.Barrier(6)
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell():
+                meet.wait(10)  # all have begun
+            return super().read(size)
+
+    def add(_):
+        try:
+            return uploads.add("anna", "clip", "x", Slow(b"x" * 100)).id
+        except ApiError as error:
+            return error.code
+
+    with ThreadPoolExecutor(6) as threads:
+        found = [*threads.map(add, range(6))]
+    assert found.count("quota_exceeded") == 4
+    assert uploads.nbytes == 200
+    assert len([*tmp_path.iterdir()]) == 2

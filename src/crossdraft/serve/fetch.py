@@ -47,7 +47,12 @@ def is_public(address: str) -> bool:
         found: Address = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    return all(one.is_global and not one.is_multicast and not one.is_reserved for one in _inside(found))
+    return all(map(_is_open, _inside(found)))
+
+
+def _is_open(address: Address) -> bool:
+    local = isinstance(address, IPv6Address) and address.is_site_local  # fec0::/10, which is_global takes for open
+    return address.is_global and not (address.is_multicast or address.is_reserved or local)
 
 
 def _inside(address: Address) -> list[Address]:

@@ -121,12 +121,15 @@ def append_key(path: Path, record: KeyRecord) -> None:
     Raises:
         CrossdraftError: as `read_keys`, or the file has a key of that name.
     """
+    text = ""
     if path.exists():
         read_keys(path, Client())
-        if any(one["name"] == record.name for one in yaml.safe_load(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if any(one["name"] == record.name for one in yaml.safe_load(text)):
             raise CrossdraftError(f"{path} has a key of {record.name}; choose another name, or delete that one.")
     try:
         with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write("\n" if text and not text.endswith("\n") else "")  # an editor may leave it out
             file.write(f"- {line_of(record)}\n")
     except OSError as error:
         raise CrossdraftError(f"Cannot write {path}: {error.strerror}; choose another place.") from None

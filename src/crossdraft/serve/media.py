@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,13 +40,21 @@ class _File:
     digest: bytes
 
 
+@dataclass(slots=True)
+class _Making(Generic[T]):
+    """A value that is being made, and how many wait for it."""
+
+    task: "asyncio.Task[T]"
+    waiting: int = 0
+
+
 class _Cache(Generic[T]):
     """Values by key, the least recently used ones forgotten; each is made once, however many ask for it at a time."""
 
     def __init__(self, most: int, size: Callable[[T], int]) -> None:
         self._most, self._size = most, size
         self._values: OrderedDict[Hashable, T] = OrderedDict()
-        self._making: dict[Hashable, asyncio.Task[T]] = {}
+        self._making: dict[Hashable, _Making[T]] = {}
         self.held = 0
 
     def known(self, key: Hashable) -> T | None:
@@ -56,17 +64,30 @@ class _Cache(Generic[T]):
         return self._values.get(key)
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value; who asks may be cancelled, which does not disturb others that wait for the same."""
-        if (value := self.known(key)) is not None:
-            return value
-        task = self._making.get(key)
-        if task is None:
-            task = self._making[key] = asyncio.get_running_loop().create_task(make())
-            task.add_done_callback(lambda done: self._keep(key, done))
-        return await asyncio.shield(task)
+        """The value. Who asks may be cancelled: it is still made for others that wait for it, but not for nobody."""
+        while (value := self.known(key)) is None:
+            making, first = self._making.get(key), False
+            if making is None:
+                making, first = _Making(asyncio.get_running_loop().create_task(make())), True
+                making.task.add_done_callback(lambda done: self._keep(key, done))
+                self._making[key] = making
+            making.waiting += 1
+            try:
+                return await asyncio.shield(making.task)
+            except Exception:
+                if first:  # others try what is theirs: the file may have gone with the request that had it
+                    raise
+            finally:
+                making.waiting -= 1
+                if not making.waiting:
+                    making.task.cancel()
+                    if self._making.get(key) is making:
+                        del self._making[key]
+        return value
 
     def _keep(self, key: Hashable, done: "asyncio.Task[T]") -> None:
-        self._making.pop(key, None)
+        if key in self._making and self._making[key].task is done:
+            del self._making[key]
         if not done.cancelled() and done.exception() is None:
             self.put(key, done.result())
 
@@ -149,7 +170,7 @@ class MediaLoader:
         self._spool, self._most_parts, self._sampling = spool, most_parts, sampling
         self._versions = _Cache[bytes](REMEMBERED, lambda _: 1)
         self._decoded = _Cache[DecodedVideo](cache_bytes, lambda video: int(video.frames.pixels.nbytes))
-        self._recordings = _Cache[int](REMEMBERED, lambda _: 1)  # digest -> time of the first event
+        self._recordings = _Cache[int](REMEMBERED, lambda _: 1)  # a client's recording -> time of its first event
         self._kinds = _Cache[str](REMEMBERED, lambda _: 1)
         self._names = _Cache[Hashable](REMEMBERED, lambda _: 1)  # a client's uuid -> what it is known by here
 
@@ -193,7 +214,7 @@ class MediaLoader:
         if sum(not isinstance(part, TextPart) for part in parts.values()) > self._most_parts:
             raise bad_request(f"The request has more than {self._most_parts} images, clips and recordings.", "messages")
         loading = [self._part(part, scope, f"messages[{at[0]}].content[{at[1]}]") for at, part in parts.items()]
-        loaded = dict(zip(parts, await asyncio.gather(*loading), strict=True))
+        loaded = dict(zip(parts, await _all(loading), strict=True))
         messages: list[dict[str, object]] = []
         for number, message in enumerate(chat.messages):
             content: object = message.content
@@ -225,7 +246,7 @@ class MediaLoader:
     async def _upload(self, found: str, scope: _Scope, param: str) -> "_ShownPart | _Recorded":
         """An upload that is named as OpenAI does, without saying what it is."""
         file = self.uploads.get(found, scope.owner, param)
-        kind = await self._kinds.get(file.digest, lambda: self.decoder.kind_of(file.path, param))
+        kind = await self._kinds.get((scope.owner, file.digest), lambda: self.decoder.kind_of(file.path, param))
         if kind == "image":
             return await self._image(found, None, scope, param)
         if kind == "video":
@@ -296,7 +317,7 @@ class MediaLoader:
             if not isinstance(url, str):
                 raise _unknown(uuid, param)
         file = await self._file(url, scope, param)
-        key = (file.digest, asked.format, asked.sensor)
+        key = (scope.owner, file.digest, file.path.suffix, asked.format, asked.sensor)
         first = await self._recordings.get(
             key, lambda: self.decoder.recording(file.path, asked.format, asked.sensor, param)
         )
@@ -341,16 +362,19 @@ class MediaLoader:
         if not comma:
             raise bad_request("The data: address has no comma; write data:video/mp4;base64,….", param)
 
+        path = self._new_file(scope)
+        file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
+
         def write() -> _File:
-            try:
-                whole = head.lower().endswith(";base64")
-                found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
-            except (binascii.Error, ValueError):
-                raise bad_request("The data: address holds no base64; encode the file again.", param) from None
-            if not found:
-                raise bad_request("The data: address is empty; send the file.", param)
-            path = self._new_file(scope)
-            path.write_bytes(found)
+            with file:
+                try:
+                    whole = head.lower().endswith(";base64")
+                    found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
+                except (binascii.Error, ValueError):
+                    raise bad_request("The data: address holds no base64; encode the file again.", param) from None
+                if not found:
+                    raise bad_request("The data: address is empty; send the file.", param)
+                file.write(found)
             return _File(path, hashlib.sha256(found).digest())
 
         return write() if len(body) < INLINE else await asyncio.to_thread(write)
@@ -370,6 +394,17 @@ class MediaLoader:
         path = self._spool / secrets.token_hex(16)
         scope.files.append(path)
         return path
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them return; the first error ends the others before it is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _excerpt(recorded: _Recorded, seconds: float) -> Excerpt:

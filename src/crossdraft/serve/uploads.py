@@ -3,6 +3,7 @@
 import hashlib
 import re
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -54,7 +55,7 @@ class Upload:
 
 
 class Uploads:
-    """The uploads of a server, in one folder that holds nothing else.
+    """The uploads of a server, in one folder that holds nothing else. May be used from any thread.
 
     Args:
         folder: theirs.
@@ -66,6 +67,7 @@ class Uploads:
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
         self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
         self._files: dict[str, Upload] = {}
+        self._lock = threading.Lock()  # of the files
         for path in folder.iterdir():  # of a server that was killed
             if ID.match(path.name):
                 path.unlink()
@@ -76,11 +78,7 @@ class Uploads:
         Raises:
             ApiError: it is empty or too large, or the client has too much already.
         """
-        self.expire()
-        mine = [one for one in self._files.values() if one.owner == owner]
-        room = self._quota - sum(one.size for one in mine)
-        if len(mine) >= MOST_FILES:
-            raise ApiError(413, f"You have {MOST_FILES} files, the limit; delete some.", "quota_exceeded", "file")
+        room = self._room(self.of(owner))
         found = f"file-{secrets.token_hex(16)}"
         path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
         try:
@@ -90,13 +88,20 @@ class Uploads:
                     self._check(size, room)
                     digest.update(chunk)
                     kept.write(chunk)
-            self._check(size, room)
+            upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
+            with self._lock:  # others of the client's may have come meanwhile
+                self._check(size, self._room([one for one in self._files.values() if one.owner == owner]))
+                self._files[found] = upload
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
-        self._files[found] = upload
         return upload
+
+    def _room(self, mine: list[Upload]) -> int:
+        """Bytes that a client with these files may add."""
+        if len(mine) >= MOST_FILES:
+            raise ApiError(413, f"You have {MOST_FILES} files, the limit; delete some.", "quota_exceeded", "file")
+        return self._quota - sum(one.size for one in mine)
 
     def _check(self, size: int, room: int) -> None:
         if not size:
@@ -126,7 +131,7 @@ class Uploads:
     def of(self, owner: str) -> list[Upload]:
         """A client's uploads, newest first."""
         self.expire()
-        return sorted((one for one in self._files.values() if one.owner == owner), key=lambda one: -one.created)
+        return sorted((one for one in self._all() if one.owner == owner), key=lambda one: -one.created)
 
     def delete(self, found: str, owner: str) -> None:
         """Delete a client's upload; raises as `get`."""
@@ -135,21 +140,27 @@ class Uploads:
     def expire(self) -> None:
         """Delete what is too old."""
         oldest = time.time() - self._seconds
-        for upload in [one for one in self._files.values() if one.created < oldest]:
-            self._remove(upload)
+        for upload in self._all():
+            if upload.created < oldest:
+                self._remove(upload)
+
+    def _all(self) -> list[Upload]:
+        with self._lock:
+            return [*self._files.values()]
 
     def _remove(self, upload: Upload) -> None:
-        self._files.pop(upload.id, None)
+        with self._lock:
+            self._files.pop(upload.id, None)
         upload.path.unlink(missing_ok=True)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all uploads."""
-        return sum(one.size for one in self._files.values())
+        return sum(one.size for one in self._all())
 
     def clear(self) -> None:
         """Delete everything: ids do not outlive the server."""
-        for upload in [*self._files.values()]:
+        for upload in self._all():
             self._remove(upload)
 
 
