@@ -3,14 +3,17 @@
 import json
 import re
 import shutil
+import threading
 import time
 
 import httpx
 import numpy as np
 import pytest
 
+from crossdraft import Engine
 from crossdraft.drawing.kinds import KINDS
 from crossdraft.drawing.shapes import PALETTE
+from crossdraft.engine.request import Finish
 from crossdraft.events import Events
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
@@ -122,6 +125,8 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     assert page.locator(".lane .bar.verify, .lane .bar.ride-along, .lane .bar.decode").count() > 0
     assert re.fullmatch(r"\d+ ms", page.text_content("#inside"))
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#total"))
+    first, total = (int(re.search(r"(\d+) ms", page.text_content(at))[1]) for at in ("#first-note", "#total"))
+    assert first <= total  # by one clock
     assert page.text_content("#saved") == "–"  # nothing is claimed that was not measured
 
     page.click("#compare")
@@ -247,6 +252,28 @@ def test_it_works_by_keyboard_alone(server, opened):
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     until(page, "!document.querySelector('#ask').disabled")
+    assert page.evaluate("document.activeElement.id") == "compare"  # where it was
+
+
+def test_a_comparison_that_nobody_waits_for_ends(server, monkeypatch):
+    begun, answers, alone = threading.Event(), [], Engine.alone
+
+    def watched(*arguments):
+        begun.set()
+        answers.append(alone(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(Engine, "alone", watched)
+    asked = json.dumps(
+        {"model": "reference", "messages": messages(LONG), "max_tokens": 300, "seed": 1, "temperature": 2}
+    )
+    assert idle(server)
+    head = f"POST /page/alone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(asked)}\r\n\r\n"
+    with server.connection() as connection:
+        connection.sendall((head + asked).encode())
+        assert begun.wait(60), connection.recv(4096)
+    assert idle(server)
+    assert {answer.finish for answer in answers} == {Finish.CANCELLED}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
