@@ -37,7 +37,7 @@ def test_its_routes_are_those_of_the_server():
     for router in ROUTERS:
         for route in router.routes:
             shown = re.sub(r"{name:path}", "NAME", route.path).replace("{found}", "ID")
-            assert shown in PAGE, route.path
+            assert shown in PAGE or shown.startswith("/page/"), route.path  # those are the page's own files
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(server):
