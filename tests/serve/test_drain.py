@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -60,7 +61,7 @@ def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, secon
     assert not thread.is_alive()
     said = [line for line in lines if line]
     assert said[-1] == "data: [DONE]"
-    assert any('"error"' in line for line in said) != whole
+    assert any('"error"' in line and "shutting_down" in line for line in said) != whole
     assert any('"finish_reason":"length"' in line for line in said) == whole
     server.service.close()
 
@@ -80,3 +81,19 @@ def test_a_second_signal_ends_at_once(endless, tmp_path):
     assert time.monotonic() - began < 30
     assert not thread.is_alive()
     server.service.close()
+
+
+def test_an_engine_that_has_ended_is_no_clients_fault(endless, tmp_path):
+    """503, which clients try again, also for whoever waits."""
+    started = Runner(endless, tmp_path).start(settings(target=str(tmp_path / "endless"), max_new_tokens=20_000))
+    question = {"model": "endless", "messages": [{"role": "user", "content": "what?"}], "max_tokens": 15_000}
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(started[0].post, question)
+        until = time.monotonic() + 30
+        while not started[0].rows() and time.monotonic() < until:
+            time.sleep(0.01)
+        endless.close()
+        found = [waiting.result(), started[0].post(question)]
+    assert [one.status_code for one in found] == [503, 503]
+    assert all(one.headers["retry-after"] for one in found)
+    Runner.stop(*started)

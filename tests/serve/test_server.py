@@ -1,8 +1,14 @@
-"""The network's own: what is written together is sent together."""
+"""The network's own: what is written together is sent together; who does not read is hung up on."""
 
 import asyncio
+import socket
+import time
 
+import pytest
+
+from crossdraft.serve import server as network_module
 from crossdraft.serve.server import JoinedWrites
+from tests.serve.conftest import settings
 
 
 class Recorded:
@@ -16,6 +22,9 @@ class Recorded:
 
     def close(self):
         self.calls.append("close")
+
+    def get_write_buffer_size(self):
+        return 0
 
     def is_closing(self):
         return "close" in self.calls
@@ -46,3 +55,29 @@ def test_a_response_comes_in_one_packet(server):
         found = connection.recv(65536)
     assert found.startswith(b"HTTP/1.1 200 OK")
     assert found.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("path", ["/v1/media/content?url=file:big.mp4", "/metrics"])
+def test_clients_that_do_not_read_are_hung_up_on(runner, media_root, monkeypatch, path):
+    """Else a few of them would hold all connections."""
+    monkeypatch.setattr(network_module, "UNREAD_S", 0.5)
+    with (media_root / "big.mp4").open("wb") as big:
+        big.truncate(64 << 20)
+    running, network, _ = started = runner.start(settings(media_root=media_root))
+    try:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(running.address)
+            connection.settimeout(1)
+            try:
+                for _ in range(2000):
+                    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            except OSError:  # nobody reads requests while the answers are not read
+                pass
+            until = time.monotonic() + 20
+            while network.server_state.connections and time.monotonic() < until:
+                time.sleep(0.01)
+            assert not network.server_state.connections
+    finally:
+        runner.stop(*started)
+        (media_root / "big.mp4").unlink()

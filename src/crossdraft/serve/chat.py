@@ -177,6 +177,8 @@ class Answering:
     def failed(self, error: Exception) -> ApiError:
         """Count a request that has no answer; returns what the client gets."""
         found = as_api_error(error)
+        if self._service.engine.closed:  # whatever it said of itself, another server may answer
+            found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self._service.metrics.refused()
         self._service.metrics.failed(found.status)

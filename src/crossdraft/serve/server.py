@@ -1,4 +1,4 @@
-"""The network: uvicorn, with a deadline for the head of each request, and an orderly end."""
+"""The network: uvicorn, with deadlines for slow heads and clients that do not read, and an orderly end."""
 
 import asyncio
 import logging
@@ -21,6 +21,7 @@ log = logging.getLogger("crossdraft.serve")
 
 IDLE_S = 5  # of a connection between two requests
 POLL_S = 0.05
+UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
 
 
 class JoinedWrites:
@@ -51,46 +52,70 @@ class JoinedWrites:
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
-        """Send what is left, then close."""
+        """Send what is left, then close; at once if nobody reads it."""
         self.flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(UNREAD_S, self._transport.abort)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the transport's own."""
         return getattr(self._transport, name)
 
 
-def protocol(header_seconds: float) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1 with a deadline for the head of a request, of which uvicorn has none (slow-loris)."""
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with deadlines, of which uvicorn has none: for the head, and for whoever does not read.
 
-    class DeadlineProtocol(H11Protocol):
-        _deadline: asyncio.TimerHandle | None = None
+    Args:
+        header_seconds: for the head.
+    """
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+    header_seconds: float
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:  # the head is not whole
             self._expect()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is None or self.cycle.response_complete:  # the head is not whole
-                self._expect()
-            else:
-                self._relax()
-
-        def connection_lost(self, exc: Exception | None) -> None:
+        else:
             self._relax()
-            super().connection_lost(exc)
 
-        def _expect(self) -> None:
-            if self._deadline is None:
-                self._deadline = self.loop.call_later(header_seconds, self.transport.close)
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
 
-        def _relax(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read()
 
-    return DeadlineProtocol
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        self._read()
+        super().connection_lost(exc)
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _expect(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
+
+    def _relax(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def protocol(header_seconds: float) -> type[DeadlineProtocol]:
+    """The protocol with these seconds for a head."""
+    return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds})
 
 
 class DrainingServer(uvicorn.Server):
@@ -104,6 +129,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._draining: asyncio.Task[None] | None = None
+        self._hurried = False
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -121,10 +147,8 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal."""
-        if self._service.draining:
-            self._service.engine.close()
-            self.should_exit = True
-            return
+        # A handler runs in the midst of anything, locks of the engine's held: what it asks for is done by `_drain`.
+        self._hurried = self._service.draining
         self._service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -137,10 +161,10 @@ class DrainingServer(uvicorn.Server):
         seconds = self._service.settings.drain_seconds
         log.info("shutting down: no more requests, %s run", self._service.limits.active)
         until = asyncio.get_running_loop().time() + seconds
-        while self._service.limits.active and asyncio.get_running_loop().time() < until:
+        while self._service.limits.active and not self._hurried and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
         if self._service.limits.active:
-            log.warning("%s requests did not end within %g s", self._service.limits.active, seconds)
+            log.warning("%s requests did not end in time", self._service.limits.active)
             await asyncio.to_thread(self._service.engine.close)
         self.should_exit = True
 

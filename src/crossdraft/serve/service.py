@@ -130,7 +130,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether it takes requests."""
-        return not self.draining
+        return not (self.draining or self.engine.closed)
 
     def longest(self, client: Client) -> int:
         """Tokens that an answer of a client may have."""

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-UNREAD_S = 60.0  # after which a client that reads nothing is let go
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
@@ -42,17 +41,15 @@ class EventStream(Response):
         self._chunks, self._held = chunks, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send, until all is sent or nobody reads any more."""
+        """Send, until all is sent or the client has gone."""
         async with self._held:
-            with suppress(TimeoutError):  # it is let go: uvicorn hangs up on a response without an end
-                await unless_gone(receive, self._send(send))
+            await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._chunks) as chunks:
             async for chunk in chunks:
-                async with asyncio.timeout(UNREAD_S):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

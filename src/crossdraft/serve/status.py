@@ -24,8 +24,7 @@ async def health(request: Request) -> Response:
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """200 while requests are taken: not before the models are warm, nor once the server shuts down."""
-    service = service_of(request)
-    if service.engine.closed or not service.ready:
+    if not service_of(request).ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
     return JSONResponse({"status": "ready"})
 
