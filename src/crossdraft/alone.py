@@ -1,5 +1,7 @@
 """The target alone, on hardware equal to the pair's: what an answer's time is compared with."""
 
+import threading
+
 from crossdraft.api import Engine
 from crossdraft.drawing.figures import Baseline
 from crossdraft.engine.request import Request
@@ -18,8 +20,11 @@ def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
     return shares
 
 
-def target_alone(engine: Engine, request: Request) -> Baseline:
-    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one."""
-    answers = [(engine.alone(request, cores), cores) for cores in baselines(engine).values()]
+def target_alone(engine: Engine, request: Request, stop: threading.Event | None = None) -> Baseline:
+    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one.
+
+    Once `stop` is set, what runs ends within a round; what is returned then is no answer.
+    """
+    answers = [(engine.alone(request, cores, stop), cores) for cores in baselines(engine).values()]
     answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
     return Baseline(answer, cores=None if cores is None else len(cores))

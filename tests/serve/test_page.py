@@ -3,14 +3,17 @@
 import json
 import re
 import shutil
+import threading
 import time
 
 import httpx
 import numpy as np
 import pytest
 
+from crossdraft import Engine
 from crossdraft.drawing.kinds import KINDS
 from crossdraft.drawing.shapes import PALETTE
+from crossdraft.engine.request import Finish
 from crossdraft.events import Events
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
@@ -25,8 +28,13 @@ WAIT = 60_000  # ms: a busy machine
 # Keeps every class that a word of the answer ever had.
 WATCHED = """() => {
     window.seen = [];
-    const keep = (all) => all.forEach((one) => one.addedNodes.forEach((node) => window.seen.push(node.className)));
-    new MutationObserver(keep).observe(document.querySelector('#answer'), {childList: true});
+    window.mixed = 0;
+    const answer = document.querySelector('#answer');
+    new MutationObserver((all) => {
+        const added = all.flatMap((one) => [...one.addedNodes].map((node) => node.className));
+        window.seen.push(...added);
+        window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
+    }).observe(answer, {childList: true});
 }"""
 
 
@@ -117,6 +125,8 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     assert page.locator(".lane .bar.verify, .lane .bar.ride-along, .lane .bar.decode").count() > 0
     assert re.fullmatch(r"\d+ ms", page.text_content("#inside"))
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#total"))
+    first, total = (int(re.search(r"(\d+) ms", page.text_content(at))[1]) for at in ("#first-note", "#total"))
+    assert first <= total  # by one clock
     assert page.text_content("#saved") == "–"  # nothing is claimed that was not measured
 
     page.click("#compare")
@@ -142,6 +152,7 @@ def test_the_hidden_draft_dims_in_before_the_answer(server, opened):
         if "provisional" in (seen := page.evaluate("window.seen")):
             break
     assert "provisional" in seen
+    assert page.evaluate("window.mixed") == 0  # the first final word takes the place of all provisional ones
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#first"))
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#inside"))
     assert page.locator("#answer .provisional").count() == 0
@@ -177,9 +188,13 @@ def test_events_are_shown_in_time_with_the_clip(server, opened):
 def test_cancel_ends_the_request(server, opened):
     page = ready(opened(server))
     page.fill("#question", LONG)
-    page.click("#ask")
-    page.click("#cancel")
-    until(page, "document.querySelector('#status').textContent === 'Cancelled.'")
+    for wait_ms in (30, 20, 10, 0):  # an answer may be there already
+        page.click("#ask")
+        page.evaluate("(wait) => setTimeout(() => document.querySelector('#cancel').click(), wait)", wait_ms)
+        until(page, "!document.querySelector('#ask').disabled")
+        if page.text_content("#status") == "Cancelled.":
+            break
+    assert page.text_content("#status") == "Cancelled."
     assert page.is_hidden("#problem")
     assert page.is_disabled("#cancel")
     assert idle(server)
@@ -237,6 +252,28 @@ def test_it_works_by_keyboard_alone(server, opened):
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     until(page, "!document.querySelector('#ask').disabled")
+    assert page.evaluate("document.activeElement.id") == "compare"  # where it was
+
+
+def test_a_comparison_that_nobody_waits_for_ends(server, monkeypatch):
+    begun, answers, alone = threading.Event(), [], Engine.alone
+
+    def watched(*arguments):
+        begun.set()
+        answers.append(alone(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(Engine, "alone", watched)
+    asked = json.dumps(
+        {"model": "reference", "messages": messages(LONG), "max_tokens": 300, "seed": 1, "temperature": 2}
+    )
+    assert idle(server)
+    head = f"POST /page/alone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(asked)}\r\n\r\n"
+    with server.connection() as connection:
+        connection.sendall((head + asked).encode())
+        assert begun.wait(60), connection.recv(4096)
+    assert idle(server)
+    assert {answer.finish for answer in answers} == {Finish.CANCELLED}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

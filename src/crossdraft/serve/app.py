@@ -5,13 +5,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, files, status
-from crossdraft.serve.errors import ApiError, as_api_error, bad_request
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
 from crossdraft.serve.gate import Gate
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
@@ -30,6 +30,7 @@ def create_app(service: Service) -> ASGIApp:
         routes.add_exception_handler(kind, refused)
     routes.add_exception_handler(HTTPException, unrouted)
     routes.add_exception_handler(RequestValidationError, misnamed)
+    routes.add_exception_handler(ClientDisconnect, left)
     app: ASGIApp = Gate(routes, service)
     if service.settings.cors_origins:  # outside the gate: a browser's preflight has no key
         app = CORSMiddleware(
@@ -45,6 +46,11 @@ def create_app(service: Service) -> ASGIApp:
 async def refused(request: Request, error: Exception) -> Response:
     """The handler of whatever a route raises."""
     return as_api_error(error).response()
+
+
+async def left(request: Request, error: Exception) -> Response:
+    """The handler of clients that went away before their body was whole: nothing failed."""
+    return gone()
 
 
 async def unrouted(request: Request, error: Exception) -> Response:

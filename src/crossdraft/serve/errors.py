@@ -53,6 +53,11 @@ class ApiError(Exception):
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
+def gone() -> Response:
+    """To a client that went away: nobody reads it, but the log has its status, nginx's."""
+    return Response(status_code=499)
+
+
 def overloaded(message: str, code: str = "overloaded") -> ApiError:
     """503 with `Retry-After`, after which OpenAI's clients ask again."""
     return ApiError(503, message, code, headers={"Retry-After": str(RETRY_S)})

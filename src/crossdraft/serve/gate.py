@@ -10,7 +10,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -79,6 +79,14 @@ def _check_head(headers: Headers) -> None:
         )
 
 
+def _parts(address: str) -> SplitResult:
+    """Of an address; of what is none, such as `http://[`, there are none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
 class Gate:
     """The outermost layer of the application."""
 
@@ -130,10 +138,10 @@ class Gate:
         """
         settings, host = self._service.settings, headers.get("host", "")
         origin = headers.get("origin")
-        if origin is not None and origin not in settings.cors_origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in settings.cors_origins and _parts(origin).netloc != host:
             raise ApiError(403, "Pages of other origins may not ask; name them in cors_origins.", "origin_refused")
         if self._service.keys is None and settings.host in LOOPBACK:
-            name = urlsplit(f"//{host}").hostname
+            name = _parts(f"//{host}").hostname
             if name not in LOOPBACK and name not in settings.host_names:
                 raise ApiError(403, "The server is not known by this name; name it in host_names.", "host_refused")
 

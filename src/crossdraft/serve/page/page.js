@@ -214,6 +214,7 @@ async function ask() {
 // Do something that can be cancelled.
 async function run(what, work) {
   running = new AbortController();
+  const focused = document.activeElement;
   $("ask").disabled = $("compare").disabled = true;
   $("cancel").disabled = false;
   complain(null);
@@ -228,6 +229,8 @@ async function run(what, work) {
     $("ask").disabled = false;
     $("cancel").disabled = true;
     $("compare").disabled = !answered;
+    // A button that was disabled has lost the focus.
+    if (document.activeElement === document.body) focused.focus();
   }
 }
 
@@ -314,7 +317,11 @@ class Live {
     $("inside").textContent = `${Math.round(hidden(spans))} ms`;
     $("total").textContent = `${Math.round(stats.total_ms)} ms`;
     $("total-note").textContent = `${stats.new_tokens} tokens, ${counted(stats.rounds, "verify pass", "verify passes")}`;
-    if (!this.drafted) $("first-note").textContent = stats.cached_tokens ? "the clip was known already" : "none came in time";
+    // All by the clock of the whole answer, which begins when the clip is loaded.
+    const none = stats.cached_tokens ? "the clip was known already" : "none came in time";
+    const early = stats.first_provisional_ms !== null;
+    $("first").textContent = early ? `${Math.round(stats.first_provisional_ms)} ms` : "–";
+    $("first-note").textContent = `first final text at ${Math.round(stats.ttft_ms)} ms${early ? "" : `; ${none}`}`;
     if (notes.length) say(notes.join(" "));
   }
 }

@@ -1,6 +1,7 @@
 """`/`: the page, its files, the events as pictures, and the target alone to compare with."""
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from importlib.resources import files
 from typing import Annotated
@@ -87,14 +88,19 @@ async def alone(request: Request) -> Response:
     """
     service, asked = service_of(request), asked_by(request)
     chat = ChatRequest.model_validate_json(await request.body())
-    answering = Answering(service, chat, asked)
+    answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
         if service.limits.active or not service.ready:
             raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
         async with AsyncExitStack() as held:
             question = await answering.question(held)
-            found = await asyncio.to_thread(target_alone, service.engine, question)
+            running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
+            try:
+                found = await asyncio.shield(running)
+            finally:  # a thread cannot be cancelled: it is told, and counts as a request until it has ended
+                stop.set()
+                await asyncio.wait([running])
         stats = found.answer.stats
         times = {"ttft_ms": round(stats.ttft_s * 1e3, 3), "total_ms": round(stats.total_s * 1e3, 3)}
         return {"text": found.answer.text, "new_tokens": stats.new_tokens, "cores": found.cores, **times}
