@@ -1,5 +1,6 @@
 # make setup    make .venv with everything for development
 # make demo     a clip made on the spot, questions answered, the timeline shown
+# make serve    an OpenAI-compatible server on the reference pair, with a clip to ask about
 # make test     the fast tests; ARGS="tests/engine -k tree" narrows them down, ARGS="-n0 --pdb" debugs
 # make test-all the slow ones too
 # make check    style, types, import directions, words
@@ -16,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format docs interop interop-vllm gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs interop interop-vllm gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -35,6 +36,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/crossdraft demo $(ARGS)
+
+serve: setup
+	@test -d demo || $(BIN)/crossdraft scenes make --count 3 --out demo
+	$(BIN)/crossdraft serve --media-root demo $(ARGS)
 
 bench: setup
 	$(BIN)/crossdraft bench $(ARGS)

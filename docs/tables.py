@@ -10,6 +10,7 @@ from pathlib import Path
 from crossdraft.compression import COMPRESSIONS
 from crossdraft.engine.rules import RULES
 from crossdraft.methods import SHIPPED
+from crossdraft.serve.settings import ServerSettings
 
 PAGES = Path(__file__).parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -40,10 +41,22 @@ def compressions() -> list[tuple[str, ...]]:
     return [head] + [(f"`{name}`", one.summary, one.paper) for name, one in COMPRESSIONS.items()]
 
 
+def settings() -> list[tuple[str, ...]]:
+    """Every setting of the server."""
+    head = ("setting", "default", "what it says")
+    fields = ServerSettings.model_fields.items()
+    empty = {None: "", (): "", True: "on", False: "off"}
+    return [head] + [
+        (f"`{name}`", "" if one.default == {} else empty.get(one.default, str(one.default)), one.description or "")
+        for name, one in fields
+    ]
+
+
 TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {
     "drafters": drafters,
     "rules": rules,
     "compressions": compressions,
+    "settings": settings,
 }
 
 

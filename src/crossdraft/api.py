@@ -101,6 +101,16 @@ class Engine:
         """The drafter; `None` if there is none, or while it is lost."""
         return self._supervisor.runner
 
+    @property
+    def closed(self) -> bool:
+        """Whether it answers nothing any more."""
+        return self._scheduler.closed
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target's cache that are in use, one for each request that is being answered."""
+        return self._scheduler.rows
+
     @classmethod
     def load(
         cls,
@@ -284,7 +294,9 @@ class Engine:
         asked = single(request)
         return AsyncStream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
-    def alone(self, request: Request, cores: Sequence[int] | None = None) -> Answer:
+    def alone(
+        self, request: Request, cores: Sequence[int] | None = None, stop: threading.Event | None = None
+    ) -> Answer:
         """The target's answer without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
 
         It is written in the same thread: a second one that computes would have OpenMP threads of its own, and where
@@ -293,6 +305,7 @@ class Engine:
         Args:
             request: what to answer.
             cores: CPU cores to use; `None` = the target's own.
+            stop: once it is set, the answer ends within a round.
 
         Raises:
             CrossdraftError: what is wrong with the request, or with the engine, or a core is not there.
@@ -306,7 +319,7 @@ class Engine:
             request_id = decoder.submit(asked)
             with pinned(cores):
                 while decoder.busy:
-                    if interrupted.is_set() or self._scheduler.closed:
+                    if interrupted.is_set() or self._scheduler.closed or (stop is not None and stop.is_set()):
                         decoder.cancel(request_id)
                     decoder.step()
             hand_back(decoder.cache)

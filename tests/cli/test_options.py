@@ -11,11 +11,12 @@ import typer
 
 from crossdraft.cli import options
 from crossdraft.cli.main import main, run
-from crossdraft.cli.options import HOUR_US, PairOptions, RecordingClock, RecordingOptions, option_groups, size_of
+from crossdraft.cli.options import PairOptions, RecordingClock, RecordingOptions, option_groups, size_of
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, read_events, write_dsec_h5
+from crossdraft.events.excerpt import HOUR_US
 from crossdraft.options import DEVICE_MAPS, PLACEMENTS
 
 

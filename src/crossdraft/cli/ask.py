@@ -128,7 +128,8 @@ def ask(
     recording.refuse_unused()
     request = _request(shown.read(question), recording, pair, sampling, output)
     # After what can be refused without them: these take seconds.
-    from crossdraft.cli.compare import compare, target_alone
+    from crossdraft.alone import target_alone
+    from crossdraft.cli.compare import compare
     from crossdraft.cli.session import opened, stream, with_drafter
     from crossdraft.cli.view import answer_console, say, show
 

@@ -15,6 +15,7 @@ from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.bench_serve import serve
 from crossdraft.cli.bench_watch import watch
 from crossdraft.cli.options import Device, DraftDevice, Dtype, Quantize, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
@@ -29,6 +30,7 @@ app = typer.Typer(add_completion=False)
 app.command()(align)
 app.command()(throughput)
 app.command()(soak)
+app.command()(serve)
 app.command()(watch)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
+from crossdraft.alone import baselines
 from crossdraft.api import Engine
 from crossdraft.bench.common import orders
 from crossdraft.bench.measure import first_difference, top2_gap
@@ -115,26 +116,6 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
     drafted = runs.pop("drafted")
     fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
     return summarise(engine, request, runs[fastest], drafted, answer, shares[fastest])
-
-
-def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
-    """Core sets for the target alone: its share, and all cores of the pair where these are more.
-
-    The cores are None where the target has no share of its own.
-    """
-    options = engine.options
-    whole = tuple(sorted({*(options.target_cores or ()), *(options.draft_cores or ())}))
-    shares = {"share": options.target_cores}
-    if options.target_cores and len(whole) > len(options.target_cores):
-        shares["all"] = whole
-    return shares
-
-
-def target_alone(engine: Engine, request: Request) -> Baseline:
-    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one."""
-    answers = [(engine.alone(request, cores), cores) for cores in baselines(engine).values()]
-    answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
-    return Baseline(answer, cores=None if cores is None else len(cores))
 
 
 def summarise(

@@ -5,7 +5,6 @@ is called with the group made of them.
 """
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -33,7 +32,6 @@ HIDDEN = ("auto", "before", "beside", "off")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 UNCHECKED = ("target", "compile", "measure")
 
-HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
 DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|)")
 
@@ -284,52 +282,28 @@ class RecordingOptions:
     def excerpt(self, video: Path | None) -> "Excerpt | None":
         """What the drafter reads of the recording; raises unless it and the video can be read and overlap in time.
 
-        A video's times begin at 0. An event recording's may count from there too (clips made by crossdraft do), or from
-        anywhere else (DSEC's: since the sensor was switched on). No format says which, so `auto` takes times that begin
-        beyond an hour for a clock of their own, and compares the others with the video's; `own`, and a recording
-        without a video, compares nothing.
-
         Returns:
-            The part of the recording that the video shows: its span on the video's clock; on a clock of its own, as
-            much as the video is long, from the first event on. From `start_s` on, all up to the end is read; without
-            it, as much before the end as the model was made for. None without a recording.
+            The part of the recording that the video shows (see `events.excerpt.shown_in`). From `start_s` on, all up to
+            the end is read; without it, as much before the end as the model was made for. None without a recording.
 
         Raises:
             CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
         """
         from crossdraft.events import Excerpt
+        from crossdraft.events.excerpt import shown_in
         from crossdraft.video import probe
 
         seconds = 0.0 if video is None else probe(video).seconds
         if self.events is None:
             return None
-        size = size_of(self.sensor)
-        first = Excerpt(self.events, format=self.kind, sensor=size).first_time()
+        recording = Excerpt(self.events, format=self.kind, sensor=size_of(self.sensor))
+        first = recording.first_time()
         if first is None:
             raise CrossdraftError(
                 f"{self.events} holds no events; record or simulate some (crossdraft events simulate)."
             )
-        unrelated = self.clock is RecordingClock.OWN or (self.clock is RecordingClock.AUTO and first > HOUR_US)
-        if not unrelated and 0 < seconds * 1e6 < first:
-            raise CrossdraftError(
-                f"No overlap in time: the events of {self.events} begin {first / 1e6:.3f} s after the video, which "
-                f"lasts {seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do "
-                "not count from the video's start."
-            )
-        begin = first if unrelated else 0
-        end = begin + math.ceil(seconds * 1e6) if seconds > 0 else None  # else the container does not say
-        return self._part(Excerpt(self.events, begin, end, self.kind, size))
-
-    def _part(self, clip: "Excerpt") -> "Excerpt":
-        """The part of a clip's events from `start_s` to `end_s`."""
-        begin = clip.start_us or 0
-        start = begin if self.start_s is None else begin + round(self.start_s * 1e6)
-        end = clip.end_us if self.end_s is None else begin + round(self.end_s * 1e6)
-        if clip.end_us is not None and start >= clip.end_us:
-            raise CrossdraftError(
-                f"--events-start is {self.start_s:g} s, but the clip lasts {(clip.end_us - begin) / 1e6:.3f} s."
-            )
-        return replace(clip, start_us=start, end_us=end, whole=self.start_s is not None, windows=self.windows)
+        shown = shown_in(recording, first, seconds, self.clock)
+        return replace(shown.part(self.start_s, self.end_s), windows=self.windows)
 
 
 def duration(option: str, text: str) -> float:

@@ -23,6 +23,8 @@ from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
 
+HEAD_SIZE = 128  # features of an attention head
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPackerSettings:
@@ -80,6 +82,11 @@ def encoder_levels(target: Target, prompt: Prompt, levels: tuple[int, ...]) -> T
     pixels = prompt.features[PIXELS].to(target.device, target.model.dtype)
     states = tower(pixels.flatten(0, 1), output_hidden_states=True).hidden_states
     return torch.cat([states[level] for level in levels], -1)
+
+
+def default_heads(size: int) -> int:
+    """Attention heads for that many features: 8 of 1024, as the authors choose."""
+    return max(1, size // HEAD_SIZE)
 
 
 def default_levels(config: Any) -> tuple[int, ...]:

@@ -99,7 +99,8 @@ class ContentDigests:
 
         Args:
             values: paths (`str` or `Path`, read as files), arrays, tensors, and mappings, sequences and dataclasses of
-                these and of plain values. Inside those only a `Path` is read as a file.
+                these and of plain values. Inside those only a `Path` is read as a file; fields that a dataclass does
+                not compare are left out.
         """
         digest = hashlib.sha256()
         files: list[tuple[Path, FileVersion, bytes | None]] = []
@@ -206,7 +207,7 @@ def _parts(value: object) -> list[Any]:
     if isinstance(value, Sequence):
         return list(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
+        return [getattr(value, field.name) for field in fields(value) if field.compare]
     raise NoDigestError(type(value).__name__)
 
 

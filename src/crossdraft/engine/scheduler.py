@@ -281,6 +281,12 @@ class Scheduler:
         """Whether it is closed, or about to be."""
         return self._closed
 
+    @property
+    def rows(self) -> int:
+        """Rows of the decoder's cache that are in use; a round later it may be another number."""
+        decoder = self._decoder
+        return 0 if decoder is None else decoder.cache.rows
+
     def post(self, call: Call) -> bool:
         """Have the loop's thread do something between two rounds; false if the engine is closed.
 

@@ -1,5 +1,6 @@
 """Parts of a recording: a span, the windows of it that a model reads, spans in seconds; and its summary."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.read import checked_chunks, gathered
 from crossdraft.events.stream import Events, Newest, Sensor, Window
 
+CLOCKS = ("auto", "video", "own")
+HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording may hold, it fits in int64
 
 
@@ -76,6 +79,24 @@ class Excerpt:
         start, end = (None if s is None else first + round(s * 1e6) for s in (start_s, end_s))
         return replace(whole, start_us=start, end_us=end)
 
+    def part(self, start_s: float | None = None, end_s: float | None = None) -> Self:
+        """The part from one second of this span to another; from a given start on, all of it is read.
+
+        Raises:
+            CrossdraftError: it begins behind the span's end, or ends before it begins.
+        """
+        begin = self.start_us or 0
+        start = begin if start_s is None else begin + round(start_s * 1e6)
+        end = self.end_us if end_s is None else begin + round(end_s * 1e6)
+        if self.end_us is not None and start >= self.end_us:
+            raise CrossdraftError(
+                f"The events are to begin at {start_s:g} s, but the clip lasts {(self.end_us - begin) / 1e6:.3f} s; "
+                "give an earlier start."
+            )
+        if end is not None and end <= start:
+            raise CrossdraftError(f"The events are to end at {end_s:g} s, before they begin; give a later end.")
+        return replace(self, start_us=start, end_us=end, whole=start_s is not None)
+
     def chunks(self, newest: Newest | None = None) -> Iterator[Events]:
         """Consecutive chunks of the span, at least one; errors as `read_events`."""
         window = Window(self.start_us, self.end_us, newest)
@@ -117,6 +138,37 @@ class Excerpt:
 
     def __str__(self) -> str:
         return str(self.path)
+
+
+def shown_in(recording: Excerpt, first_us: int, seconds: float, clock: str = "auto") -> Excerpt:
+    """The part of a recording that a clip shows.
+
+    A clip's times begin at 0. A recording's may count from there too, or from anywhere else (DSEC's: since the sensor
+    was switched on). No format says which, so `auto` takes times that begin beyond an hour for a clock of their own,
+    and compares the others with the clip's; with `own`, and without a clip, nothing is compared.
+
+    Args:
+        recording: the whole of it.
+        first_us: time of its first event.
+        seconds: how long the clip is; 0 = unknown, or no clip.
+        clock: `auto`, `video` or `own`.
+
+    Returns:
+        The clip's span on its own clock; on a clock of the recording's own, as much as the clip is long, from the first
+        event on.
+
+    Raises:
+        CrossdraftError: the two do not overlap in time.
+    """
+    unrelated = clock == "own" or (clock == "auto" and first_us > HOUR_US)
+    if not unrelated and 0 < seconds * 1e6 < first_us:
+        raise CrossdraftError(
+            f"No overlap in time: the events of {recording} begin {first_us / 1e6:.3f} s after the video, which lasts "
+            f"{seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do not count "
+            "from the video's start."
+        )
+    begin = first_us if unrelated else 0
+    return replace(recording, start_us=begin, end_us=begin + math.ceil(seconds * 1e6) if seconds > 0 else None)
 
 
 def _share(size: Newest, length: int, windows: int) -> Newest:

@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
@@ -83,11 +81,32 @@ class FrameSampling:
         return max(1, min(max(round(header.seconds * self.fps), self.min_frames), most))
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedClip:
+    """A clip or an image that was decoded beforehand, as by a process of its own; goes where a path goes.
+
+    Args:
+        digest: of the file's bytes; with `sampling` it says what is shown, so the frames need not be hashed.
+        sampling: by which its frames were taken; `None` of an image.
+        frames: as `sample_frames` gives them; of an image one.
+    """
+
+    digest: bytes
+    sampling: FrameSampling | None
+    frames: "ClipFrames" = field(compare=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its frames."""
+        return int(self.frames.pixels.nbytes)
+
+
 def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     """The frames of a clip, when they were taken, and what is wrong with it.
 
     Args:
-        video: the path of a video file; or uint8 RGB frames [F, H, W, 3], which are all taken as they are.
+        video: the path of a video file; a `DecodedClip`; or uint8 RGB frames [F, H, W, 3], which are all taken as they
+            are.
         sampling: of a file.
 
     Returns:
@@ -96,8 +115,13 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     Raises:
         CrossdraftError: none of these, or as `sample_frames`.
     """
+    import torch
+    from torch import Tensor
+
     if video is None:
         raise CrossdraftError("The request has no video; give the path of a clip.")
+    if isinstance(video, DecodedClip):
+        return video.frames
     if isinstance(video, str | os.PathLike):
         return _read_file(os.fspath(video), sampling)
     if isinstance(video, bytes | bytearray | memoryview) or hasattr(video, "read"):

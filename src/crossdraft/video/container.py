@@ -61,7 +61,7 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
     """
     name = Path(path)
     with _file(name) as file:
-        container_format = _sniff(file, name)
+        container_format = sniff(file, name)
         # FFmpeg decodes a little while it opens, so it gets the limits right here.
         options = {"codec_whitelist": ",".join(DECODERS), "max_pixels": str(limits.pixels)}
         try:
@@ -90,7 +90,7 @@ def _file(name: Path) -> BinaryIO:
         raise CrossdraftError(f"Cannot read {name}: {error.strerror}.") from None
 
 
-def _sniff(file: BinaryIO, name: Path) -> str:
+def sniff(file: BinaryIO, name: Path) -> str:
     """FFmpeg's name for the container, by the first bytes; leaves the file at its start."""
     head = file.read(12)
     file.seek(0)

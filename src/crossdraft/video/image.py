@@ -2,14 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # First bytes -> FFmpeg's name for the format, and for its codec.
 FORMATS = {
@@ -20,14 +21,21 @@ FORMATS = {
 }
 
 
-def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> Tensor:
+def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
     """uint8 RGB [1, H, W, 3] of a PNG, JPEG, WebP or BMP file, or of pixels [H, W, 3]; transparency is left out.
 
     Raises:
         CrossdraftError: neither, missing, broken, or beyond a limit.
     """
+    import torch
+    from torch import Tensor
+
+    from crossdraft.video.clip import DecodedClip
+
+    if isinstance(image, DecodedClip):
+        return image.frames.frames
     if isinstance(image, str | os.PathLike):
-        return _read_file(os.fsdecode(image), limits)
+        return torch.from_numpy(read_pixels(os.fsdecode(image), limits))
     try:
         pixels = image.cpu() if isinstance(image, Tensor) else torch.as_tensor(np.ascontiguousarray(image))
     except (TypeError, ValueError, RuntimeError):
@@ -42,7 +50,8 @@ def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> Tensor:
     return pixels[None]
 
 
-def _read_file(name: str, limits: VideoLimits) -> Tensor:
+def read_pixels(name: str, limits: VideoLimits = DEFAULT_LIMITS) -> np.ndarray:
+    """As `read_image` of a file, without torch."""
     if "://" in name or name.startswith("data:"):
         raise CrossdraftError(f"Images are not fetched from addresses; save {name[:60]} and give the file's path.")
     if not Path(name).is_file():
@@ -54,7 +63,7 @@ def _read_file(name: str, limits: VideoLimits) -> Tensor:
         raise CrossdraftError(f"Cannot read {name}: {error.strerror}.") from None
 
 
-def _decoded(file: BinaryIO, name: str, limits: VideoLimits) -> Tensor:
+def _decoded(file: BinaryIO, name: str, limits: VideoLimits) -> np.ndarray:
     from crossdraft.video.container import LIBRARY_ERRORS, av
 
     head = file.read(12)
@@ -71,7 +80,7 @@ def _decoded(file: BinaryIO, name: str, limits: VideoLimits) -> Tensor:
             limits.check(name, width=context.width, height=context.height, frames=1, seconds=0)
             context.options = {"max_pixels": str(limits.pixels)}
             frame = next(iter(container.decode(stream)))
-            return torch.from_numpy(frame.to_ndarray(format="rgb24"))[None]
+            return frame.to_ndarray(format="rgb24")[None]
     except CrossdraftError:
         raise
     except (*LIBRARY_ERRORS, StopIteration):

@@ -78,8 +78,30 @@ def sample_frames(
     Raises:
         CrossdraftError: missing, empty, not a video, beyond a limit, or not one frame decodes.
     """
-    import torch  # nothing else in reading needs it
+    return sample_arrays(path, num_frames, limits).to_frames()
 
+
+@dataclass(frozen=True, slots=True)
+class FrameArrays:
+    """`ClipFrames` without torch, for a process that only decodes."""
+
+    pixels: np.ndarray
+    times_s: np.ndarray
+    notes: tuple[str, ...] = ()
+    indices: np.ndarray | None = None
+
+    def to_frames(self) -> ClipFrames:
+        """The same as tensors, which share its memory."""
+        import torch  # nothing else in reading needs it
+
+        indices = None if self.indices is None else torch.from_numpy(self.indices)
+        return ClipFrames(torch.from_numpy(self.pixels), self.times_s, self.notes, indices)
+
+
+def sample_arrays(
+    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
+) -> FrameArrays:
+    """As `sample_frames`, in arrays."""
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
     kept, count, claimed = _sample(path, num_frames, None, limits)
@@ -90,10 +112,10 @@ def sample_frames(
         kept, again, _ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
-    indices = torch.tensor([kept.indices[number] for number in wanted])
-    once = torch.equal(indices, torch.arange(len(kept.times_s)))
-    times_s = np.array(kept.times_s, dtype=np.float64)[indices.numpy()]
-    return ClipFrames(torch.from_numpy(kept.pixels[: len(kept.times_s)]), times_s, notes, None if once else indices)
+    indices = np.array([kept.indices[number] for number in wanted], dtype=np.int64)
+    once = np.array_equal(indices, np.arange(len(kept.times_s)))
+    times_s = np.array(kept.times_s, dtype=np.float64)[indices]
+    return FrameArrays(kept.pixels[: len(kept.times_s)], times_s, notes, None if once else indices)
 
 
 def iter_frames(

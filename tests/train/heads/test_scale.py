@@ -1,10 +1,13 @@
 """Networks at the size of any pair: parameters by hand, at 7B without making them, and a small pair measured."""
 
+import json
+
 import pytest
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
 from crossdraft.align.networks.pointwise import MLPAdapter
 from crossdraft.bench.scale_models import DRAFTERS, TARGETS, shape_of
+from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
 from crossdraft.train.heads import scale
@@ -76,3 +79,17 @@ def test_what_cannot_be_is_refused_before_anything_is_made(small, monkeypatch):
     monkeypatch.setattr(scale, "_cost", lambda *given: pytest.fail("made"))
     with pytest.raises(CrossdraftError, match=r"The network l4 of this size needs 1\.\d GB"):
         next(network_costs(small, ["l4"]))
+
+
+def test_the_command(small, tmp_path, capsys):
+    small.target.to_json_file(tmp_path / "target.json")
+    small.drafter.to_json_file(tmp_path / "drafter.json")
+    sizes = ["--config", str(tmp_path / "target.json"), "--drafter", str(tmp_path / "drafter.json"), "--budget", "0"]
+    assert main(["scale", "adapters", "linear", "token_packer", *sizes, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["network"] for row in rows] == ["linear", "token_packer", LM_HEAD]
+    assert rows[0]["parameters"] == 128 * 128 + 128
+    assert main(["scale", "adapters", "linear", *sizes]) == 0
+    assert "linear" in capsys.readouterr().out
+    assert main(["scale", "adapters", "l9", *sizes]) == 2
+    assert "'l9' is no adapter or packer" in capsys.readouterr().err

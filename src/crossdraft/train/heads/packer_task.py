@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from crossdraft.compression.packer import check_packable, default_levels, encoder_levels
+from crossdraft.compression.packer import check_packable, default_heads, default_levels, encoder_levels
 from crossdraft.compression.packer_network import TokenPacker
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig
@@ -23,7 +23,6 @@ from crossdraft.train.heads.event_data import FeatureCache, patches_per_frame
 from crossdraft.train.heads.task import TaskData, TaskInputs, captured_source
 from crossdraft.train.heads.vision_task import FrozenTargetTask
 
-AUTHORS_HEAD = 128  # features of an attention head
 SAMPLE = 16  # clips that tell the scale of visual tokens
 
 
@@ -121,7 +120,7 @@ class PackerTask(FrozenTargetTask):
             "levels": levels,
             "side": side,
             "class_token": tokens == side**2 + 1,
-            "heads": max(1, size // AUTHORS_HEAD),
+            "heads": default_heads(size),
         }
         return {name: value for name, value in found.items() if name not in settings}
 

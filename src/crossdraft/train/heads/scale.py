@@ -22,14 +22,13 @@ from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.align.networks.vision import VisionAdapter
 from crossdraft.align.networks.visual import VisualAdapter
 from crossdraft.checkpoints.memory import free_memory
-from crossdraft.compression.packer import default_levels
+from crossdraft.compression.packer import default_heads, default_levels
 from crossdraft.compression.packer_network import TokenPacker
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import WEIGHTS, config_of, load_head, make, save_head
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import ADAPTERS, NETWORKS, PACKERS, VISION_ADAPTERS
-from crossdraft.train.heads.packer_task import AUTHORS_HEAD
 from crossdraft.train.heads.recipe import load_head_recipe, recipe_names, sizes_of, source_layers
 
 NAMES = (*ADAPTERS, *VISION_ADAPTERS, *PACKERS)
@@ -82,9 +81,8 @@ class PairShapes:
     def config(self, network: str) -> HeadConfig:
         """The network's configuration, by its recipe."""
         kind, text, vision = NETWORKS[network].config_class, self.target.text_config, self.drafter.vision_config
-        host = SimpleNamespace(
-            text_config=text, vocab_size=text.vocab_size, context=text.max_position_embeddings
-        )  # what `sizes_of` reads of a target
+        # What `sizes_of` reads of a target.
+        host = SimpleNamespace(text_config=text, context=text.max_position_embeddings)
         recipe = load_head_recipe(network).config if network in recipe_names() else {}
         sizes: dict[str, Any] = {
             "hidden_size": text.hidden_size,
@@ -106,7 +104,7 @@ class PairShapes:
             vision = self.target.vision_config
             sizes |= {"source_size": vision.hidden_size, "side": vision.image_size // vision.patch_size}
             sizes |= {"class_token": True, "levels": default_levels(self.target)}
-            sizes["heads"] = max(1, vision.hidden_size // AUTHORS_HEAD)
+            sizes["heads"] = default_heads(vision.hidden_size)
         return config_of(network, sizes_of(kind, cast("Any", host)) | sizes | recipe, f"The shape of {network}")
 
 

@@ -1,0 +1,30 @@
+"""The target alone, on hardware equal to the pair's: what an answer's time is compared with."""
+
+import threading
+
+from crossdraft.api import Engine
+from crossdraft.drawing.figures import Baseline
+from crossdraft.engine.request import Request
+
+
+def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
+    """Core sets for the target alone: its share, and all cores of the pair where these are more.
+
+    The cores are None where the target has no share of its own.
+    """
+    options = engine.options
+    whole = tuple(sorted({*(options.target_cores or ()), *(options.draft_cores or ())}))
+    shares = {"share": options.target_cores}
+    if options.target_cores and len(whole) > len(options.target_cores):
+        shares["all"] = whole
+    return shares
+
+
+def target_alone(engine: Engine, request: Request, stop: threading.Event | None = None) -> Baseline:
+    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one.
+
+    Once `stop` is set, what runs ends within a round; what is returned then is no answer.
+    """
+    answers = [(engine.alone(request, cores, stop), cores) for cores in baselines(engine).values()]
+    answer, cores = min(answers, key=lambda found: found[0].stats.total_s)
+    return Baseline(answer, cores=None if cores is None else len(cores))

@@ -1,0 +1,179 @@
+"""What the server bears: many clients, clients that go away, a drafter that is killed, mutated requests."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
+from typing import Any
+
+from crossdraft.bench.resources import flatness
+from crossdraft.bench.serving.fuzz import Mutant, Seeds, run_fuzz
+from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
+from crossdraft.bench.serving.process import ServerProcess
+
+MOST_GROWTH = 0.03  # of resident memory: (max - min) / median of the medians of parts
+SETTLED, PARTS = 0.2, 8
+INTERVAL_S = 0.5
+KILL_EVERY_S = 4.0
+SOON_S = 10.0
+
+Tick = Callable[[str], None]
+
+
+class _Clients:
+    """Threads that ask until they are told to stop, and what they got."""
+
+    def __init__(self, server: ServerProcess, asked: Sequence[Question]) -> None:
+        self._server, self._asked = server, asked
+        self.statuses = Counter[str]()
+        self.latencies: list[float] = []
+        self.wrong = 0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, clients: int, seconds: float, watch: Callable[[], None]) -> None:
+        """Ask from so many threads for so long; `watch` is called again and again meanwhile."""
+        threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            watch()
+            time.sleep(INTERVAL_S)
+        self._stop.set()
+        for thread in threads:
+            thread.join()
+
+    def _ask(self, number: int) -> None:
+        with self._server.connection() as connection:
+            for one in itertools.islice(itertools.cycle(self._asked), number, None):
+                if self._stop.is_set():
+                    return
+                start = time.perf_counter()
+                try:
+                    reply = connection.request("POST", CHAT, one.body)
+                except OSError as error:
+                    self._count(type(error).__name__)
+                    continue
+                seconds = time.perf_counter() - start
+                right = reply.status != 200 or reply.json["choices"][0]["message"]["content"] == one.text
+                self._count(str(reply.status), seconds if reply.status == 200 else None, right=right)
+                if reply.status == 503:
+                    self._stop.wait(reply.retry_s)
+
+    def _count(self, status: str, seconds: float | None = None, *, right: bool = True) -> None:
+        with self._lock:
+            self.statuses[status] += 1
+            self.wrong += not right
+            if seconds is not None:
+                self.latencies.append(seconds)
+
+
+def load(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
+    """Many clients at once: only 200 and 503, latency bounded by the queue, memory flat."""
+    clients, memory = _Clients(server, asked), list[float]()
+
+    def watch() -> None:
+        memory.append(server.resident_mib())
+
+    clients.run(plan.clients, plan.seconds, watch)
+    tick("load")
+    settled = memory[int(SETTLED * len(memory)) :]
+    growth = flatness(_part_medians(settled))
+    return {
+        "passed": set(clients.statuses) <= {"200", "503"} and not clients.wrong and growth <= MOST_GROWTH,
+        "clients": plan.clients,
+        "seconds": plan.seconds,
+        "statuses": dict(clients.statuses),
+        "wrong_answers": clients.wrong,
+        "latency_ms": percentiles_ms(clients.latencies),
+        "resident_mib": {"first": round(settled[0], 1), "last": round(settled[-1], 1), "most": round(max(memory), 1)},
+        "growth": round(growth, 4),
+    }
+
+
+def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
+    """Streams that are left at once, or after a few bytes: nothing of them may stay."""
+    draw = random.Random(plan.seed)  # noqa: S311 - no secret
+    for one in itertools.islice(itertools.cycle(asked), plan.cancels):
+        body = json.loads(one.body) | {"stream": True}
+        with server.connection() as connection, suppress(OSError):
+            connection.send("POST", CHAT, json.dumps(body).encode())
+            for _ in range(draw.randrange(4)):
+                connection.read_some()
+    tick("cancels")
+    until = time.monotonic() + SOON_S
+    while any((left := _left(server)).values()) and time.monotonic() < until:
+        time.sleep(INTERVAL_S / 10)
+    return {"passed": not any(left.values()), "cancels": plan.cancels, "left": left}
+
+
+def _left(server: ServerProcess) -> dict[str, int]:
+    """Requests, rows and files that are there."""
+    gauges = server.gauges()
+    names = ("num_requests_running", "num_requests_waiting", "num_cache_rows")
+    return {name: int(gauges[name]) for name in names} | {"files": server.spooled()}
+
+
+def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
+    """The drafter is killed now and then while clients ask: no answer may be wrong or lost."""
+    clients, killed, start = _Clients(server, asked), [0], time.monotonic()
+
+    def watch() -> None:
+        due = time.monotonic() - start > (killed[0] + 1) * KILL_EVERY_S
+        if due and killed[0] < plan.kills and (pids := server.drafters()):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed[0] += 1
+
+    clients.run(plan.max_batch, (plan.kills + 2) * KILL_EVERY_S, watch)
+    tick("kills")
+    return {
+        "passed": set(clients.statuses) == {"200"} and not clients.wrong and killed[0] == plan.kills,
+        "kills": killed[0],
+        "statuses": dict(clients.statuses),
+        "wrong_answers": clients.wrong,
+        "latency_ms": percentiles_ms(clients.latencies),
+    }
+
+
+def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
+    """Mutated requests: answered, refused or no room, and the server is there afterwards."""
+    clips = plan.folder / "clips"
+    seeds = Seeds.read(plan.settings.model, min(clips.glob("*.mp4")), min(clips.glob("*.h5")))
+    memory = [server.resident_mib()]
+    with server.connection() as connection:
+
+        def send(one: Mutant) -> int:
+            try:
+                status = connection.request("POST", one.path, one.content, one.headers).status
+            except (OSError, EOFError):
+                return 0
+            memory.append(server.resident_mib() if len(memory) % 100 == 0 else memory[-1])
+            return status
+
+        start = time.monotonic()
+        found = run_fuzz(send, seeds, plan.mutants, plan.seed)
+        seconds = time.monotonic() - start
+        alive = connection.request("GET", "/health").status == 200
+    tick("mutants")
+    return {
+        "passed": alive and not any("!" in name for name in found) and not server.spooled(),
+        "mutants": plan.mutants,
+        "seconds": round(seconds, 1),
+        "outcomes": dict(sorted(found.items())),
+        "resident_mib": {"first": round(memory[0], 1), "most": round(max(memory), 1)},
+    }
+
+
+def _part_medians(values: Sequence[float]) -> list[float]:
+    bounds = [len(values) * part // PARTS for part in range(PARTS + 1)]
+    return [median(values[start:stop]) for start, stop in itertools.pairwise(bounds) if stop > start]

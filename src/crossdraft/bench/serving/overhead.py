@@ -1,0 +1,130 @@
+"""What the server costs over the engine called directly: time of a request, and throughput."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from crossdraft.api import Engine
+from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
+from crossdraft.bench.serving.process import Connection, ServerProcess
+from crossdraft.engine.request import Answer
+
+MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
+LEAST_THROUGHPUT = 0.98  # of the engine's own
+
+Tick = Callable[[str], None]
+
+
+def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
+    """Each question twice by each way, in turn: about a clip that is new, and then known.
+
+    A way's own time is what passes for whoever asks, less what the engine says that it took, queue included: so that
+    answers which are drafted otherwise do not disturb the comparison.
+    """
+    own: dict[str, dict[str, list[float]]] = {
+        "new": {"server": [], "direct": []},
+        "known": {"server": [], "direct": []},
+    }
+    whole_s: dict[str, dict[str, list[float]]] = {kind: {"server": [], "direct": []} for kind in own}
+    differ = 0
+    with server.connection() as connection:
+        for number, one in enumerate(asked):
+            for kind in own:
+                texts = set[str]()
+                for way in ("server", "direct") if number % 2 else ("direct", "server"):
+                    text, seconds, engines = _by_http(connection, one) if way == "server" else _directly(engine, one)
+                    own[kind][way].append(seconds - engines)
+                    whole_s[kind][way].append(seconds)
+                    texts.add(text)
+                differ += len(texts) > 1
+            tick("overhead")
+    found: dict[str, Any] = {
+        kind: {
+            "overhead_ms": {way: percentiles_ms(values) for way, values in own[kind].items()},
+            "e2e_ms": {way: percentiles_ms(values) for way, values in whole_s[kind].items()},
+            "added_ms_p50": round((median(own[kind]["server"]) - median(own[kind]["direct"])) * 1e3, 3),
+            "e2e_difference_ms_p50": round(
+                median(np.subtract(whole_s[kind]["server"], whole_s[kind]["direct"]).tolist()) * 1e3, 3
+            ),
+        }
+        for kind in own
+    }
+    passed = found["known"]["added_ms_p50"] <= MOST_OVERHEAD_MS and not differ
+    return {"passed": passed, "requests": 2 * len(asked), "answers_that_differ": differ, **found}
+
+
+def _by_http(connection: Connection, one: Question) -> tuple[str, float, float]:
+    """An answer, the seconds that it took, and those that the engine says it took."""
+    start = time.perf_counter()
+    reply = connection.request("POST", CHAT, one.body)
+    seconds = time.perf_counter() - start
+    found = reply.json
+    times = found["metrics"]
+    engines = times["queue_time_ms"] + times["time_to_first_token_ms"] + times["generation_time_ms"]
+    return found["choices"][0]["message"]["content"], seconds, engines / 1e3
+
+
+def _directly(engine: Engine, one: Question) -> tuple[str, float, float]:
+    start = time.perf_counter()
+    answer: Answer = engine.generate(one.request)
+    seconds = time.perf_counter() - start
+    return answer.text, seconds, answer.stats.queued_s + answer.stats.total_s
+
+
+def throughput(
+    plan: ServePlan, server: ServerProcess, engine: Engine, asked: Sequence[Question], tick: Tick
+) -> dict[str, Any]:
+    """As many threads as share a pass ask all questions, whose clips are known by now; blocks of both ways in turn."""
+
+    def by_http(one: Question) -> int:
+        return connections.get().request("POST", CHAT, one.body).json["usage"]["completion_tokens"]
+
+    def directly(one: Question) -> int:
+        return len(engine.generate(one.request).tokens)
+
+    connections = _PerThread(server)
+    tokens, seconds = {"server": 0, "direct": 0}, {"server": 0.0, "direct": 0.0}
+    with ThreadPoolExecutor(plan.max_batch) as pool:
+        for block in range(plan.repeats + 1):  # the first one warms up
+            ways = [("server", by_http), ("direct", directly)]
+            for name, way in ways if block % 2 else reversed(ways):
+                start = time.perf_counter()
+                written = sum(pool.map(way, asked))
+                if block:
+                    tokens[name] += written
+                    seconds[name] += time.perf_counter() - start
+            tick("throughput")
+    connections.close()
+    rates = {name: tokens[name] / seconds[name] for name in tokens}
+    ratio = rates["server"] / rates["direct"]
+    shown = {name: round(rate, 1) for name, rate in rates.items()}
+    return {
+        "passed": ratio >= LEAST_THROUGHPUT,
+        "threads": plan.max_batch,
+        "tokens_per_s": shown,
+        "ratio": round(ratio, 4),
+    }
+
+
+class _PerThread:
+    """A connection for each thread."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server, self._local, self._all = server, threading.local(), list[Connection]()
+
+    def get(self) -> Connection:
+        """This thread's."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = self._server.connection()
+            self._all.append(self._local.connection)
+        return self._local.connection
+
+    def close(self) -> None:
+        """Close all."""
+        for one in self._all:
+            one.__exit__()

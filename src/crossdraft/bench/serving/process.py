@@ -1,0 +1,184 @@
+"""A server in a process of its own, as `crossdraft serve` starts it, and the plainest client for it.
+
+The client reads and writes bytes on a socket: what a client library costs is not the server's.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from crossdraft.bench.resources import PROC, descendants, resident_mib
+from crossdraft.errors import CrossdraftError
+
+STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
+WAIT_S = 120.0
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response; `retry_s` is its `Retry-After`."""
+
+    status: int
+    body: bytes
+    retry_s: float = 0.0
+
+    @property
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.body)
+
+
+class Connection:
+    """A kept connection to a server on loopback. Use as a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._socket = self._connected()
+
+    def _connected(self) -> socket.socket:
+        found = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
+        """Send a request and read its response; on a new connection if the server has closed this one meanwhile.
+
+        Raises:
+            OSError: it cannot be reached, or hangs up in the midst.
+        """
+        try:
+            self.send(method, path, body, headers)
+            return self._reply()
+        except (BrokenPipeError, ConnectionResetError, EOFError):
+            self._socket.close()
+            self._socket = self._connected()
+            self.send(method, path, body, headers)
+            return self._reply()
+
+    def send(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        """Send a request."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {"Content-Type": "application/json"}).items()]
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+
+    def read_some(self) -> bytes:
+        """The next bytes of a response."""
+        return self._socket.recv(CHUNK)
+
+    def _reply(self) -> Reply:
+        """A response whose length is said, which is every one but a stream's."""
+        found = b""
+        while b"\r\n\r\n" not in found:
+            found += self._more()
+        head, _, body = found.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        while len(body) < int(headers.get("content-length", 0)):
+            body += self._more()
+        if headers.get("connection") == "close":
+            self._socket.close()
+            self._socket = self._connected()
+        return Reply(int(first.split(" ", 2)[1]), body, float(headers.get("retry-after", 0)))
+
+    def _more(self) -> bytes:
+        part = self._socket.recv(CHUNK)
+        if not part:
+            raise EOFError
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A running `crossdraft serve`.
+
+    Args:
+        pid: its number.
+        port: where it listens, on loopback.
+        temporary: its folder for temporary files.
+        log: what it logs.
+    """
+
+    pid: int
+    port: int
+    temporary: Path
+    log: Path
+
+    def connection(self) -> Connection:
+        """A new connection."""
+        return Connection(self.port)
+
+    def gauges(self) -> dict[str, float]:
+        """What `/metrics` shows without labels but the model's."""
+        with self.connection() as connection:
+            text = connection.request("GET", "/metrics").body.decode()
+        found = re.findall(r'^crossdraft:(\w+)\{model_name="[^"]*"\} (\S+)$', text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    def spooled(self) -> int:
+        """Files of requests."""
+        return sum(1 for path in self.temporary.glob("crossdraft-serve-*/spool/*"))
+
+    def resident_mib(self) -> float:
+        """Resident memory of the server and all that it started."""
+        return sum(map(resident_mib, [self.pid, *descendants(self.pid)]))
+
+    def drafters(self) -> list[int]:
+        """Processes of the drafter: all that the server started but those that decode."""
+        return [pid for pid in descendants(self.pid) if not _decodes(pid)]
+
+
+def _decodes(pid: int) -> bool:
+    with suppress(OSError):
+        return b"decode_worker" in (PROC / str(pid) / "cmdline").read_bytes()
+    return True  # it has just ended
+
+
+@contextmanager
+def serving(arguments: Sequence[str], folder: Path) -> Iterator[ServerProcess]:
+    """A server, as long as the context; then it is told to end, and must do so with status 0.
+
+    Args:
+        arguments: of `crossdraft serve`.
+        folder: for its log and its temporary files.
+
+    Raises:
+        CrossdraftError: it does not start, or does not end as it should.
+    """
+    temporary, log = folder / "temporary", folder / "serve.log"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "crossdraft", "serve", "--port", "0", *arguments]
+    with log.open("wb") as records:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=records, text=True, env=os.environ | {"TMPDIR": str(temporary)}
+        )
+    try:
+        line = process.stdout.readline() if process.stdout is not None else ""
+        started = STARTED.match(line)
+        if started is None:
+            raise CrossdraftError(f"The server did not start: {log.read_text().strip() or line}")
+        yield ServerProcess(process.pid, int(started[1]), temporary, log)
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(WAIT_S)
+        if status != 0:
+            raise CrossdraftError(
+                f"The server left with status {status}, not 0; see what it logged:\n{log.read_text()}"
+            )
+    finally:
+        process.kill()
+        process.wait()

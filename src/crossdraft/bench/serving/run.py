@@ -1,0 +1,98 @@
+"""The parts of `crossdraft bench serve`, one after another, and what is said of them.
+
+Everything is measured on loopback, on the machine's own cores: the clients' cost is in it, too.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crossdraft.bench.environment import environment
+from crossdraft.bench.serving.load import cancels, fuzz, kills, load
+from crossdraft.bench.serving.overhead import overhead, throughput
+from crossdraft.bench.serving.plan import ServePlan, question
+from crossdraft.bench.serving.process import serving
+from crossdraft.bench.workload import Workload, items
+from crossdraft.serve.service import load_engine
+
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeReport:
+    """What came out: one mapping for each part that was measured, with `passed` in each."""
+
+    environment: Mapping[str, object]
+    parts: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every part is as it should be."""
+        return all(part["passed"] for part in self.parts.values())
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"environment": dict(self.environment), "passed": self.passed, **self.parts}
+
+
+def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
+    """Measure everything that the plan asks for.
+
+    Raises:
+        CrossdraftError: the pair cannot be loaded, or the server does not start.
+    """
+    found, parts = environment(), dict[str, Mapping[str, Any]]()
+    work = Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
+    asked = [question(plan, item) for item in items(work)]
+    flags = [part for name, value in plan.arguments.items() for part in (f"--{name.replace('_', '-')}", _text(value))]
+    with serving(flags, plan.folder) as server:
+        with load_engine(plan.settings) as engine:
+            parts["overhead"] = overhead(server, engine, asked, tick)
+            parts["throughput"] = throughput(plan, server, engine, asked, tick)
+            asked = [replace(one, text=engine.alone(one.request).text) for one in asked]
+        if plan.clients:
+            parts["load"] = load(plan, server, asked, tick)
+        if plan.cancels:
+            parts["cancels"] = cancels(plan, server, asked, tick)
+        if plan.kills:
+            parts["kills"] = kills(plan, server, asked, tick)
+        if plan.mutants:
+            parts["mutants"] = fuzz(plan, server, tick)
+    return ServeReport(found, parts)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def lines(report: ServeReport) -> list[str]:
+    """Sentences for people."""
+    parts, found = report.parts, list[str]()
+    for kind in ("new", "known"):
+        one = parts["overhead"][kind]
+        through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
+        found.append(
+            f"About a clip that is {kind} the server takes {one['added_ms_p50']:.2f} ms (p50) beside the engine's own "
+            f"time more than a direct call does; {through:.1f} ms in all, against {direct:.1f} ms."
+        )
+    one = parts["throughput"]
+    found.append(f"Throughput with {one['threads']} clients: {one['ratio']:.3f} of the engine's own.")
+    if "load" in parts:
+        one = parts["load"]
+        found.append(
+            f"{one['clients']} clients for {one['seconds']:g} s: {one['statuses']}, {one['wrong_answers']} wrong "
+            f"answers, p99 {one['latency_ms'].get('p99', 0):.0f} ms, memory {one['resident_mib']} MiB, growth "
+            f"{one['growth']:.1%}."
+        )
+    if "cancels" in parts:
+        found.append(f"{parts['cancels']['cancels']} cancelled streams leave {parts['cancels']['left']}.")
+    if "kills" in parts:
+        one = parts["kills"]
+        found.append(
+            f"The drafter killed {one['kills']} times: {one['statuses']}, {one['wrong_answers']} wrong answers."
+        )
+    if "mutants" in parts:
+        found.append(f"{parts['mutants']['mutants']} mutants: {parts['mutants']['outcomes']}.")
+    failed = [name for name, part in parts.items() if not part["passed"]]
+    return [*found, f"Not as it should be: {', '.join(failed)}." if failed else "All is as it should be."]

@@ -1,0 +1,143 @@
+"""`crossdraft serve`: an OpenAI-compatible server on a pair. Its options are made from the settings' schema."""
+
+import inspect
+import json
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+
+import typer
+from typer.core import TyperGroup
+
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.serve.settings import ServerSettings
+
+FLAGS = "crossdraft.flags"  # in a context's `meta`: settings that were given on the command line
+
+
+class SettingsGroup(TyperGroup):
+    """A group with one option for each setting. They are made when they are asked for: pydantic is slow to import."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its own options, and the settings'."""
+        return [*super().get_params(ctx), *_setting_options()]
+
+
+def _setting_options() -> list[Any]:
+    """One option for each setting, which notes in the context that it was given."""
+    from crossdraft.serve.settings import ServerSettings, group_of
+
+    parameters: list[inspect.Parameter] = []
+    for name, setting in ServerSettings.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        default = "" if setting.default in (None, (), {}) else f"; {setting.default} by default"
+        sentence = str(setting.description)
+        option = typer.Option(
+            f"{flag}/--no-{flag[2:]}" if setting.annotation is bool else flag,
+            help=f"{sentence[0].upper()}{sentence[1:]}{default}.",
+            rich_help_panel=group_of(setting),
+            show_default=False,
+        )
+        kind = Annotated[_flag_type(setting.annotation) | None, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+
+    def settings(**given: Any) -> None:
+        """Nothing: typer makes options of what it takes."""
+
+    vars(settings)["__signature__"] = inspect.Signature(parameters)
+    settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    made = typer.Typer(add_completion=False)
+    made.command()(settings)
+    options = [option for option in typer.main.get_command(made).params if option.name in ServerSettings.model_fields]
+    for option in options:
+        option.callback, option.expose_value = _note, False
+    return options
+
+
+def _note(ctx: Any, option: Any, value: Any) -> Any:
+    if value is not None:
+        ctx.meta.setdefault(FLAGS, {})[option.name] = value
+    return value
+
+
+def _flag_type(annotation: Any) -> Any:
+    """What typer makes of a setting: numbers and truth values, else text."""
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(one for one in get_args(annotation) if one is not type(None))
+    return annotation if annotation in (bool, int, float) else str
+
+
+app = typer.Typer(cls=SettingsGroup, help="Serve a pair over HTTP, as OpenAI's API.", add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def serve(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings by name, in YAML; flags and CROSSDRAFT_… go before it."),
+    ] = None,
+) -> None:
+    """Serve a pair over HTTP, with OpenAI's API: /v1/chat/completions, /v1/models, /v1/files; /metrics for Prometheus.
+
+    Every setting may also stand in a file (--config) or in the environment (CROSSDRAFT_PORT=8080 …).
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from crossdraft.serve.settings import read_settings
+
+    flags = dict(ctx.meta.get(FLAGS, {}))
+    if "options" in flags:
+        try:
+            flags["options"] = json.loads(flags["options"])
+        except ValueError:
+            raise CrossdraftError(
+                f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
+            ) from None
+    _serve(read_settings(config, flags))
+
+
+def _serve(settings: "ServerSettings") -> None:
+    from crossdraft.cli.reporting import hush
+    from crossdraft.serve.logs import start_logging
+    from crossdraft.serve.server import bound_socket, run
+    from crossdraft.serve.service import Service, load_engine
+
+    try:
+        socket = bound_socket(settings.host, settings.port)  # before the models are loaded, which takes seconds
+    except OSError as error:
+        raise CrossdraftError(
+            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror}; choose another --port."
+        ) from None
+    hush()
+    start_logging(settings.log_format)
+    with socket, load_engine(settings) as engine:
+        service = Service(settings, engine)
+        try:
+            host, port = socket.getsockname()[:2]
+            address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            run(service, [socket], lambda: typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)"))
+        finally:
+            service.close()
+
+
+@app.command("new-key")
+def new_key(
+    name: Annotated[str, typer.Argument(help="Name of the client.")],
+    file: Annotated[
+        Path | None, typer.Option(help="Append the record to this keys file; by default it is shown.")
+    ] = None,
+) -> None:
+    """Make an API key. It is shown once; the keys file holds its hash alone."""
+    from crossdraft.serve.keys import KeyRecord, append_key, digest_of, line_of
+    from crossdraft.serve.keys import new_key as random_key
+
+    key = random_key()
+    record = KeyRecord(name=name, sha256=digest_of(key))
+    if file is not None:
+        append_key(file, record)
+    else:
+        typer.echo(f"- {line_of(record)}  # a line of the keys file", err=True)
+    typer.echo(key)

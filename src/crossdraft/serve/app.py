@@ -1,0 +1,68 @@
+"""The ASGI application: one router a file, behind one gate."""
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.serve import chat, files, status
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
+from crossdraft.serve.gate import Gate
+from crossdraft.serve.page import routes as page
+from crossdraft.serve.service import Service
+
+ROUTERS = (chat.router, files.router, status.router, page.router)
+
+
+def create_app(service: Service) -> ASGIApp:
+    """The application of a service."""
+    # No pages that list the routes: they load scripts from elsewhere.
+    routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None)
+    routes.state.service = service
+    for router in ROUTERS:
+        routes.include_router(router)
+    for kind in (ApiError, CrossdraftError, ValidationError, Exception):
+        routes.add_exception_handler(kind, refused)
+    routes.add_exception_handler(HTTPException, unrouted)
+    routes.add_exception_handler(RequestValidationError, misnamed)
+    routes.add_exception_handler(ClientDisconnect, left)
+    app: ASGIApp = Gate(routes, service)
+    if service.settings.cors_origins:  # outside the gate: a browser's preflight has no key
+        app = CORSMiddleware(
+            app,
+            allow_origins=list(service.settings.cors_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+            expose_headers=["x-request-id"],
+        )
+    return app
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """The handler of whatever a route raises."""
+    return as_api_error(error).response()
+
+
+async def left(request: Request, error: Exception) -> Response:
+    """The handler of clients that went away before their body was whole: nothing failed."""
+    return gone()
+
+
+async def unrouted(request: Request, error: Exception) -> Response:
+    """The handler of what no route takes."""
+    code = error.status_code if isinstance(error, HTTPException) else 500
+    messages = {404: "There is no such route; see docs/serve.md.", 405: "The route does not take this method."}
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return ApiError(code, messages.get(code, "The request cannot be read."), headers=headers).response()
+
+
+async def misnamed(request: Request, error: Exception) -> Response:
+    """The handler of a route's parameters."""
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "is wrong"}
+    name = str(first["loc"][-1])
+    return bad_request(f"{name}: {first['msg']}.", name, "invalid_value").response()

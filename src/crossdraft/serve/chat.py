@@ -1,0 +1,178 @@
+"""`/v1/chat/completions`: one answer, whole or as a stream."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from crossdraft.engine.request import Answer, Origin, Piece
+from crossdraft.engine.request import Request as Question
+from crossdraft.serve import convert, sse
+from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.gate import RequestInfo, asked_by, service_of
+from crossdraft.serve.schema import ChatRequest
+from crossdraft.serve.service import Service
+from crossdraft.streaming import AsyncStream
+
+router = APIRouter()
+
+
+async def complete(request: Request) -> Response:
+    """Answer a chat request."""
+    service, asked = service_of(request), asked_by(request)
+    chat = ChatRequest.model_validate_json(await request.body())
+    if chat.model != service.settings.model:
+        raise ApiError(
+            404, f"There is no model {chat.model!r} here, but {service.settings.model!r}.", "model_not_found", "model"
+        )
+    if not service.ready:
+        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    answering = Answering(service, chat, asked)
+    if chat.stream:
+        return await answering.stream(request)
+    try:
+        found = await sse.unless_gone(request.receive, answering.whole())
+    except Exception as error:
+        raise answering.failed(error) from error
+    return gone() if found is None else JSONResponse(found)
+
+
+# A plain route: the body is read and checked above, and FastAPI's own machinery would cost a fifth of the time.
+router.add_route("/v1/chat/completions", complete, methods=["POST"])
+
+
+class Answering:
+    """One request on its way."""
+
+    def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
+        self._service, self._chat, self._asked = service, chat, asked
+        self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
+
+    async def whole(self) -> dict[str, object]:
+        """The whole answer."""
+        async with AsyncExitStack() as held:
+            question = await self.question(held)
+            answer = await self._service.engine.agenerate(question)
+        self._count(answer)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": convert.logprobs(answer, self._service.engine.target),
+            "finish_reason": convert.FINISH_REASONS[answer.finish],
+        }
+        found = {**self._head("chat.completion"), "choices": [choice], "usage": convert.usage(answer.stats)}
+        return found | self._metrics(answer) | self._extras(answer)
+
+    async def stream(self, request: Request) -> Response:
+        """The answer as a stream, which begins with the first piece: what is refused before that has its status."""
+        held = AsyncExitStack()
+        try:
+            begun = await sse.unless_gone(request.receive, self._begin(held))
+        except BaseException as error:
+            await held.aclose()
+            if isinstance(error, Exception):
+                raise self.failed(error) from error
+            raise
+        if begun is None:
+            await held.aclose()
+            return gone()
+        return sse.EventStream(self._chunks(*begun), held, {})
+
+    async def _begin(self, held: AsyncExitStack) -> tuple[AsyncStream, AsyncIterator[Piece], Piece | None]:
+        """A stream and its first piece."""
+        question = await self.question(held)
+        stream = self._service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
+        pieces = aiter(stream)
+        held.push_async_callback(pieces.aclose)  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
+        return stream, pieces, await anext(pieces, None)
+
+    async def question(self, held: AsyncExitStack) -> Question:
+        """What the engine is asked, once it is admitted and its media are there."""
+        service, client = self._service, self._asked.client
+        held.enter_context(service.limits.admitted(client))
+        began = time.perf_counter()
+        media = await held.enter_async_context(service.media.loaded(self._chat, client.name))
+        service.metrics.media_loaded(time.perf_counter() - began)
+        question = convert.to_request(
+            self._chat, media, client.name, service.longest(client), service.settings.request_seconds
+        )
+        if question.max_new_tokens is None:
+            question = replace(question, max_new_tokens=service.open_length(client))
+        return question
+
+    async def _chunks(
+        self, stream: AsyncStream, pieces: AsyncIterator[Piece], first: Piece | None
+    ) -> AsyncGenerator[bytes]:
+        yield self._delta({"role": "assistant", "content": ""})
+        try:
+            if first is not None:
+                yield self._piece(first)
+                async for piece in pieces:
+                    yield self._piece(piece)
+        except Exception as error:  # noqa: BLE001 - the status is sent already: the stream says it
+            yield sse.data(self.failed(error).body)
+            yield sse.DONE
+            return
+        answer = stream.answer
+        if answer is None:
+            yield sse.data(self.failed(overloaded("The answer was cancelled.", "cancelled")).body)
+            yield sse.DONE
+            return
+        self._count(answer)
+        yield self._delta({}, convert.FINISH_REASONS[answer.finish])
+        options = self._chat.stream_options
+        if options is not None and options.include_usage:
+            usage = {"choices": [], "usage": convert.usage(answer.stats)}
+            yield sse.data(self._head("chat.completion.chunk") | usage | self._metrics(answer))
+        if extras := self._extras(answer):
+            yield sse.comment(extras["crossdraft"])
+        yield sse.DONE
+
+    def _piece(self, piece: Piece) -> bytes:
+        """A piece as it goes to the client; provisional ones as a comment."""
+        ms = round((time.perf_counter() - self._asked.since) * 1e3, 3)
+        if piece.origin is Origin.PROVISIONAL:
+            return sse.comment({"provisional": piece.text, "ms": ms})
+        more = {"crossdraft": {"origin": str(piece.origin), "tokens": len(piece.tokens), "ms": ms}}
+        return self._delta({"content": piece.text}, None, more if self._chat.crossdraft.origins else {})
+
+    def _delta(self, delta: dict[str, object], reason: str | None = None, more: dict[str, Any] | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **(more or {})})
+
+    def _head(self, kind: str) -> dict[str, object]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
+
+    def _metrics(self, answer: Answer) -> dict[str, object]:
+        return {"metrics": convert.metrics(answer.stats)} if self._service.settings.per_request_metrics else {}
+
+    def _extras(self, answer: Answer) -> dict[str, Any]:
+        return {"crossdraft": {"timeline": convert.timeline(answer)}} if self._chat.crossdraft.timeline else {}
+
+    def _count(self, answer: Answer) -> None:
+        stats = answer.stats
+        self._service.metrics.answered(stats, str(answer.finish), stats.queued_s)
+        self._asked.answer = answer
+        self._asked.facts |= {
+            "prompt_tokens": stats.prompt_tokens,
+            "cached_tokens": stats.cached_tokens,
+            "new_tokens": stats.new_tokens,
+            "finish": str(answer.finish),
+            "ttft_ms": round((stats.queued_s + stats.ttft_s) * 1e3, 1),
+            "tau": round(stats.tau, 2),
+        }
+
+    def failed(self, error: Exception) -> ApiError:
+        """Count a request that has no answer; returns what the client gets."""
+        found = as_api_error(error)
+        if self._service.engine.closed:  # whatever it said of itself, another server may answer
+            found = overloaded("The server is shutting down; ask another one.", "shutting_down")
+        if found.code == "queue_full":
+            self._service.metrics.refused()
+        self._service.metrics.failed(found.status)
+        return found

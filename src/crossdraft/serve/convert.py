@@ -1,0 +1,137 @@
+"""Between OpenAI's shapes and the engine's: a chat request as `crossdraft.Request`, an answer as JSON."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from crossdraft.engine.request import Answer, Finish, Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Target
+from crossdraft.serve.errors import bad_request
+from crossdraft.serve.media import LoadedMedia
+from crossdraft.serve.schema import ChatRequest
+
+FINISH_REASONS = {
+    Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.TIME: "length", Finish.CANCELLED: "stop",
+}  # fmt: skip
+
+
+def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, seconds: float) -> Request:
+    """What the engine is asked.
+
+    Args:
+        chat: the body.
+        media: its messages and recording.
+        owner: the client; what is kept of its prompts and answers is for itself.
+        longest: tokens that its answer may have.
+        seconds: that it may take.
+
+    Raises:
+        ApiError: the answer would be longer than the client's may be.
+        CrossdraftError: as `Request` and `Sampling`.
+    """
+    if chat.longest is not None and chat.longest > longest:
+        raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
+    sampling = Sampling(
+        temperature=chat.temperature,
+        top_k=None if chat.top_k is None else max(chat.top_k, 0),  # -1 is vLLM's for all
+        top_p=chat.top_p,
+        min_p=chat.min_p,
+        repetition_penalty=chat.repetition_penalty,
+        logit_bias=tuple(chat.logit_bias.items()) if chat.logit_bias else None,
+        seed=chat.seed,
+        min_new_tokens=chat.min_tokens,
+    )
+    return Request(
+        messages=media.messages,
+        events=media.events,
+        max_new_tokens=chat.longest,
+        sampling=sampling,
+        stop=chat.stop or None,
+        max_time=seconds,
+        logprobs=bool(chat.logprobs),
+        namespace=owner,
+    )
+
+
+def usage(stats: Stats) -> dict[str, object]:
+    """OpenAI's `usage`."""
+    return {
+        "prompt_tokens": stats.prompt_tokens,
+        "completion_tokens": stats.new_tokens,
+        "total_tokens": stats.prompt_tokens + stats.new_tokens,
+        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
+    }
+
+
+def metrics(stats: Stats) -> dict[str, object]:
+    """vLLM's per-request `metrics` (`--enable-per-request-metrics`), and what hidden drafting adds."""
+    decode_s = max(0.0, stats.total_s - stats.ttft_s)
+    later = max(stats.new_tokens - 1, 1)
+    return {
+        "time_to_first_token_ms": _ms(stats.ttft_s),
+        "generation_time_ms": _ms(decode_s),
+        "queue_time_ms": _ms(stats.queued_s),
+        "mean_itl_ms": _ms(decode_s / later),
+        "tokens_per_second": round(stats.tokens_per_s, 2),
+        "speculative_decoding": speculative_decoding(stats),
+        "first_provisional_ms": None if stats.first_provisional_s is None else _ms(stats.first_provisional_s),
+        "hidden_share": None if stats.hidden_share is None else round(stats.hidden_share, 4),
+        "hidden_draft_tokens": stats.hidden_drafted,
+        "hidden_accepted_tokens": stats.hidden_accepted,
+        "lossless": stats.lossless,
+    }
+
+
+def speculative_decoding(stats: Stats) -> dict[str, object] | None:
+    """vLLM's shape, word for word; `None` if nothing was drafted.
+
+    A step is a verify pass with a draft. `acceptance_histogram[k]`: steps that accepted k tokens; `num_spec_tokens`:
+    the deepest draft that was offered. The mean acceptance length counts the bonus token. Of a draft tree all nodes
+    count as draft tokens, of which one path can be accepted.
+    """
+    if not stats.drafted_at:
+        return None
+    steps = stats.drafted_at[0]
+    reached = [steps, *stats.accepted_at, 0]  # [k]: steps that accepted at least k tokens
+    return {
+        "mean_acceptance_length": round(1 + stats.accepted / steps, 4),
+        "draft_acceptance_rate": round(stats.accepted / stats.drafted, 4) if stats.drafted else 0.0,
+        "acceptance_histogram": [more - fewer for more, fewer in pairwise(reached)],
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": stats.accepted,
+        "num_draft_tokens": stats.drafted,
+        "num_spec_tokens": len(stats.drafted_at),
+    }
+
+
+def logprobs(answer: Answer, target: Target) -> dict[str, object] | None:
+    """OpenAI's `logprobs` of a choice: the target's own, before any warping."""
+    if answer.logprobs is None:
+        return None
+    words = [target.decode([token]) for token in answer.tokens]
+    return {"content": [_logprob(word, value) for word, value in zip(words, answer.logprobs, strict=True)]}
+
+
+def _logprob(word: str, value: float) -> dict[str, object]:
+    return {"token": word, "logprob": value, "bytes": list(word.encode()), "top_logprobs": []}
+
+
+def timeline(answer: Answer) -> dict[str, object]:
+    """Both models' spans in milliseconds since the request was taken up, all figures, and notes for people."""
+    start = answer.timeline.start
+    spans = [
+        {"lane": span.lane, "name": span.name, "start_ms": _ms(span.start - start), "end_ms": _ms(span.end - start)}
+        | ({"tokens": span.tokens} if span.tokens else {})
+        for span in answer.timeline.spans
+    ]
+    return {"spans": spans, "stats": answer.stats.to_json(), "notes": public_notes(answer.notes)}
+
+
+def public_notes(notes: Sequence[str]) -> list[str]:
+    """Notes for people, without those that name files or processes of this machine."""
+    return [note for note in notes if "/" not in note]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

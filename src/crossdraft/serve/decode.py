@@ -1,0 +1,255 @@
+"""Media are decoded in processes of their own, whose memory and CPU time are limited, each job under a deadline.
+
+FFmpeg never sees a stranger's bytes in the server's process. A worker that dies, hangs or answers nonsense costs that
+one job and is replaced. What it sends back is JSON and plain arrays, checked here: nothing of it is unpickled.
+"""
+
+import asyncio
+import json
+import math
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+import crossdraft
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.clip import FrameSampling
+from crossdraft.video.limits import DEFAULT_LIMITS
+from crossdraft.video.read import ClipFrames, FrameArrays
+
+DTYPES = {"uint8": np.uint8, "int64": np.int64, "float64": np.float64}
+MOST_HEADER = 1 << 20  # bytes of a reply's JSON
+MOST_ARRAY = 3 * DEFAULT_LIMITS.held  # bytes
+START_S = 60.0  # for a worker to be there
+MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes with it
+
+
+class DecodeError(CrossdraftError):
+    """A file that cannot be decoded, in a sentence for whoever sent it; the file's path does not stand in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedVideo:
+    """A clip's frames, and its length in seconds, 0 where the file does not say."""
+
+    frames: ClipFrames
+    seconds: float = 0.0
+
+
+class _WorkerLost(Exception):
+    """A worker that ended, was late or answered nonsense."""
+
+
+class _Worker:
+    """One process and the socket to it."""
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        ours, theirs = socket.socketpair()
+        package = str(Path(crossdraft.__file__).parents[1])
+        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
+        command = [sys.executable, "-P", "-m", "crossdraft.serve.decode_worker"]
+        numbers = (theirs.fileno(), memory, math.ceil(seconds))
+        self.socket, self.jobs = ours, 0
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, *map(str, numbers)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            )
+        try:
+            ours.settimeout(START_S)
+            self._receive(1)  # it is there
+        except BaseException:
+            self.close()
+            raise
+        ours.settimeout(seconds)
+
+    def ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """What became of a job.
+
+        Raises:
+            _WorkerLost: nothing; the worker is of no use any more.
+        """
+        self.jobs += 1
+        try:
+            sent = json.dumps(job).encode()
+            self.socket.sendall(struct.pack("<I", len(sent)) + sent)
+            size = struct.unpack("<I", self._receive(4))[0]
+            if size > MOST_HEADER:
+                raise _WorkerLost
+            header = json.loads(self._receive(size))
+            return header, [self._array(one) for one in header.get("arrays", ())]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise _WorkerLost from None
+
+    def _array(self, described: Mapping[str, Any]) -> np.ndarray:
+        dtype, shape = np.dtype(DTYPES[described["dtype"]]), tuple(described["shape"])
+        whole = all(isinstance(size, int) and size >= 0 for size in shape)
+        if not whole or len(shape) > 4 or math.prod(shape) * dtype.itemsize > MOST_ARRAY:
+            raise _WorkerLost
+        return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+    def _receive(self, size: int) -> bytearray:
+        found = bytearray(size)
+        view = memoryview(found)
+        while view:
+            count = self.socket.recv_into(view)
+            if not count:
+                raise _WorkerLost
+            view = view[count:]
+        return found
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self.socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class MediaDecoder:
+    """A pool of workers. May be used from any task of one event loop.
+
+    Args:
+        workers: processes.
+        memory: bytes of address space of each.
+        seconds: CPU time, and deadline, of each job.
+    """
+
+    def __init__(self, workers: int, memory: int, seconds: float) -> None:
+        self._workers, self._memory, self._seconds = workers, memory, seconds
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+        self._idle: SimpleQueue[_Worker | None] = SimpleQueue()
+        for _ in range(workers):
+            self._idle.put(None)
+
+    def warm_up(self) -> None:
+        """Start the workers now."""
+        for _ in range(self._workers):
+            self._threads.submit(self._ask, {"kind": "nothing"})
+
+    async def clip(self, path: Path, sampling: FrameSampling, name: str) -> DecodedVideo:
+        """Frames of a clip; `name` is what complaints call it.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        wanted = {key: getattr(sampling, key) for key in FrameSampling.__slots__}
+        header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name, path)
+        return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
+
+    async def image(self, path: Path, name: str) -> ClipFrames:
+        """An image as a clip of one frame; errors as `clip`."""
+        header, arrays = await self._run({"kind": "image", "path": str(path)}, name, path)
+        return _frames(header, arrays, name)
+
+    async def stills(self, paths: list[Path], name: str) -> DecodedVideo:
+        """Frames that the client has sampled, an image each; errors as `clip`."""
+        header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name, *paths)
+        return DecodedVideo(_frames(header, arrays, name))
+
+    async def recording(self, path: Path, kind: str | None, sensor: tuple[int, int] | None, name: str) -> int:
+        """Time in µs of a recording's first event, once all that a drafter may read of it has been read.
+
+        Raises:
+            DecodeError: it cannot be read, or holds no events.
+        """
+        header, _ = await self._run({"kind": "events", "path": str(path), "format": kind, "sensor": sensor}, name, path)
+        first = header.get("first_us")
+        if not isinstance(first, int):
+            raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
+        return first
+
+    async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
+        """Frames of a recording in one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""
+        job = {"kind": "strip", "path": str(path), "seconds": seconds, "frames": frames}
+        _, arrays = await self._run(job, name, path)
+        if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 3 or arrays[0].shape[2] != 3:
+            raise DecodeError(f"{name} broke the decoder; copy it again.")
+        return arrays[0]
+
+    async def kind_of(self, path: Path, name: str) -> str:
+        """`image`, `video` or `event`, by a file's bytes; errors as `clip`."""
+        header, _ = await self._run({"kind": "kind", "path": str(path)}, name, path)
+        return str(header.get("found"))
+
+    async def _run(self, job: Mapping[str, object], name: str, *paths: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """A reply to a job about files, which a complaint calls by `name`."""
+        loop = asyncio.get_running_loop()
+        try:
+            header, arrays = await loop.run_in_executor(self._threads, self._ask, job)
+        except _WorkerLost:
+            raise DecodeError(
+                f"{name} took more than {self._seconds:g} s or more memory than is allowed to decode, or broke the "
+                "decoder; send a shorter or smaller one, or re-encode it."
+            ) from None
+        if "error" in header:
+            sentence = str(header["error"])[:1000]
+            for path in paths:
+                sentence = sentence.replace(str(path), name)
+            raise DecodeError(sentence)
+        return header, arrays
+
+    def _ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """In a thread of the pool, of which there are as many as workers."""
+        worker = self._idle.get()
+        try:
+            worker = worker or _Worker(self._memory, self._seconds)
+            found = worker.ask(job)
+        except BaseException:
+            if worker is not None:
+                worker.close()
+            worker = None
+            raise
+        else:
+            if worker.jobs >= MOST_JOBS:
+                worker.close()
+                worker = None
+            return found
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End all workers; a job that runs ends with its worker's deadline."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        while not self._idle.empty():
+            worker = self._idle.get()
+            if worker is not None:
+                with suppress(OSError):
+                    worker.close()
+
+
+def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:
+    """The frames of a reply, whose shapes are checked: it comes from a process that a stranger's bytes went through."""
+    if len(arrays) < 2 or not _fit(*arrays[:3]):
+        raise DecodeError(f"{name} broke the decoder; re-encode it.")
+    pixels, times = arrays[:2]
+    indices = arrays[2] if len(arrays) > 2 else None
+    notes = tuple(str(note)[:1000] for note in header.get("notes", ()))
+    return FrameArrays(pixels, times, notes, indices).to_frames()
+
+
+def _fit(pixels: np.ndarray, times: np.ndarray, indices: np.ndarray | None = None) -> bool:
+    """Whether these are frames [U, H, W, 3], times [F], and which frame is which [F]."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3 or not min(pixels.shape):
+        return False
+    if times.dtype != np.float64 or times.ndim != 1 or not len(times) or not np.isfinite(times).all():
+        return False
+    if indices is None:
+        return len(times) == len(pixels)
+    whole = indices.dtype == np.int64 and indices.shape == times.shape
+    return whole and bool(indices.min() >= 0 and indices.max() < len(pixels))

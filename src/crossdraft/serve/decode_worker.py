@@ -1,0 +1,139 @@
+"""Worker process: decodes what strangers send. `python -m crossdraft.serve.decode_worker FD BYTES SECONDS`.
+
+Its address space, CPU time, open files and what it may write are limited before anything is read. Jobs come as JSON
+over the socket, one at a time; a reply is JSON, and arrays as they lie in memory.
+"""
+
+import json
+import resource
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.events.limits import EventLimits
+
+OPEN_FILES = 128
+MOST_WRITTEN = 1 << 20  # bytes of a file: what a decoder's own child may complain
+MOST_EVENTS = 16_000_000  # the newest of a recording; no drafter reads more
+TOO_LARGE = "needs more memory than is allowed to decode; send a smaller one."
+
+
+def main(descriptor: str, memory: str, seconds: str) -> int:
+    """Answer jobs until the socket is closed."""
+    most = int(memory)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_WRITTEN, MOST_WRITTEN))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    import av  # noqa: F401 - before memory is limited, so that a job finds it there
+    import h5py  # noqa: F401
+
+    import crossdraft.events.hdf5
+    import crossdraft.video.read  # noqa: F401
+
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rb") as jobs:
+        channel.sendall(b"!")
+        while len(head := jobs.read(4)) == 4:
+            used = time.process_time()
+            resource.setrlimit(resource.RLIMIT_CPU, (int(used) + int(seconds) + 1, resource.RLIM_INFINITY))
+            header, arrays = answer(json.loads(jobs.read(struct.unpack("<I", head)[0])), most, int(seconds))
+            header["arrays"] = [{"dtype": str(array.dtype), "shape": array.shape} for array in arrays]
+            sent = json.dumps(header).encode()
+            channel.sendall(struct.pack("<I", len(sent)) + sent)
+            for array in arrays:
+                channel.sendall(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return 0
+
+
+def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """A reply and its arrays; what is wrong with a file stands in it as `error`."""
+    try:
+        return _done(job, memory, seconds)
+    except CrossdraftError as error:
+        return {"error": str(error)}, []
+    except MemoryError:
+        return {"error": f"{job.get('path', 'It')} {TOO_LARGE}"}, []
+    except Exception:  # noqa: BLE001 - whatever a library raises on broken bytes; its text is not for strangers
+        return {"error": f"{job.get('path', 'It')} cannot be decoded: it is cut off or broken; copy it again."}, []
+
+
+def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:  # noqa: PLR0911 - one a kind
+    match job["kind"]:
+        case "clip":
+            from crossdraft.video.clip import FrameSampling
+            from crossdraft.video.container import probe
+            from crossdraft.video.read import sample_arrays
+
+            sampling, header = FrameSampling(**job["sampling"]), probe(job["path"])
+            found = sample_arrays(job["path"], sampling.count(job["path"], header))
+            more = [] if found.indices is None else [found.indices]
+            return {"seconds": header.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
+        case "image":
+            from crossdraft.video.image import read_pixels
+
+            return {}, [read_pixels(job["path"]), np.zeros(1)]
+        case "stills":
+            from crossdraft.video.image import read_pixels
+
+            shots = [read_pixels(path) for path in job["paths"]]
+            if len({shot.shape for shot in shots}) > 1:
+                raise CrossdraftError("The frames of a clip have different sizes; send them at one size.")
+            return {}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
+        case "events":
+            return {"first_us": _first_event(job, memory, seconds)}, []
+        case "strip":
+            from crossdraft.serve.page.strip import event_strip
+
+            return {}, [event_strip(Path(job["path"]), job["seconds"], job["frames"], _limits(memory, seconds))]
+        case "kind":
+            return {"found": _kind(job["path"])}, []
+    return {}, []
+
+
+def _first_event(job: dict[str, Any], memory: int, seconds: int) -> int | None:
+    """Time of the first event; the newest ones, which a drafter reads, are read, too."""
+    from crossdraft.events.excerpt import Excerpt
+    from crossdraft.events.stream import Newest
+
+    limits = _limits(memory, seconds)
+    sensor = None if job["sensor"] is None else tuple(job["sensor"])
+    excerpt = Excerpt(Path(job["path"]), format=job["format"], sensor=sensor, limits=limits)
+    first = excerpt.first_time()
+    if first is not None:
+        excerpt.read(Newest(most=MOST_EVENTS))
+    return first
+
+
+def _limits(memory: int, seconds: int) -> "EventLimits":
+    from crossdraft.events.limits import EventLimits
+
+    return EventLimits(worker_bytes=memory, worker_seconds=seconds)
+
+
+def _kind(path: str) -> str:
+    """What a file is, by its first bytes."""
+    from crossdraft.video.container import sniff
+    from crossdraft.video.image import FORMATS
+
+    with Path(path).open("rb") as file:
+        head = file.read(12)
+        file.seek(0)
+        if any(head.startswith(first) for first in FORMATS) and not (head[:4] == b"RIFF" and head[8:] != b"WEBP"):
+            return "image"
+        try:
+            sniff(file, Path(path))
+        except CrossdraftError:
+            return "event"
+        return "video"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

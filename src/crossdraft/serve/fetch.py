@@ -1,0 +1,182 @@
+"""Fetching media by http(s), off by default: from hosts on a list alone, and never from an address inside.
+
+A name is resolved once and the connection goes to the address that was checked, so that a second answer of a hostile
+name server (DNS rebinding) has no effect. Private, loopback, link-local and reserved ranges are refused, also inside
+IPv6 (mapped, NAT64, 6to4, Teredo). Redirects are followed by hand, each checked like the first address.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import h11
+
+from crossdraft.serve.errors import ApiError, bad_request
+
+MOST_REDIRECTS = 3
+MOST_HEAD = 16 << 10  # bytes of a response's head
+CHUNK = 1 << 16
+PORTS = {"http": 80, "https": 443}
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+NAT64_LOCAL = ipaddress.ip_network("64:ff9b:1::/48")
+
+Address = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, by the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(one[4][0]) for one in found]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the open internet, however it is written.
+
+    >>> [is_public(one) for one in ("93.184.216.34", "127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "fe80::1%eth0")]
+    [True, False, False, False, False]
+    """
+    try:
+        found: Address = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return all(map(_is_open, _inside(found)))
+
+
+def _is_open(address: Address) -> bool:
+    local = isinstance(address, IPv6Address) and address.is_site_local  # fec0::/10, which is_global takes for open
+    return address.is_global and not (address.is_multicast or address.is_reserved or local)
+
+
+def _inside(address: Address) -> list[Address]:
+    """An address, and those that it stands for or is tunnelled to."""
+    if isinstance(address, IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:  # it is that one, and nothing else
+        return [address.ipv4_mapped]
+    inner: list[Address] = []
+    if address.sixtofour is not None:
+        inner.append(address.sixtofour)
+    if address.teredo is not None:
+        inner += address.teredo
+    if address in NAT64:
+        return [IPv4Address(int(address) & 0xFFFFFFFF)]
+    if address in NAT64_LOCAL:
+        inner.append(IPv4Address("127.0.0.1"))  # a network's own translation: wherever it leads, it is inside
+    return [address, *inner]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Fetches files.
+
+    Args:
+        hosts: names, or `name:port`, from which may be fetched; a port other than the scheme's own must be named.
+        most: bytes of a file.
+        seconds: for one file, redirects included.
+        resolve, permitted: of names, and whether an address may be connected to.
+    """
+
+    hosts: frozenset[str]
+    most: int
+    seconds: float
+    resolve: Resolve = resolve
+    permitted: Callable[[str], bool] = is_public
+
+    async def fetch(self, url: str, path: Path, param: str) -> None:
+        """Write what is at an address into a file.
+
+        Raises:
+            ApiError: it may not be fetched, is not there, too large or too slow.
+        """
+        try:
+            async with asyncio.timeout(self.seconds):
+                with path.open("wb") as file:
+                    for _ in range(1 + MOST_REDIRECTS):
+                        moved = await self._once(url, file, param)
+                        if moved is None:
+                            return
+                        url = urljoin(url, moved)
+        except TimeoutError:
+            raise bad_request(f"The address took more than {self.seconds:g} s; upload the file.", param) from None
+        except (OSError, h11.ProtocolError, ssl.SSLError, UnicodeError):
+            raise bad_request("The address could not be fetched; upload the file.", param) from None
+        raise bad_request(f"The address redirects more than {MOST_REDIRECTS} times; give the final one.", param)
+
+    async def _once(self, url: str, file: BinaryIO, param: str) -> str | None:
+        """Fetch from one address; the next one if it redirects."""
+        parts, host, port = self._checked(url, param)
+        addresses = await self.resolve(host, port)
+        if not addresses or not all(map(self.permitted, addresses)):
+            raise _refused(param)
+        secure = ssl.create_default_context() if parts.scheme == "https" else None
+        name = host if secure else None
+        reader, writer = await asyncio.open_connection(addresses[0], port, ssl=secure, server_hostname=name)
+        try:
+            return await self._transfer(parts, reader, writer, file, param)
+        finally:
+            writer.close()
+
+    def _checked(self, url: str, param: str) -> tuple[SplitResult, str, int]:
+        """An address's parts, its host and its port, if that is on the list."""
+        try:
+            parts = urlsplit(url)
+            host, port = (parts.hostname or "").rstrip(".").encode("idna").decode().lower(), parts.port
+        except ValueError:
+            raise bad_request("The address is none; write https://host/path.", param) from None
+        printable = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in PORTS or not printable or parts.username is not None or parts.password is not None:
+            raise bad_request("The address is none; write https://host/path.", param)
+        usual = PORTS[parts.scheme]
+        port = usual if port is None else port
+        if not (f"{host}:{port}" in self.hosts or (host in self.hosts and port == usual)):
+            raise _refused(param)
+        return parts, host, port
+
+    async def _transfer(
+        self, parts: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, file: BinaryIO, param: str
+    ) -> str | None:
+        link = h11.Connection(h11.CLIENT, MOST_HEAD)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = [("Host", parts.netloc), ("Accept", "*/*"), ("User-Agent", "crossdraft"), ("Connection", "close")]
+        writer.write(link.send(h11.Request(method="GET", target=target, headers=headers)) or b"")
+        writer.write(link.send(h11.EndOfMessage()) or b"")
+        await writer.drain()
+        size = 0
+        while True:
+            event = link.next_event()
+            if event is h11.NEED_DATA:
+                link.receive_data(await reader.read(CHUNK))
+            elif isinstance(event, h11.Response):
+                if event.status_code in (301, 302, 303, 307, 308):
+                    return dict(event.headers).get(b"location", b"").decode("latin-1")
+                if event.status_code != 200:
+                    raise bad_request(f"The address answers {event.status_code}; check it.", param)
+            elif isinstance(event, h11.Data):
+                size += len(event.data)
+                if size > self.most:
+                    raise bad_request(
+                        f"The address holds more than {self.most:,} bytes, the limit; send a smaller file.", param
+                    )
+                file.write(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                return None
+            elif isinstance(event, h11.ConnectionClosed):
+                raise ConnectionResetError
+
+
+def _refused(param: str) -> ApiError:
+    """One sentence whatever the reason: it is not for strangers to learn which names lead inside."""
+    return bad_request(
+        "The address may not be fetched; upload the file, or send it as data:. Who runs this server names the hosts "
+        "that may be (--remote-hosts).",
+        param,
+        "address_refused",
+    )

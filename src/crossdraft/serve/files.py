@@ -1,0 +1,105 @@
+"""`/v1/files`: uploads, which requests name by their ids; and the files of the media folder, for pages to show."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from python_multipart.exceptions import MultipartParseError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+
+from crossdraft.serve.errors import ApiError, bad_request, overloaded
+from crossdraft.serve.gate import asked_by, service_of
+from crossdraft.serve.service import Service
+from crossdraft.serve.uploads import ID
+
+router = APIRouter()
+
+# A browser must take what a stranger sent for nothing but what it is asked to play.
+SHOWN = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "private, no-store"}
+TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+
+
+@router.post("/v1/files")
+async def upload(request: Request) -> Response:
+    """Keep a file; a form of `file` and `purpose`, as OpenAI's clients send it."""
+    service, owner = service_of(request), asked_by(request).client.name
+    if not service.ready:
+        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
+    try:
+        async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
+            file, purpose = form.get("file"), form.get("purpose", "user_data")
+            if not isinstance(file, UploadFile) or not isinstance(purpose, str):
+                raise bad_request("The form has no file; send one as `file`.", "file")
+            name = file.filename or "file"
+            kept = await asyncio.to_thread(service.uploads.add, owner, name, purpose, file.file)
+    except (MultiPartException, MultipartParseError, HTTPException):
+        raise bad_request("The form is broken or has too many fields; send `file` and `purpose`.", "file") from None
+    return JSONResponse(kept.to_json())
+
+
+@router.get("/v1/files")
+async def listed(request: Request) -> Response:
+    """The client's uploads."""
+    service, owner = service_of(request), asked_by(request).client.name
+    found = [one.to_json() for one in service.uploads.of(owner)]
+    return JSONResponse({"object": "list", "data": found, "has_more": False})
+
+
+@router.get("/v1/files/{found}")
+async def described(request: Request, found: str) -> Response:
+    """An upload."""
+    service, owner = service_of(request), asked_by(request).client.name
+    return JSONResponse(service.uploads.get(found, owner).to_json())
+
+
+@router.get("/v1/files/{found}/content")
+async def content(request: Request, found: str) -> Response:
+    """An upload's bytes."""
+    service, owner = service_of(request), asked_by(request).client.name
+    return _sent(service.uploads.get(found, owner).path)
+
+
+@router.delete("/v1/files/{found}")
+async def delete(request: Request, found: str) -> Response:
+    """Delete an upload."""
+    service, owner = service_of(request), asked_by(request).client.name
+    service.uploads.delete(found, owner)
+    return JSONResponse({"id": found, "object": "file", "deleted": True})
+
+
+@router.get("/v1/media")
+async def media(request: Request) -> Response:
+    """Files of the media folder, which requests may name; not in OpenAI's API."""
+    found: list[dict[str, Any]] = await asyncio.to_thread(service_of(request).media.local.listed)
+    return JSONResponse({"object": "list", "data": found})
+
+
+@router.get("/v1/media/content")
+async def media_content(request: Request, url: str) -> Response:
+    """The bytes of a file of the media folder, or of an upload; answers `Range`."""
+    return _sent(path_of(service_of(request), url, asked_by(request).client.name))
+
+
+def path_of(service: Service, url: str, owner: str) -> Path:
+    """Where a file of the media folder, or a client's upload, lies.
+
+    Raises:
+        ApiError: there is none.
+    """
+    if ID.fullmatch(url):
+        return service.uploads.get(url, owner).path
+    try:
+        return service.media.local.find(url, "url")
+    except ApiError as error:
+        raise ApiError(404, error.message, error.code, error.param) from None
+
+
+def _sent(path: Path) -> Response:
+    return FileResponse(path, headers=SHOWN, media_type=TYPES.get(path.suffix.lower(), "application/octet-stream"))

@@ -1,0 +1,229 @@
+"""What every request passes: an id, the client's key, limits on its body, a line in the log.
+
+Deny by default: whatever is not on the short public list needs a key, once there are keys.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crossdraft.engine.request import Answer
+from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.keys import Client
+from crossdraft.serve.service import Service
+
+log = logging.getLogger("crossdraft.serve")
+
+PAGE = frozenset({"/", "/page/page.css", "/page/page.js", "/page/icon.svg"})  # which asks for the key
+PUBLIC = frozenset({"/health", "/ready"}) | PAGE
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+UPLOAD = "/v1/files"
+MOST_HEAD = 16 << 10  # bytes of all headers
+MOST_HEADERS = 100
+FORM_BYTES = 1 << 16  # of a form around an upload
+# A body of 64 MiB may hold 32 million values, of which each costs a kilobyte and microseconds on the event loop once
+# it is wrong. Commas bound their number; in text there are fewer.
+MOST_COMMAS = 1 << 14
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """A request on its way.
+
+    Args:
+        request_id: the client's own `X-Request-Id`, else a new one.
+        client: who asks.
+        since: when it came, by `time.perf_counter`.
+        facts: for the log.
+        answer: what it got, if it asked for one.
+        body_bytes, commas: of its body that have come.
+    """
+
+    request_id: str
+    client: Client = field(default_factory=Client)
+    since: float = field(default_factory=time.perf_counter)
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    answer: Answer | None = None
+    body_bytes: int = 0
+    commas: int = 0
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a route."""
+    return request.app.state.service
+
+
+def asked_by(request: Request) -> RequestInfo:
+    """What the gate knows of a request."""
+    return request.state.asked
+
+
+def _check_head(headers: Headers) -> None:
+    """Refuse heads that are too long, or that say in two ways where the body ends (request smuggling).
+
+    Raises:
+        ApiError: it is one.
+    """
+    if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEAD or len(headers.raw) > MOST_HEADERS:
+        raise ApiError(431, "The headers are too long; leave some out.", "headers_too_large")
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise ApiError(
+            400, "The request has a length and a transfer encoding; send one.", headers={"Connection": "close"}
+        )
+
+
+def _parts(address: str) -> SplitResult:
+    """Of an address; of what is none, such as `http://[`, there are none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        asked = RequestInfo(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16))
+        status = [0]
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                found = MutableHeaders(raw=message.setdefault("headers", []))
+                found["x-request-id"] = asked.request_id
+                for name, value in ALWAYS.items():
+                    found.setdefault(name, value)
+            await send(message)
+
+        try:
+            _check_head(headers)
+            self._check_origin(headers)
+            if scope["path"] not in PUBLIC:
+                asked.client = self._client(headers)
+            scope.setdefault("state", {})["asked"] = asked
+            await self._app(scope, self._bounded(scope, headers, receive, asked), answer)
+        except ApiError as error:
+            if status[0]:
+                raise
+            await error.response()(scope, receive, answer)
+        finally:
+            self._service.body_bytes -= asked.body_bytes
+            self._record(scope, headers, asked, status[0])
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
+
+        The latter is for a server that trusts whoever reaches it on loopback: a page whose own name leads there (DNS
+        rebinding) is of the same origin, for the browser.
+
+        Raises:
+            ApiError: it is one.
+        """
+        settings, host = self._service.settings, headers.get("host", "")
+        origin = headers.get("origin")
+        if origin is not None and origin not in settings.cors_origins and _parts(origin).netloc != host:
+            raise ApiError(403, "Pages of other origins may not ask; name them in cors_origins.", "origin_refused")
+        if self._service.keys is None and settings.host in LOOPBACK:
+            name = _parts(f"//{host}").hostname
+            if name not in LOOPBACK and name not in settings.host_names:
+                raise ApiError(403, "The server is not known by this name; name it in host_names.", "host_refused")
+
+    def _client(self, headers: Headers) -> Client:
+        """Whose key a request has.
+
+        Raises:
+            ApiError: nobody's.
+        """
+        if self._service.keys is None:
+            return self._service.anybody
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        client = self._service.keys.client(key.strip()) if scheme.lower() == "bearer" else None
+        if client is None:
+            raise ApiError(
+                401,
+                "The API key is missing or wrong; send it as Authorization: Bearer.",
+                "invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return client
+
+    def _bounded(self, scope: Scope, headers: Headers, receive: Receive, asked: RequestInfo) -> Receive:
+        """The body, as far as it may be long and slow.
+
+        Raises:
+            ApiError: it says that it is longer.
+        """
+        settings = self._service.settings
+        most = settings.upload_bytes + FORM_BYTES if scope["path"] == UPLOAD else settings.body_bytes
+        # Once a body is not read to its end, nothing can follow on the connection.
+        too_large = ApiError(
+            413, f"The body has more than {most:,} bytes, the limit.", "body_too_large", headers={"Connection": "close"}
+        )
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > most:
+            raise too_large
+        ended, until = False, time.monotonic() + settings.body_seconds
+
+        async def bounded() -> Message:
+            nonlocal ended
+            if ended:  # what is waited for now is that the client goes away
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise ApiError(
+                    408, "The body took too long to arrive; send it again.", "timeout", headers={"Connection": "close"}
+                ) from None
+            body = message.get("body", b"")
+            more = len(body)
+            asked.body_bytes += more
+            asked.commas += 0 if scope["path"] == UPLOAD else body.count(b",")
+            self._service.body_bytes += more
+            ended = not message.get("more_body", False)
+            if asked.body_bytes > most:
+                raise too_large
+            if asked.commas > MOST_COMMAS:
+                raise ApiError(
+                    413,
+                    f"The body has more than {MOST_COMMAS:,} commas, the limit; send less text.",
+                    "body_too_large",
+                    headers={"Connection": "close"},
+                )
+            if self._service.body_bytes > settings.bodies_bytes:
+                full = overloaded(
+                    "As much is being sent as the server holds at a time; ask again later.", "bodies_full"
+                )
+                full.headers["Connection"] = "close"
+                raise full
+            return message
+
+        return bounded
+
+    def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
+        ms = round((time.perf_counter() - asked.since) * 1e3, 1)
+        facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
+        log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})
+        if self._service.spans is not None:
+            name, more = f"{scope['method']} {scope['path'][:200]}", {"status": status}
+            self._service.spans.record(name, asked.since, headers, facts | more, asked.answer)

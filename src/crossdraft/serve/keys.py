@@ -1,0 +1,135 @@
+"""API keys: who may ask, and how much.
+
+The file holds their SHA-256 alone: a key has 256 random bits, which no dictionary lists, so a slow hash would protect
+nothing.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from crossdraft.errors import CrossdraftError
+
+PREFIX = "cd-"
+
+
+class KeyRecord(BaseModel):
+    """A key as the file holds it.
+
+    Args:
+        name: of the client; uploads, and what is kept of prompts and answers, belong to a name.
+        sha256: of the key, in hexadecimal.
+        requests_per_minute, concurrent: its limits, where they differ from the server's.
+        max_new_tokens: its longest answer.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[\w.-]+$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    concurrent: int | None = Field(default=None, ge=1)
+    max_new_tokens: int | None = Field(default=None, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks, and what they may. `name` is "" where no keys are asked for."""
+
+    name: str = ""
+    requests_per_minute: int | None = None
+    concurrent: int | None = None
+    max_new_tokens: int | None = None
+
+
+def digest_of(key: str) -> str:
+    """What the file holds of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def line_of(record: KeyRecord) -> str:
+    """A new record as it stands in the file. In quotes, for YAML takes some words and hashes for numbers."""
+    return f'{{name: "{record.name}", sha256: "{record.sha256}"}}'
+
+
+def new_key() -> str:
+    """A random key."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+class Keys:
+    """The keys of a server, told by their hashes. Every comparison takes the same time, and each is compared."""
+
+    def __init__(self, records: Sequence[KeyRecord], defaults: Client) -> None:
+        self._clients: Mapping[str, Client] = {
+            one.sha256: Client(
+                one.name,
+                one.requests_per_minute or defaults.requests_per_minute,
+                one.concurrent or defaults.concurrent,
+                one.max_new_tokens or defaults.max_new_tokens,
+            )
+            for one in records
+        }
+
+    def client(self, key: str) -> Client | None:
+        """Whose key it is; `None` if nobody's."""
+        given, found = digest_of(key), None
+        for known, client in self._clients.items():
+            if hmac.compare_digest(known, given):
+                found = client
+        return found
+
+
+def read_keys(path: Path, defaults: Client) -> Keys:
+    """The keys of a YAML file, a list of `KeyRecord`s.
+
+    Raises:
+        CrossdraftError: it cannot be read, others may write it, or a record is wrong or there twice.
+    """
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
+        given = yaml.safe_load(text)
+    except OSError as error:
+        raise CrossdraftError(f"The keys of {path} cannot be read: {error.strerror}; check the path.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise CrossdraftError(f"{path} is no YAML; write a list of keys, as `crossdraft serve new-key` does.") from None
+    if mode & 0o022:
+        raise CrossdraftError(f"Others may write {path}, and so add keys; run: chmod go-w {path}")
+    try:
+        records = TypeAdapter(list[KeyRecord]).validate_python(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CrossdraftError(f"{path}: the key {where}: {first['msg']}; mend the record.") from None
+    for what in ("name", "sha256"):
+        values = [getattr(one, what) for one in records]
+        if len(set(values)) < len(values):
+            raise CrossdraftError(f"{path} has two keys of the same {what}; each client has a key of its own.")
+    return Keys(records, defaults)
+
+
+def append_key(path: Path, record: KeyRecord) -> None:
+    """Add a key to a file, which is made if it is not there, for its owner alone.
+
+    Raises:
+        CrossdraftError: as `read_keys`, or the file has a key of that name.
+    """
+    text = ""
+    if path.exists():
+        read_keys(path, Client())
+        text = path.read_text(encoding="utf-8")
+        if any(one["name"] == record.name for one in yaml.safe_load(text)):
+            raise CrossdraftError(f"{path} has a key of {record.name}; choose another name, or delete that one.")
+    try:
+        with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write("\n" if text and not text.endswith("\n") else "")  # an editor may leave it out
+            file.write(f"- {line_of(record)}\n")
+    except OSError as error:
+        raise CrossdraftError(f"Cannot write {path}: {error.strerror}; choose another place.") from None

@@ -1,0 +1,108 @@
+"""Files below `--media-root` that a request names as `file:…`: no way leads out of the folder."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from crossdraft.serve.errors import ApiError, bad_request
+
+MOST_PATH = 4096  # characters
+MOST_LISTED = 1000
+VIDEOS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+EVENTS = (".h5", ".hdf5", ".npy", ".npz", ".txt", ".csv", ".zip", ".aedat", ".aedat4", ".raw", ".dat", ".bin")
+
+
+class LocalFiles:
+    """The files below a folder.
+
+    Every part of a path is opened without following links, one within the other, so neither `..` nor a link leads out.
+    Whatever is wrong, the answer is the same: it does not tell which files exist. The path is opened again to be read:
+    whoever may write into the folder can put a link in its way meanwhile.
+
+    Args:
+        root: the folder, resolved; `None` = there is none.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+
+    def find(self, url: str, param: str) -> Path:
+        """The path of `file:clip.mp4` (below the folder) or `file:///folder/clip.mp4`.
+
+        Raises:
+            ApiError: there is no folder, or no such file in it.
+        """
+        if self.root is None:
+            raise bad_request("This server reads no files of its own; upload the file, or send it as data:.", param)
+        path = self._inside(url)
+        if path is None:
+            raise _absent(param)
+        with _opened(self.root, path) as found:
+            if found is None:
+                raise _absent(param)
+        return self.root / path
+
+    def _inside(self, url: str) -> PurePosixPath | None:
+        """The part of an address below the folder."""
+        with suppress(ValueError):
+            parts = urlsplit(url)
+            path = unquote(parts.path, errors="strict")
+            plain = parts.netloc in ("", "localhost") and not parts.query and not parts.fragment
+            if not plain or "\0" in path or not 0 < len(path) <= MOST_PATH or self.root is None:
+                return None
+            given = PurePosixPath(path)
+            inner = given.relative_to(PurePosixPath(self.root)) if given.is_absolute() else given
+            return None if ".." in inner.parts or not inner.parts else inner
+        return None
+
+    def listed(self) -> list[dict[str, object]]:
+        """Clips, images and recordings below the folder, for a page to choose from."""
+        found: list[dict[str, object]] = []
+        if self.root is None:
+            return found
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                path = Path(folder) / name
+                kind = kind_by_name(name)
+                if kind is None or name.startswith(".") or path.is_symlink() or not path.is_file():
+                    continue
+                inner = path.relative_to(self.root).as_posix()
+                found.append({"url": f"file:{inner}", "name": inner, "kind": kind, "bytes": path.stat().st_size})
+                if len(found) == MOST_LISTED:
+                    return found
+        return found
+
+
+def kind_by_name(name: str) -> str | None:
+    """`video`, `image` or `event`, by how a file's name ends."""
+    suffix = PurePosixPath(name).suffix.lower()
+    kinds = (("video", VIDEOS), ("image", IMAGES), ("event", EVENTS))
+    return next((kind for kind, suffixes in kinds if suffix in suffixes), None)
+
+
+@contextmanager
+def _opened(root: Path, path: PurePosixPath) -> Iterator[int | None]:
+    """A descriptor of a regular file below a folder; `None` if there is none."""
+    held: list[int] = []
+    try:
+        held.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
+        for name in path.parts[:-1]:
+            held.append(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=held[-1]))
+        held.append(os.open(path.parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=held[-1]))
+        found = held[-1] if stat.S_ISREG(os.fstat(held[-1]).st_mode) else None
+    except OSError:
+        found = None
+    try:
+        yield found
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _absent(param: str) -> ApiError:
+    return bad_request("There is no such file in the server's media folder; check the address.", param, "no_such_file")

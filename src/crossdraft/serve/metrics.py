@@ -1,0 +1,134 @@
+"""What `/metrics` shows: vLLM's names under our prefix, and what hidden drafting adds."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+from crossdraft.engine.stats import Stats
+
+PREFIX = "crossdraft"
+LABEL = "model_name"  # as vLLM's
+FIRST_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+TOKEN_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 300)
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class Metrics:
+    """The counters of one server, in a registry of their own.
+
+    Args:
+        model: the model's name, a label of each.
+        running, waiting: requests that share passes, and that wait, now.
+        cached: bytes of decoded media that are kept.
+        uploaded: bytes of uploads.
+        drafter: whether there is a drafter, and it is not lost.
+        rows: of the target's cache that are in use.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        running: Callable[[], int],
+        waiting: Callable[[], int],
+        cached: Callable[[], int],
+        uploaded: Callable[[], int],
+        drafter: Callable[[], bool],
+        rows: Callable[[], int],
+    ) -> None:
+        self._registry, self._model = CollectorRegistry(), model
+        self._gauge("num_requests_running", "Requests that share passes.", running)
+        self._gauge("num_requests_waiting", "Requests that wait.", waiting)
+        self._gauge("media_cache_bytes", "Decoded frames that are kept.", cached)
+        self._gauge("upload_bytes", "Uploads.", uploaded)
+        self._gauge("drafter_alive", "1 while there is a drafter.", drafter)
+        self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", rows)
+
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
+        self._generated = self._counter("generation_tokens", "Generated tokens.")
+        self._queries = self._counter("prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.")
+        self._hits = self._counter("prefix_cache_hits", "Prompt tokens that the prefix cache knew.")
+        self._success = self._labelled("request_success", "Answers, by how they ended.", "finished_reason")
+        self._refused = self._counter("admission_rejections", "Requests that found the queue full.")
+        self._failed = self._labelled("request_failure", "Requests without an answer, by HTTP status.", "status")
+        self._drafts = self._counter("spec_decode_num_drafts", "Verify passes with a draft.")
+        self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Drafted tokens.")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Accepted tokens.")
+        self._accepted_at = self._labelled(
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens, by their position in the draft.", "position"
+        )
+        self._hidden = self._counter("spec_decode_num_hidden_draft_tokens", "Tokens drafted inside the prefill.")
+        self._hidden_accepted = self._counter("spec_decode_num_hidden_accepted_tokens", "Those that were accepted.")
+        self._passes = self._counter("spec_verify_calls", "Verify passes, drafts or not.")
+        self._bad = self._counter("spec_decode_num_bad_drafts", "Drafts that could not be read.")
+
+        self._ttft = self._histogram("time_to_first_token_seconds", "To the first final token.", FIRST_S)
+        self._provisional = self._histogram("time_to_first_provisional_seconds", "To the first drafted token.", FIRST_S)
+        self._tpot = self._histogram("request_time_per_output_token_seconds", "Per token after the first.", TOKEN_S)
+        self._e2e = self._histogram("e2e_request_latency_seconds", "To the whole answer.", WHOLE_S)
+        self._queue = self._histogram("request_queue_time_seconds", "In the queue.", FIRST_S)
+        self._media = self._histogram("request_media_time_seconds", "Finding and decoding media.", FIRST_S)
+        self._share = self._histogram("hidden_share", "Part of hidden drafting that was inside the prefill.", SHARES)
+
+    def answered(self, stats: Stats, reason: str, queued_s: float) -> None:
+        """An answer is over; cancelled ones too, which count what they have."""
+        self._success.labels(self._model, reason).inc()
+        for counter, value in (
+            (self._prompt, stats.prompt_tokens),
+            (self._generated, stats.new_tokens),
+            (self._queries, stats.prompt_tokens),
+            (self._hits, stats.cached_tokens),
+            (self._drafts, next(iter(stats.drafted_at), 0)),
+            (self._draft_tokens, stats.drafted),
+            (self._accepted, stats.accepted),
+            (self._hidden, stats.hidden_drafted),
+            (self._hidden_accepted, stats.hidden_accepted),
+            (self._passes, stats.rounds),
+            (self._bad, stats.bad_drafts),
+        ):
+            counter.inc(value)
+        for position, (more, fewer) in enumerate(pairwise([*stats.accepted_at, 0])):
+            if more or fewer:
+                self._accepted_at.labels(self._model, str(position)).inc(more)
+        self._queue.observe(queued_s)
+        if stats.new_tokens:
+            self._ttft.observe(queued_s + stats.ttft_s)
+            self._e2e.observe(queued_s + stats.total_s)
+        if stats.new_tokens > 1:
+            self._tpot.observe((stats.total_s - stats.ttft_s) / (stats.new_tokens - 1))
+        if stats.first_provisional_s is not None:
+            self._provisional.observe(queued_s + stats.first_provisional_s)
+        if stats.hidden_share is not None:
+            self._share.observe(stats.hidden_share)
+
+    def media_loaded(self, seconds: float) -> None:
+        """The media of a request are there."""
+        self._media.observe(seconds)
+
+    def refused(self) -> None:
+        """A request found the queue full."""
+        self._refused.inc()
+
+    def failed(self, status: int) -> None:
+        """A request has no answer."""
+        self._failed.labels(self._model, str(status)).inc()
+
+    def text(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, description: str) -> Counter:
+        return self._labelled(name, description).labels(self._model)
+
+    def _labelled(self, name: str, description: str, *labels: str) -> Counter:
+        return Counter(f"{PREFIX}:{name}", description, (LABEL, *labels), registry=self._registry)
+
+    def _histogram(self, name: str, description: str, buckets: tuple[float, ...]) -> Histogram:
+        found = Histogram(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry, buckets=buckets)
+        return found.labels(self._model)
+
+    def _gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        gauge = Gauge(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry)
+        gauge.labels(self._model).set_function(value)

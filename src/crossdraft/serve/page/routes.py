@@ -1,0 +1,112 @@
+"""`/`: the page, its files, the events as pictures, and the target alone to compare with."""
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from importlib.resources import files
+from typing import Annotated
+
+import cv2
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from crossdraft.alone import target_alone
+from crossdraft.serve import sse
+from crossdraft.serve.chat import Answering
+from crossdraft.serve.errors import overloaded
+from crossdraft.serve.files import SHOWN, path_of
+from crossdraft.serve.gate import asked_by, service_of
+from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
+from crossdraft.serve.schema import ChatRequest
+
+router = APIRouter()
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def _static(name: str) -> Response:
+    body = files("crossdraft.serve.page").joinpath(name).read_bytes()
+    return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
+
+
+@router.get("/")
+async def index() -> Response:
+    """The page."""
+    return _static("index.html")
+
+
+@router.get("/page/page.css")
+async def style() -> Response:
+    """Its style."""
+    return _static("page.css")
+
+
+@router.get("/page/page.js")
+async def script() -> Response:
+    """Its script."""
+    return _static("page.js")
+
+
+@router.get("/page/icon.svg")
+async def icon() -> Response:
+    """Its icon."""
+    return _static("icon.svg")
+
+
+@router.get("/page/events.png")
+async def events(
+    request: Request,
+    url: str,
+    seconds: Annotated[float, Query(ge=0, le=1e6, allow_inf_nan=False)] = 0,
+    frames: Annotated[int, Query(ge=COLUMNS, le=MOST_FRAMES, multiple_of=COLUMNS)] = MOST_FRAMES,
+) -> Response:
+    """A recording's frames as one picture (`event_strip`); `url` as in `/v1/media/content`."""
+    service = service_of(request)
+    path = path_of(service, url, asked_by(request).client.name)
+    pixels = await service.decoder.strip(path, seconds, frames, "The recording")
+    _, picture = await asyncio.to_thread(cv2.imencode, ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
+    return Response(picture.tobytes(), media_type="image/png", headers=SHOWN)
+
+
+@router.post("/page/alone")
+async def alone(request: Request) -> Response:
+    """The answer of the target alone, run now; the body is that of `/v1/chat/completions`.
+
+    Nothing else runs in the engine meanwhile, so it is refused while others are being answered.
+    """
+    service, asked = service_of(request), asked_by(request)
+    chat = ChatRequest.model_validate_json(await request.body())
+    answering, stop = Answering(service, chat, asked), threading.Event()
+
+    async def answer() -> dict[str, object]:
+        if service.limits.active or not service.ready:
+            raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
+        async with AsyncExitStack() as held:
+            question = await answering.question(held)
+            running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
+            try:
+                found = await asyncio.shield(running)
+            finally:  # a thread cannot be cancelled: it is told, and counts as a request until it has ended
+                stop.set()
+                await asyncio.wait([running])
+        stats = found.answer.stats
+        times = {"ttft_ms": round(stats.ttft_s * 1e3, 3), "total_ms": round(stats.total_s * 1e3, 3)}
+        return {"text": found.answer.text, "new_tokens": stats.new_tokens, "cores": found.cores, **times}
+
+    try:
+        found = await sse.unless_gone(request.receive, answer())
+    except Exception as error:
+        raise answering.failed(error) from error
+    return Response(status_code=499) if found is None else JSONResponse(found)

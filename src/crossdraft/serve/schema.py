@@ -1,0 +1,229 @@
+"""What a client sends to `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
+
+Unknown fields are refused by name, also inside media: an `fps` in the wrong place would else be lost in silence. Fields
+that would change the answer in a way that the engine has not are refused, those that change nothing are taken.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+
+MAX_STOPS = 16
+MAX_MESSAGES = 256
+MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
+
+Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
+
+
+Empty = Annotated[list[Any], Field(max_length=0)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+class Body(BaseModel):
+    """A part of a request that knows every key it may hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TextPart(Body):
+    """Words."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Body):
+    """Where an image is."""
+
+    url: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None  # the target's own preprocessing decides
+
+
+class VideoUrl(Body):
+    """Where a clip is, and how many frames of it are read."""
+
+    url: str | None = None
+    num_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
+    fps: float | None = Field(default=None, gt=0, le=1000)
+    max_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
+
+
+class EventUrl(Body):
+    """Where an event recording is, and which part of it the drafter reads; see `crossdraft ask --events`."""
+
+    url: str | None = None
+    format: str | None = None
+    sensor: tuple[int, int] | None = None
+    clock: Literal["auto", "video", "own"] = "auto"
+    start_s: float | None = Field(default=None, ge=0, le=1e9)
+    end_s: float | None = Field(default=None, ge=0, le=1e9)
+    windows: int = Field(default=1, ge=1, le=64)
+
+
+class FileId(Body):
+    """An upload."""
+
+    file_id: Id
+
+
+class MediaPart(Body):
+    """What media have in common: the client's own name of it, under which it is known in later requests."""
+
+    uuid: Id | None = None
+
+
+def _url(value: Any) -> Any:
+    """OpenAI's clients write an object, some others just the address."""
+    return {"url": value} if isinstance(value, str) else value
+
+
+class ImagePart(MediaPart):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        return _with_object(values, "image_url")
+
+
+class VideoPart(MediaPart):
+    """A clip."""
+
+    type: Literal["video_url"]
+    video_url: VideoUrl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        return _with_object(values, "video_url")
+
+
+class EventPart(MediaPart):
+    """An event recording of the clip's moment. Not a part of the prompt: the drafter alone reads it."""
+
+    type: Literal["event_url"]
+    event_url: EventUrl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        return _with_object(values, "event_url")
+
+
+def _with_object(values: Any, name: str) -> Any:
+    return {**values, name: _url(values[name])} if isinstance(values, dict) and name in values else values
+
+
+class FilePart(Body):
+    """An upload, as OpenAI names it; its bytes say whether it is an image, a clip or a recording."""
+
+    type: Literal["file"]
+    file: FileId
+
+
+ContentPart = Annotated[TextPart | ImagePart | VideoPart | EventPart | FilePart, Discriminator("type")]
+
+
+class ChatMessage(Body):
+    """One message. `developer` is OpenAI's newer word for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart]
+    name: str | None = None
+    # What OpenAI's clients send back of an answer, if it is appended as it came:
+    refusal: None = None
+    annotations: Empty | None = None
+    tool_calls: Empty | None = None
+    function_call: None = None
+    audio: None = None
+
+
+class StreamOptions(Body):
+    """As OpenAI's."""
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class MediaIo(Body):
+    """As vLLM's `media_io_kwargs`."""
+
+    video: VideoUrl | None = None
+
+
+class Extras(Body):
+    """What our own clients may ask for, in `extra_body={"crossdraft": …}`.
+
+    Args:
+        provisional: also send the hidden draft, which may be taken back, while the target reads (streams only).
+        origins: say of each piece who put it there, and when (streams only).
+        timeline: send the timeline of both models and all figures at the end.
+    """
+
+    provisional: bool = False
+    origins: bool = False
+    timeline: bool = False
+
+
+class ChatRequest(Body):
+    """The body."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    min_tokens: int | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, max_length=1024
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    stop: str | list[str] | None = Field(default=None)
+    logprobs: bool | None = None
+    media_io_kwargs: MediaIo | None = None
+    crossdraft: Extras = Extras()
+
+    # Only their neutral values:
+    n: Literal[1] | None = None
+    top_logprobs: Zero | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    tools: Empty | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    # What changes nothing here:
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatRequest":
+        if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
+            raise ValueError(f"stop has more than {MAX_STOPS} strings")
+        if self.stream and self.logprobs:
+            raise ValueError("logprobs come with whole answers only; leave out stream")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options are for streams; say stream: true, or leave them out")
+        if (self.crossdraft.provisional or self.crossdraft.origins) and not self.stream:
+            raise ValueError("crossdraft.provisional and crossdraft.origins are for streams; say stream: true")
+        return self
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest answer; `None` if the client leaves it open."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens

@@ -1,0 +1,190 @@
+"""What all routes share: the engine, the media, who may ask how much, and the server's state."""
+
+import tempfile
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from crossdraft.api import Engine, Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.options import Options
+from crossdraft.serve.decode import MediaDecoder
+from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.fetch import Fetcher
+from crossdraft.serve.keys import Client, Keys, read_keys
+from crossdraft.serve.local_files import LocalFiles
+from crossdraft.serve.media import MediaLoader
+from crossdraft.serve.metrics import Metrics
+from crossdraft.serve.settings import ServerSettings
+from crossdraft.serve.tracing import SpanRecorder
+from crossdraft.serve.uploads import Uploads
+from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling
+from crossdraft.video_prompt import VideoPrompt
+
+WARM_UP_TOKENS = 4
+MINUTE_S = 60.0
+
+
+class RequestLimits:
+    """Counts the requests that are being answered, of all and of each client, and refuses those beyond the limits."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._clients = Counter[str]()
+        self._recent: OrderedDict[str, list[float]] = OrderedDict()  # when a client's requests of the last minute came
+        self.active = 0
+
+    @contextmanager
+    def admitted(self, client: Client) -> Iterator[None]:
+        """One request more, for as long as the context.
+
+        Raises:
+            ApiError: 503, as much waits as may; 429, the client's own limit.
+        """
+        if self.active >= self._most:
+            raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
+        if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
+            raise _too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
+        if client.requests_per_minute is not None:
+            self._count(client.name, client.requests_per_minute)
+        self.active += 1
+        self._clients[client.name] += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._clients[client.name] -= 1
+            if not self._clients[client.name]:
+                del self._clients[client.name]
+
+    def _count(self, name: str, most: int) -> None:
+        now = time.monotonic()
+        recent = [one for one in self._recent.get(name, ()) if one > now - MINUTE_S]
+        self._recent[name] = recent
+        if len(recent) >= most:
+            wait = max(1, round(recent[0] + MINUTE_S - now))
+            raise _too_many(f"You may ask {most} times a minute; ask again later.", wait)
+        recent.append(now)
+
+
+def _too_many(message: str, seconds: int) -> ApiError:
+    return ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": str(seconds)})
+
+
+class Service:
+    """A loaded server without its network. Close it.
+
+    Args:
+        settings: see `ServerSettings`.
+        engine: a loaded one, which the caller closes; its queue must hold what the settings say.
+        fetcher: in place of the one that the settings describe.
+    """
+
+    def __init__(self, settings: ServerSettings, engine: Engine, fetcher: Fetcher | None = None) -> None:
+        self.settings, self.engine = settings, engine
+        self.created = int(time.time())
+        self.draining = False
+        self.body_bytes = 0  # of all requests that are here
+        self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
+        self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
+        self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
+        self.limits = RequestLimits(settings.max_batch + settings.max_queue)
+        if settings.media_root is not None and not settings.media_root.is_dir():
+            raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
+        self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")
+        folder = Path(self._folder.name)
+        spool, uploads = folder / "spool", settings.upload_folder or folder / "uploads"
+        spool.mkdir(mode=0o700)
+        uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
+        self.decoder.warm_up()
+        self.uploads = Uploads(uploads, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
+        hosts = frozenset(host.lower() for host in settings.remote_hosts)
+        if fetcher is None and hosts:
+            fetcher = Fetcher(hosts, settings.remote_bytes, settings.remote_seconds)
+        prepare = engine.target.prepare
+        self.media = MediaLoader(
+            self.uploads,
+            LocalFiles(settings.media_root),
+            fetcher,
+            self.decoder,
+            spool,
+            cache_bytes=settings.media_cache_bytes,
+            most_parts=settings.parts,
+            sampling=prepare.sampling if isinstance(prepare, VideoPrompt) else FrameSampling(DEFAULT_FRAMES),
+        )
+        self.metrics = Metrics(
+            settings.model,
+            lambda: min(self.limits.active, settings.max_batch),
+            lambda: max(0, self.limits.active - settings.max_batch),
+            lambda: self.media.cached_bytes,
+            lambda: self.uploads.nbytes,
+            lambda: engine.drafter is not None,
+            lambda: engine.rows,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return not (self.draining or self.engine.closed)
+
+    def longest(self, client: Client) -> int:
+        """Tokens that an answer of a client may have."""
+        return min(client.max_new_tokens or self.settings.max_new_tokens, self.settings.max_new_tokens)
+
+    def open_length(self, client: Client) -> int | None:
+        """The longest answer, where a request leaves it open; `None`: as the checkpoint says."""
+        longest, target = self.longest(client), self.engine.target
+        return None if target.defaults.most(target.context) <= longest else longest
+
+    def close(self) -> None:
+        """End the workers, and delete all files."""
+        self.decoder.close()
+        if self.spans is not None:
+            self.spans.close()
+        self.uploads.clear()
+        self._folder.cleanup()
+
+
+def load_engine(settings: ServerSettings) -> Engine:
+    """The engine that the settings describe, warm.
+
+    Raises:
+        CrossdraftError: as `Options` and `Engine.load`.
+    """
+    given: dict[str, object] = {"placement": settings.placement or "auto", "device": settings.device}
+    given |= {"dtype": settings.dtype, "max_batch": settings.max_batch, "max_queue": settings.max_queue}
+    twice = sorted(given.keys() & settings.options.keys())
+    if twice:
+        raise CrossdraftError(f"The setting options has {twice[0]}, which is a setting of its own; say it there.")
+    try:
+        options = Options(**given, **settings.options)
+    except TypeError:
+        raise CrossdraftError(
+            f"The setting options is {settings.options}; its names are those of crossdraft.Options."
+        ) from None
+    drafter = None if settings.drafter == "none" else settings.drafter
+    engine = Engine.load(settings.target, drafter, options)
+    try:
+        _warm_up(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _warm_up(engine: Engine) -> None:
+    """Answer two requests about a grey clip, so that first-time costs are paid; nothing is learned from them."""
+    from crossdraft.events import Events
+
+    count = 1000
+    columns = (np.arange(count) % 64, np.arange(count) % 64, np.arange(count) * 1000, np.arange(count) % 2)
+    events = Events.checked(*columns, 64, 64)
+    frames = np.full((DEFAULT_FRAMES, 64, 64, 3), 128, np.uint8)
+    for _ in range(2):
+        request = Request("What is ahead?", frames, events, max_new_tokens=WARM_UP_TOKENS, namespace=None)
+        engine.generate(request)

@@ -1,0 +1,160 @@
+"""Every setting of the server: one schema, read from a file, from the environment and from flags.
+
+Flags go before the environment (`CROSSDRAFT_PORT=…`), that before the file, that before the defaults. The command
+line's options and the table of docs/serve.md are made from the same fields.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from crossdraft.checks import did_you_mean
+from crossdraft.errors import CrossdraftError
+
+MIB = 1 << 20
+Words = Annotated[tuple[str, ...], NoDecode]
+
+
+def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:
+    return Field(default=default, description=description, json_schema_extra={"group": group}, **limits)
+
+
+class ServerSettings(BaseSettings):
+    """What may be set, in the order of `--help`."""
+
+    model_config = SettingsConfigDict(env_prefix="CROSSDRAFT_", extra="forbid", frozen=True)
+
+    host: str = _setting("Network", "127.0.0.1", "address to listen on")
+    port: int = _setting("Network", 8000, "port; 0 = any free one, which the first line says", ge=0, le=65535)
+    cors_origins: Words = _setting(
+        "Network", (), "origins of web pages that may call this server, comma-separated; none by default"
+    )
+    host_names: Words = _setting(
+        "Network", (), "names of a server on loopback without keys, beside localhost, comma-separated"
+    )
+    connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
+    header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
+    body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
+    body_bytes: int = _setting("Network", 64 * MIB, "bytes of a request's body, uploads excepted", ge=1)
+    bodies_bytes: int = _setting("Network", 512 * MIB, "bytes of the bodies of all requests at a time", ge=1)
+    drain_seconds: float = _setting("Network", 30, "seconds that running answers get to end after SIGTERM", ge=0)
+
+    target: str = _setting("Models", "reference", "'reference', or the folder of a Hugging Face checkpoint")
+    drafter: str = _setting("Models", "auto", "a drafter's spec, such as glance or union:memory,ngram; none; auto")
+    served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
+    placement: str | None = _setting("Models", None, "where the drafter runs: inline or process")
+    device: str | None = _setting("Models", None, "device of the target")
+    dtype: str | None = _setting("Models", None, "dtype of the target")
+    max_batch: int = _setting("Models", 4, "requests that share a pass", ge=1)
+    max_queue: int = _setting("Models", 16, "requests that may wait beside those; another is answered 503", ge=1)
+    max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
+    request_seconds: float = _setting("Models", 300, "seconds after which an answer ends with what it has", gt=0)
+    options: dict[str, Any] = _setting("Models", {}, "more of `crossdraft.Options` by name, as JSON")
+
+    keys_file: Path | None = _setting(
+        "Clients", None, "API keys, hashed (crossdraft serve new-key); without it everybody may ask"
+    )
+    requests_per_minute: int | None = _setting(
+        "Clients", None, "requests of one key in a minute, where its own record does not say", ge=1
+    )
+    concurrent: int | None = _setting(
+        "Clients", None, "requests of one key at a time, where its own record does not say", ge=1
+    )
+
+    media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
+    remote_hosts: Words = _setting(
+        "Media", (), "hosts from which media may be fetched by http(s), comma-separated; none by default"
+    )
+    remote_bytes: int = _setting("Media", 64 * MIB, "bytes of one fetched file", ge=1)
+    remote_seconds: float = _setting("Media", 20, "seconds for one fetch, redirects included", gt=0)
+    parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
+    media_cache_bytes: int = _setting(
+        "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
+    )
+    decode_workers: int = _setting("Media", 2, "processes that decode media", ge=1)
+    decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)
+    decode_bytes: int = _setting("Media", 2048 * MIB, "bytes of address space of a process that decodes", ge=256 * MIB)
+    upload_folder: Path | None = _setting("Media", None, "where uploads are kept; by default a temporary folder")
+    upload_bytes: int = _setting("Media", 256 * MIB, "bytes of one upload", ge=1)
+    upload_quota: int = _setting("Media", 1024 * MIB, "bytes of all uploads of one key", ge=1)
+    upload_seconds: float = _setting("Media", 86_400, "seconds after which an upload is deleted", gt=0)
+
+    log_format: Literal["text", "json"] = _setting("Records", "text", "form of what is logged on stderr: text or json")
+    per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
+    trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
+
+    @field_validator("cors_origins", "host_names", "remote_hosts", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+    @field_validator("media_root", "keys_file", "upload_folder")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().resolve()
+
+    @property
+    def model(self) -> str:
+        """The model's name for clients."""
+        return self.served_name or Path(self.target).name
+
+
+def group_of(setting: FieldInfo) -> str:
+    """The heading under which `--help` and the docs list a setting."""
+    extra = setting.json_schema_extra
+    return str(extra["group"]) if isinstance(extra, dict) else ""
+
+
+def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings:
+    """The settings.
+
+    Args:
+        file: YAML (so JSON, too), a mapping from names to values.
+        flags: those that were given on the command line.
+
+    Raises:
+        CrossdraftError: the file cannot be read, a setting is unknown, or a value is out of range.
+    """
+
+    class Layered(ServerSettings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            layers = [init_settings, env_settings]
+            return (*layers, YamlConfigSettingsSource(settings_cls, file)) if file is not None else tuple(layers)
+
+    if file is not None and not file.is_file():
+        raise CrossdraftError(f"There is no configuration file at {file}; check the path.")
+    try:
+        return Layered(**flags)
+    except ValidationError as error:
+        raise CrossdraftError(_sentence(error, file)) from None
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise CrossdraftError(f"The configuration {file or ''} cannot be read: {error}; mend the file.") from None
+
+
+def _sentence(error: ValidationError, file: Path | None) -> str:
+    """The first thing that is wrong, in one sentence."""
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        hint = did_you_mean(name, ServerSettings.model_fields)
+        return f"{file} has no setting '{name}'{hint}; `crossdraft serve --help` lists them."
+    return f"The setting {name} is {first['input']!r}: {first['msg']}; set it by --{name.replace('_', '-')}."

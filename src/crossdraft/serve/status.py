@@ -1,0 +1,62 @@
+"""`/health`, `/ready`, `/metrics`, `/v1/models`."""
+
+from fastapi import APIRouter
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from crossdraft import __version__
+from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.gate import service_of
+from crossdraft.serve.service import Service
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """200 while the engine answers."""
+    if service_of(request).engine.closed:
+        raise overloaded("The engine has stopped; start the server again.", "engine_stopped")
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 while requests are taken: not before the models are warm, nor once the server shuts down."""
+    if not service_of(request).ready:
+        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    return JSONResponse({"status": "ready"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """The one model."""
+    return JSONResponse({"object": "list", "data": [_model(service_of(request))]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """The model, by its name."""
+    service = service_of(request)
+    if name != service.settings.model:
+        raise ApiError(404, f"There is no model {name!r} here.", "model_not_found", "model")
+    return JSONResponse(_model(service))
+
+
+def _model(service: Service) -> dict[str, object]:
+    engine = service.engine
+    return {
+        "id": service.settings.model,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "crossdraft",
+        "max_model_len": engine.target.context,
+        "crossdraft": {"version": __version__, "drafter": service.settings.drafter},
+    }

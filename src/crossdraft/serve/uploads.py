@@ -1,0 +1,170 @@
+"""Uploads: files that a client sends once and names by an id afterwards. Each belongs to the client that sent it."""
+
+import hashlib
+import re
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import BinaryIO
+
+from crossdraft.serve.errors import ApiError, bad_request
+
+ID = re.compile(r"file-[0-9a-f]{32}")
+SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
+CHUNK = 1 << 20
+MOST_FILES = 1000  # of one client
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that was sent.
+
+    Args:
+        id: by which it is named.
+        owner: the client's name.
+        name: that the client gave it; shown, never used as a path.
+        purpose: as in OpenAI's API; kept, and used for nothing.
+        path: where it lies.
+        digest: SHA-256 of its bytes.
+        size: in bytes.
+        created: seconds since the epoch.
+    """
+
+    id: str
+    owner: str
+    name: str
+    purpose: str
+    path: Path
+    digest: bytes
+    size: int
+    created: float
+
+    def to_json(self) -> dict[str, object]:
+        """OpenAI's file object."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.size,
+            "created_at": int(self.created),
+            "filename": self.name,
+            "purpose": self.purpose,
+            "status": "processed",
+        }
+
+
+class Uploads:
+    """The uploads of a server, in one folder that holds nothing else. May be used from any thread.
+
+    Args:
+        folder: theirs.
+        most: bytes of one.
+        quota: bytes of all of one client.
+        seconds: after which one is deleted.
+    """
+
+    def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
+        self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
+        self._files: dict[str, Upload] = {}
+        self._lock = threading.Lock()  # of the files
+        for path in folder.iterdir():  # of a server that was killed
+            if ID.match(path.name):
+                path.unlink()
+
+    def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
+        """Keep a file.
+
+        Raises:
+            ApiError: it is empty or too large, or the client has too much already.
+        """
+        room = self._room(self.of(owner))
+        found = f"file-{secrets.token_hex(16)}"
+        path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
+        try:
+            with path.open("xb") as kept:
+                while chunk := file.read(CHUNK):
+                    size += len(chunk)
+                    self._check(size, room)
+                    digest.update(chunk)
+                    kept.write(chunk)
+            upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
+            with self._lock:  # others of the client's may have come meanwhile
+                self._check(size, self._room([one for one in self._files.values() if one.owner == owner]))
+                self._files[found] = upload
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return upload
+
+    def _room(self, mine: list[Upload]) -> int:
+        """Bytes that a client with these files may add."""
+        if len(mine) >= MOST_FILES:
+            raise ApiError(413, f"You have {MOST_FILES} files, the limit; delete some.", "quota_exceeded", "file")
+        return self._quota - sum(one.size for one in mine)
+
+    def _check(self, size: int, room: int) -> None:
+        if not size:
+            raise bad_request("The file is empty; send it again.", "file")
+        if size > self._most:
+            raise ApiError(413, f"The file has more than {self._most:,} bytes, the limit.", "file_too_large", "file")
+        if size > room:
+            raise ApiError(
+                413,
+                f"Your files would have more than {self._quota:,} bytes, the limit; delete some.",
+                "quota_exceeded",
+                "file",
+            )
+
+    def get(self, found: str, owner: str, param: str | None = None) -> Upload:
+        """A client's upload.
+
+        Raises:
+            ApiError: there is none, or it is another client's, which looks the same.
+        """
+        self.expire()
+        upload = self._files.get(found)
+        if upload is None or upload.owner != owner:
+            raise ApiError(404, "There is no such file; upload it to /v1/files.", "file_not_found", param)
+        return upload
+
+    def of(self, owner: str) -> list[Upload]:
+        """A client's uploads, newest first."""
+        self.expire()
+        return sorted((one for one in self._all() if one.owner == owner), key=lambda one: -one.created)
+
+    def delete(self, found: str, owner: str) -> None:
+        """Delete a client's upload; raises as `get`."""
+        self._remove(self.get(found, owner))
+
+    def expire(self) -> None:
+        """Delete what is too old."""
+        oldest = time.time() - self._seconds
+        for upload in self._all():
+            if upload.created < oldest:
+                self._remove(upload)
+
+    def _all(self) -> list[Upload]:
+        with self._lock:
+            return [*self._files.values()]
+
+    def _remove(self, upload: Upload) -> None:
+        with self._lock:
+            self._files.pop(upload.id, None)
+        upload.path.unlink(missing_ok=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all uploads."""
+        return sum(one.size for one in self._all())
+
+    def clear(self) -> None:
+        """Delete everything: ids do not outlive the server."""
+        for upload in self._all():
+            self._remove(upload)
+
+
+def _suffix(name: str) -> str:
+    """How a file's name ends, by which some formats are told, if that is harmless."""
+    suffix = PurePath(name).suffix.lower()
+    return suffix if SUFFIX.fullmatch(suffix) else ""

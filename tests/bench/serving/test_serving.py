@@ -1,0 +1,88 @@
+"""`crossdraft bench serve`: its arithmetic, its client, and one small run of all of it."""
+
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.bench.serving.load import _part_medians
+from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
+from crossdraft.bench.serving.process import Connection
+from crossdraft.bench.serving.run import ServeReport, lines, run_serve
+from crossdraft.errors import CrossdraftError
+
+
+def test_percentiles_are_in_ms():
+    assert percentiles_ms([0.001 * i for i in range(1, 102)]) == {"p50": 51.0, "p95": 96.0, "p99": 100.0, "max": 101.0}
+    assert percentiles_ms([]) == {}
+
+
+def test_memory_is_compared_by_medians_of_parts():
+    assert _part_medians([*range(16)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+
+
+def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(CrossdraftError, match="pairs"):
+        ServePlan(tmp_path, pairs=0)
+    with pytest.raises(CrossdraftError, match="kills"):
+        ServePlan(tmp_path, kills=-1)
+
+
+@pytest.fixture
+def canned():
+    """A server that answers with given bytes, in pieces, and hangs up when it has no more."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(*replies: list[bytes]) -> int:
+        def run():
+            for pieces in replies:
+                connection, _ = listener.accept()
+                with connection:
+                    for piece in pieces:
+                        connection.recv(4096)
+                        connection.sendall(piece)
+
+        threading.Thread(target=run, daemon=True).start()
+        return listener.getsockname()[1]
+
+    yield serve
+    listener.close()
+
+
+def test_a_kept_connection_reads_one_response_after_another(canned):
+    port = canned(
+        [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            b"HTTP/1.1 503 X\r\nRetry-After: 1\r\ncontent-length: 0\r\n\r\n",
+        ]
+    )
+    with Connection(port) as connection:
+        first, second = connection.request("GET", "/a"), connection.request("GET", "/b")
+    assert (first.status, first.body, second.status, second.retry_s) == (200, b"ok", 503, 1.0)
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_anew(canned):
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    port = canned([reply], [reply])
+    with Connection(port) as connection:
+        assert [connection.request("GET", "/").body for _ in range(2)] == [b"ok", b"ok"]
+
+
+@pytest.mark.slow
+def test_a_small_run_measures_everything(tmp_path):
+    plan = ServePlan(
+        tmp_path, pairs=2, repeats=1, max_new_tokens=8, clients=3, seconds=2, cancels=4, kills=1, mutants=10
+    )
+    report = run_serve(plan)
+    parts = report.to_json()
+    assert parts["overhead"]["answers_that_differ"] == 0
+    assert set(parts["load"]["statuses"]) <= {"200", "503"}
+    assert parts["cancels"]["passed"]
+    assert (parts["kills"]["kills"], parts["kills"]["wrong_answers"]) == (1, 0)
+    assert sum(parts["mutants"]["outcomes"].values()) == 10
+    assert len(lines(report)) >= 7
+    failed = replace(report, parts={**report.parts, "load": {**report.parts["load"], "passed": False}})
+    assert not failed.passed
+    assert "load" in lines(failed)[-1]
+    assert isinstance(report, ServeReport)

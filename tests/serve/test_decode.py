@@ -1,0 +1,146 @@
+"""Decoding in a process of its own: what breaks it costs one file, in bounded time and memory."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossdraft.serve.decode import DecodeError, MediaDecoder
+from crossdraft.video.clip import FrameSampling
+from crossdraft.video.read import sample_frames
+
+EIGHT = FrameSampling(8)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    found = MediaDecoder(1, 1 << 30, 20)
+    yield found
+    found.close()
+
+
+def worker(decoder):
+    """Its one worker, which is idle."""
+    found = decoder._idle.get()
+    decoder._idle.put(found)
+    return found
+
+
+def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
+    found = asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+    wanted = sample_frames(media_root / "clip.mp4", 8)
+    assert np.array_equal(found.frames.frames, wanted.frames)
+    assert np.array_equal(found.frames.times_s, wanted.times_s)
+    assert found.seconds > 0
+
+
+def test_a_recording_is_read_and_its_first_event_found(decoder, media_root):
+    from crossdraft.events import Excerpt
+
+    first = asyncio.run(decoder.recording(media_root / "clip.h5", None, None, "it"))
+    assert first == Excerpt(media_root / "clip.h5").first_time()
+
+
+def test_kinds_are_known_by_bytes(decoder, media_root, tmp_path):
+    (tmp_path / "a").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    kinds = [asyncio.run(decoder.kind_of(path, "it")) for path in (media_root / "clip.mp4", media_root / "clip.h5")]
+    assert [*kinds, asyncio.run(decoder.kind_of(tmp_path / "a", "it"))] == ["video", "event", "image"]
+
+
+def test_what_cannot_be_decoded_is_called_by_its_name_not_its_path(decoder, tmp_path):
+    path = tmp_path / "secret-name"
+    path.write_bytes(b"no video" * 10)
+    for ask in (
+        decoder.clip(path, EIGHT, "part 1"),
+        decoder.image(path, "part 1"),
+        decoder.recording(path, None, None, "part 1"),
+    ):
+        with pytest.raises(DecodeError, match="part 1") as error:
+            asyncio.run(ask)
+        assert "secret-name" not in str(error.value)
+
+
+def test_a_worker_that_is_killed_is_replaced(decoder, media_root):
+    asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+    os.kill(worker(decoder)._process.pid, 9)
+    with pytest.raises(DecodeError, match="broke the decoder"):
+        asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+    assert len(asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it")).frames) == 8
+
+
+def test_a_worker_is_limited(decoder, media_root):
+    asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+    limits = Path(f"/proc/{worker(decoder)._process.pid}/limits").read_text().splitlines()
+    found = {line[:26].strip(): line[26:].split()[0] for line in limits[1:]}
+    assert found["Max address space"] == str(1 << 30)
+    assert found["Max core file size"] == "0"
+    assert found["Max file size"] == str(1 << 20)
+    assert int(found["Max cpu time"]) < 100
+    environment = Path(f"/proc/{worker(decoder)._process.pid}/environ").read_text()
+    assert "PYTEST_CURRENT_TEST" not in environment  # nothing of ours that it does not need
+
+
+def test_a_deadline_ends_a_job(media_root, tmp_path):
+    """A pipe that nobody writes to stands for a decoder that hangs."""
+    decoder = MediaDecoder(1, 1 << 30, 0.5)
+    try:
+        asyncio.run(decoder.kind_of(media_root / "clip.mp4", "it"))  # it is there
+        os.mkfifo(tmp_path / "pipe")
+        began = time.monotonic()
+        with pytest.raises(DecodeError, match=r"0\.5 s"):
+            asyncio.run(decoder.kind_of(tmp_path / "pipe", "it"))
+        assert time.monotonic() - began < 20
+    finally:
+        decoder.close()
+
+
+def test_an_image_bomb_is_refused_by_its_header(decoder, tmp_path):
+    """A PNG of 43 bytes that says it has 3.6 billion pixels."""
+    import struct
+    import zlib
+
+    path, header = tmp_path / "bomb.png", b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
+    with pytest.raises(DecodeError, match="it "):
+        asyncio.run(decoder.image(path, "it"))
+
+
+@pytest.mark.slow
+def test_a_video_bomb_costs_its_sender_alone(decoder, tmp_path):
+    """Little to send, gigabytes to hold."""
+    from crossdraft.video import write_mp4
+
+    path = tmp_path / "bomb.mp4"
+    write_mp4(path, (np.zeros((2048, 2048, 3), np.uint8) for _ in range(100)), fps=25)
+    assert path.stat().st_size < 200_000
+    with pytest.raises(DecodeError, match="limit"):
+        asyncio.run(decoder.clip(path, FrameSampling(100), "it"))
+
+
+def test_nonsense_from_a_worker_is_no_frames():
+    from crossdraft.serve.decode import _fit
+
+    pixels, times = np.zeros((2, 4, 4, 3), np.uint8), np.zeros(2)
+    assert _fit(pixels, times)
+    assert _fit(pixels, np.zeros(3), np.array([0, 1, 1]))
+    assert not _fit(pixels, np.zeros(3))
+    assert not _fit(pixels, np.zeros(3), np.array([0, 1, 2]))
+    assert not _fit(pixels, np.zeros(3), np.array([0, 1, -1]))
+    assert not _fit(pixels[..., :2], times)
+    assert not _fit(pixels[:0], times[:0])
+    assert not _fit(pixels, np.array([0, np.nan]))
+    assert not _fit(pixels.astype(np.int64), times)
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.txt", "a.zip", "a.npy", "a.dat", "a.aedat4", "a.raw"])
+def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_root, tmp_path, name):
+    from crossdraft.events import read_events, write_events
+
+    if name in ("a.dat", "a.aedat4", "a.raw"):
+        pytest.importorskip("faery")
+    events = read_events(media_root / "clip.h5")
+    write_events(tmp_path / name, events.take(slice(0, 20_000)))
+    assert asyncio.run(decoder.recording(tmp_path / name, None, None, "it")) == events.t[0]

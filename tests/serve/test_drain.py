@@ -1,0 +1,99 @@
+"""An orderly end: what runs may end, within a deadline; what comes is refused."""
+
+import json
+import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from crossdraft import Engine, Options
+from tests.serve.conftest import Runner, settings
+
+
+@pytest.fixture
+def endless(pair, tmp_path):
+    """An engine whose answers take many seconds: no token ends them."""
+    folder = shutil.copytree(pair.target, tmp_path / "endless")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 20_000
+    (folder / "config.json").write_text(json.dumps(config))
+    ends = json.loads((folder / "generation_config.json").read_text())
+    ends["eos_token_id"] = config["video_token_index"]
+    (folder / "generation_config.json").write_text(json.dumps(ends))
+    with Engine.load(folder, None, Options(max_batch=2, max_queue=4)) as engine:
+        yield engine
+
+
+def ask(server, tokens: int, lines: list[str], begun: threading.Event) -> None:
+    body = {
+        "model": "endless",
+        "messages": [{"role": "user", "content": "what is the car doing?"}],
+        "max_tokens": tokens,
+        "stream": True,
+    }
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            begun.set()
+            lines.append(line)
+
+
+@pytest.mark.parametrize(("tokens", "seconds", "whole"), [(300, 30, True), (15_000, 0.3, False)])
+def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, seconds, whole):
+    runner = Runner(endless, tmp_path)
+    chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=seconds)
+    server, network, thread = runner.start(chosen)
+    lines, begun = [], threading.Event()
+    reader = threading.Thread(target=ask, args=(server, tokens, lines, begun))
+    reader.start()
+    assert begun.wait(60)
+    network.handle_exit(signal.SIGTERM, None)
+    try:
+        found = [httpx.get(f"{server.url}/{path}").status_code for path in ("ready", "health")]
+    except httpx.TransportError:  # it has ended already
+        found = None
+    assert found in (None, [503, 200], [503, 503])
+    reader.join(60)
+    thread.join(60)
+    assert not thread.is_alive()
+    said = [line for line in lines if line]
+    assert said[-1] == "data: [DONE]"
+    assert any('"error"' in line and "shutting_down" in line for line in said) != whole
+    assert any('"finish_reason":"length"' in line for line in said) == whole
+    server.service.close()
+
+
+def test_a_second_signal_ends_at_once(endless, tmp_path):
+    chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=60)
+    server, network, thread = Runner(endless, tmp_path).start(chosen)
+    lines, begun = [], threading.Event()
+    reader = threading.Thread(target=ask, args=(server, 15_000, lines, begun))
+    reader.start()
+    assert begun.wait(60)
+    began = time.monotonic()
+    network.handle_exit(signal.SIGTERM, None)
+    network.handle_exit(signal.SIGTERM, None)
+    thread.join(30)
+    reader.join(30)
+    assert time.monotonic() - began < 30
+    assert not thread.is_alive()
+    server.service.close()
+
+
+def test_an_engine_that_has_ended_is_no_clients_fault(endless, tmp_path):
+    """503, which clients try again, also for whoever waits."""
+    started = Runner(endless, tmp_path).start(settings(target=str(tmp_path / "endless"), max_new_tokens=20_000))
+    question = {"model": "endless", "messages": [{"role": "user", "content": "what?"}], "max_tokens": 15_000}
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(started[0].post, question)
+        until = time.monotonic() + 30
+        while not started[0].rows() and time.monotonic() < until:
+            time.sleep(0.01)
+        endless.close()
+        found = [waiting.result(), started[0].post(question)]
+    assert [one.status_code for one in found] == [503, 503]
+    assert all(one.headers["retry-after"] for one in found)
+    Runner.stop(*started)

@@ -1,0 +1,375 @@
+"""The page, in a real headless Chromium."""
+
+import json
+import re
+import shutil
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from crossdraft import Engine
+from crossdraft.drawing.kinds import KINDS
+from crossdraft.drawing.shapes import PALETTE
+from crossdraft.engine.request import Finish
+from crossdraft.events import Events
+from crossdraft.events.limits import DEFAULT_LIMITS
+from crossdraft.events.write import write_events
+from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_key
+from crossdraft.serve.page.routes import HEADERS
+from crossdraft.serve.page.strip import event_strip
+from tests.serve.conftest import QUESTION, messages
+
+CHROMIUM = shutil.which("chromium")
+LONG = "Describe the scene in detail."
+WAIT = 60_000  # ms: a busy machine
+# Keeps every class that a word of the answer ever had.
+WATCHED = """() => {
+    window.seen = [];
+    window.mixed = 0;
+    const answer = document.querySelector('#answer');
+    new MutationObserver((all) => {
+        const added = all.flatMap((one) => [...one.addedNodes].map((node) => node.className));
+        window.seen.push(...added);
+        window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
+    }).observe(answer, {childList: true});
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium; on Debian: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages; none may ask anything of others or break the policy, and no script may fail."""
+    contexts, faults = [], []
+
+    def begin(running, **more):
+        context = browser.new_context(**more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
+        page.on(
+            "request", lambda asked: None if asked.url.startswith((running.url, "blob:")) else faults.append(asked.url)
+        )
+        page.goto(running.url)
+        return page
+
+    yield begin
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+def until(page, holds):
+    """Wait for an expression. Playwright's own way compiles it in the page, which the policy forbids."""
+    end = time.monotonic() + WAIT / 1e3
+    while not page.evaluate(holds):
+        assert time.monotonic() < end, (holds, page.text_content("body"))
+        page.wait_for_timeout(20)
+
+
+def ready(page):
+    """Wait until clip and events are shown."""
+    until(page, "document.querySelector('#clip').readyState >= 2 && document.querySelector('#events').dataset.frame")
+    return page
+
+
+def answer_of(page):
+    until(page, "document.querySelector('#status').textContent.startsWith('Answered')")
+    return page.text_content("#answer")
+
+
+def idle(server):
+    """Whether nothing is answered any more, soon."""
+    end = time.monotonic() + 30
+    while (server.service.limits.active or server.rows()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not (server.service.limits.active or server.rows())
+
+
+def api_answer(server, question=QUESTION):
+    return (
+        server.client()
+        .chat.completions.create(model="reference", messages=messages(question))
+        .choices[0]
+        .message.content
+    )
+
+
+def test_it_asks_and_shows_whose_the_words_are(server, opened):
+    page = ready(opened(server))
+    page.evaluate(WATCHED)
+    page.fill("#question", QUESTION)
+    page.click("#ask")
+    assert answer_of(page) == api_answer(server)
+    seen = page.evaluate("window.seen")
+    left = page.eval_on_selector_all("#answer span", "all => all.map(one => one.className)")
+    assert set(left) <= {"hidden", "drafted", "target"}
+    assert "provisional" not in left
+    assert [one for one in seen if one != "provisional"] == left
+    lanes = page.eval_on_selector_all(".lane:not(.axis)", "all => all.map(one => one.firstChild.textContent)")
+    assert lanes[:2] == ["drafter", "target"]
+    assert page.locator(".lane .bar.verify, .lane .bar.ride-along, .lane .bar.decode").count() > 0
+    assert re.fullmatch(r"\d+ ms", page.text_content("#inside"))
+    assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#total"))
+    first, total = (int(re.search(r"(\d+) ms", page.text_content(at))[1]) for at in ("#first-note", "#total"))
+    assert first <= total  # by one clock
+    assert page.text_content("#saved") == "–"  # nothing is claimed that was not measured
+
+    page.click("#compare")
+    until(page, "document.querySelector('#saved').textContent.endsWith('ms')")
+    alone = re.fullmatch(r"target alone: (\d+) ms, one run.*", page.text_content("#saved-note"))
+    saved = int(alone[1]) - int(page.text_content("#total").split()[0])
+    assert abs(int(page.text_content("#saved").split()[0]) - saved) <= 1
+    assert page.text_content("#status") == "The target alone says the same."
+
+
+def test_the_hidden_draft_dims_in_before_the_answer(server, opened):
+    page = ready(opened(server))
+    page.evaluate(WATCHED)
+    for frames in (3, 4, 5, 6):  # nothing is known of them, so the target reads; on a busy machine a draft may be late
+        asked = {"media_io_kwargs": {"video": {"num_frames": frames}}}
+        page.unroute_all()
+        page.route(
+            "**/v1/chat/completions",
+            lambda route, *, asked=asked: route.continue_(post_data=json.dumps(route.request.post_data_json | asked)),
+        )
+        page.click("#ask")
+        answer_of(page)
+        if "provisional" in (seen := page.evaluate("window.seen")):
+            break
+    assert "provisional" in seen
+    assert page.evaluate("window.mixed") == 0  # the first final word takes the place of all provisional ones
+    assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#first"))
+    assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#inside"))
+    assert page.locator("#answer .provisional").count() == 0
+    assert page.locator(".lane .bar.hidden-draft").count() > 0
+
+
+def test_events_are_shown_in_time_with_the_clip(server, opened):
+    page = ready(opened(server))
+    for share in (0.0, 0.5, 0.9):
+        frame = page.evaluate(
+            """async (share) => {
+                const clip = document.querySelector('#clip'), events = document.querySelector('#events');
+                clip.pause();
+                clip.currentTime = share * clip.duration;
+                await new Promise((done) => clip.addEventListener('seeked', done, {once: true}));
+                await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                return Number(events.dataset.frame);
+            }""",
+            share,
+        )
+        assert abs(frame - share * 96) <= 1
+    colours = page.evaluate(
+        """() => {
+            const found = document.querySelector('#events'), all = new Set();
+            const {data} = found.getContext('2d').getImageData(0, 0, found.width, found.height);
+            for (let at = 0; at < data.length; at += 4) all.add(data.slice(at, at + 3).join());
+            return [...all];
+        }"""
+    )
+    assert {"255,0,0", "0,0,255", "255,255,255"} <= set(colours)
+
+
+def test_cancel_ends_the_request(server, opened):
+    page = ready(opened(server))
+    page.fill("#question", LONG)
+    for wait_ms in (30, 20, 10, 0):  # an answer may be there already
+        page.click("#ask")
+        page.evaluate("(wait) => setTimeout(() => document.querySelector('#cancel').click(), wait)", wait_ms)
+        until(page, "!document.querySelector('#ask').disabled")
+        if page.text_content("#status") == "Cancelled.":
+            break
+    assert page.text_content("#status") == "Cancelled."
+    assert page.is_hidden("#problem")
+    assert page.is_disabled("#cancel")
+    assert idle(server)
+    page.click("#ask")
+    assert answer_of(page) == api_answer(server, LONG)
+
+
+def test_errors_are_one_sentence(server, opened):
+    page = ready(opened(server))
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.continue_(post_data=route.request.post_data.replace("clip.mp4", "none.mp4")),
+    )
+    page.click("#ask")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.text_content("#problem") == "There is no such file in the server's media folder; check the address."
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: route.abort())
+    page.click("#ask")
+    until(page, "document.querySelector('#problem').textContent.includes('cannot be reached')")
+    page.unroute("**/v1/chat/completions")
+    page.click("#ask")
+    answer_of(page)
+    assert page.is_hidden("#problem")
+
+
+def test_a_reload_keeps_the_question_and_ends_the_request(server, opened):
+    page = ready(opened(server))
+    page.fill("#question", LONG)
+    page.click("#ask")
+    page.reload()
+    ready(page)
+    assert page.input_value("#question") == LONG
+    assert idle(server)
+    page.click("#ask")
+    answer_of(page)
+
+
+def test_it_works_by_keyboard_alone(server, opened):
+    page = ready(opened(server))
+    order = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        order.append(page.evaluate("document.activeElement.id"))
+        if order[-1] == "question":
+            break
+    assert {"clips", "choose"} <= set(order)
+    page.keyboard.press("Control+A")
+    page.keyboard.type(QUESTION)
+    page.keyboard.press("Enter")
+    assert answer_of(page) == api_answer(server)
+    for wanted in ("ask", "compare"):  # cancel is disabled
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == wanted
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    until(page, "!document.querySelector('#ask').disabled")
+    assert page.evaluate("document.activeElement.id") == "compare"  # where it was
+
+
+def test_a_comparison_that_nobody_waits_for_ends(server, monkeypatch):
+    begun, answers, alone = threading.Event(), [], Engine.alone
+
+    def watched(*arguments):
+        begun.set()
+        answers.append(alone(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(Engine, "alone", watched)
+    asked = json.dumps(
+        {"model": "reference", "messages": messages(LONG), "max_tokens": 300, "seed": 1, "temperature": 2}
+    )
+    assert idle(server)
+    head = f"POST /page/alone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(asked)}\r\n\r\n"
+    with server.connection() as connection:
+        connection.sendall((head + asked).encode())
+        assert begun.wait(60), connection.recv(4096)
+    assert idle(server)
+    assert {answer.finish for answer in answers} == {Finish.CANCELLED}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_in_one_direction_alone(server, opened, scheme):
+    page = ready(opened(server, viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True))
+    page.tap("#ask")
+    answer_of(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, re.findall(r"\d+", background))) > 3 * 128
+    assert light == (scheme == "light")
+
+
+def test_files_are_opened_and_asked_about(server, opened):
+    page = opened(server)
+    ready(page).set_input_files("#files", [server.root / "clip.mp4", server.root / "clip.h5"])
+    until(page, "JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
+    ready(page).click("#ask")
+    assert answer_of(page) == api_answer(server)
+    page.reload()  # the upload is there still
+    ready(page)
+    assert page.evaluate("JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
+
+
+def test_a_server_with_keys_asks_for_one(start, opened, tmp_path):
+    key = new_key()
+    append_key(tmp_path / "keys.yaml", KeyRecord(name="me", sha256=digest_of(key)))
+    running = start(keys_file=tmp_path / "keys.yaml")
+    assert httpx.get(f"{running.url}/page/events.png", params={"url": "file:clip.h5"}).status_code == 401
+    page = opened(running)
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "API key is missing or wrong" in page.text_content("#problem")
+    page.fill("#key", key)
+    page.keyboard.press("Enter")
+    ready(page)
+    assert page.is_hidden("#key-form")
+    page.click("#ask")
+    answer_of(page)
+
+
+def test_its_policy_lets_nothing_in(server):
+    for path in ("/", "/page/page.js", "/page/page.css", "/page/icon.svg"):
+        found = httpx.get(server.url + path)
+        assert (found.status_code, found.headers["content-security-policy"]) == (
+            200,
+            HEADERS["content-security-policy"],
+        )
+        assert "unsafe" not in found.headers["content-security-policy"]
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert "http:" not in found.text.replace("http://www.w3.org/2000/svg", "")
+        assert "https:" not in found.text
+    page = httpx.get(server.url).text
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|\sstyle=", page)
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({"url": "file:clip.h5", "seconds": "2"}, 200), ({"url": "file:clip.h5"}, 200),
+        ({"url": "file:none.h5"}, 404), ({"url": "file:../clip.h5"}, 404), ({"url": "file:clip.mp4"}, 400),
+        ({"url": "file:clip.h5", "frames": "7"}, 400), ({"url": "file:clip.h5", "seconds": "nan"}, 400), ({}, 400),
+    ],
+)  # fmt: skip
+def test_event_pictures(server, query, status):
+    found = httpx.get(f"{server.url}/page/events.png", params=query, timeout=60)
+    assert found.status_code == status, found.text
+    assert found.content.startswith(b"\x89PNG") if status == 200 else found.json()["error"]["message"]
+
+
+def test_a_strip_has_a_frame_for_each_span_of_time(tmp_path):
+    # A clip of 16 ms in 8 frames of 2 ms: an event in the first, two in the last, one behind the clip's end.
+    x, y, t, p = [0, 1, 2, 3], [0, 1, 0, 1], [0, 14_000, 15_999, 16_000], [1, 0, 1, 1]
+    columns = (np.array(values) for values in (x, y, t, p))
+    write_events(tmp_path / "some.h5", [Events.checked(*columns, 4, 2)])
+    found = event_strip(tmp_path / "some.h5", 0.016, 8, DEFAULT_LIMITS)
+    wanted = np.full((2, 8 * 4, 3), 255, np.uint8)
+    wanted[0, 0] = wanted[0, 7 * 4 + 2] = (255, 0, 0)
+    wanted[1, 7 * 4 + 1] = (0, 0, 255)
+    assert found.tolist() == wanted.tolist()
+
+
+def test_the_target_alone_is_refused_while_others_are_answered(server):
+    asked = {"model": "reference", "messages": messages(), "max_tokens": 8}
+    found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).json()
+    assert found["new_tokens"] == 8
+    assert found["text"] == server.post(asked).json()["choices"][0]["message"]["content"]
+    with server.service.limits.admitted(Client()):
+        assert httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).status_code == 503
+
+
+def test_its_colours_and_kinds_are_those_of_the_pictures(server):
+    style, script = (httpx.get(f"{server.url}/page/page.{kind}").text for kind in ("css", "js"))
+    for kind in {kind.style for kind in KINDS} | {"decode", "other", "hidden", "drafted", "target", "ink", "faint"}:
+        assert [found.strip() for found in re.findall(rf"--{kind}:([^;]+);", style)] == list(PALETTE[kind])
+    for kind in KINDS:
+        for name in kind.names:
+            assert re.search(rf'"?{name}"?: "{kind.style}"', script), name

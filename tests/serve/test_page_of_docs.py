@@ -1,0 +1,49 @@
+"""docs/serve.md: its Python runs against a server, its metrics are those that there are, and the dashboard's, too."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+
+from crossdraft.serve.app import ROUTERS
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
+
+
+def names(server) -> set[str]:
+    """Every metric of a server, without what Prometheus adds for histograms."""
+    text = httpx.get(f"{server.url}/metrics").text
+    return set(re.findall(r"^# TYPE crossdraft:(\w+) (?:gauge|counter|histogram)$", text, re.MULTILINE))
+
+
+def test_its_python_runs(server, capsys):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    code = code.replace("http://127.0.0.1:8000", server.url).replace("scene-2000000", "clip")
+    exec(compile(code, "serve.md", "exec"), {"__name__": "page"})
+    assert "num_spec_steps" in capsys.readouterr().out
+
+
+def test_its_metrics_are_those_of_the_server(server):
+    part = PAGE[PAGE.index("## Metrics") : PAGE.index("Mean acceptance length = ")]
+    named = {name.partition("{")[0] for name in re.findall(r"`(\w+(?:{\w+})?)`", part) if "_" in name}
+    known = names(server)
+    assert len(named) > 20
+    assert {name for name in named if name not in known} == set()
+
+
+def test_its_routes_are_those_of_the_server():
+    for router in ROUTERS:
+        for route in router.routes:
+            shown = re.sub(r"{name:path}", "NAME", route.path).replace("{found}", "ID")
+            assert shown in PAGE or shown.startswith("/page/"), route.path  # those are the page's own files
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(server):
+    board = json.loads((DOCS / "grafana.json").read_text(encoding="utf-8"))
+    asked = set(re.findall(r"crossdraft:(\w+)", json.dumps(board)))
+    known = names(server)
+    histograms = {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
+    assert len(asked) > 10
+    assert asked <= known | {f"{name}_total" for name in known} | histograms
