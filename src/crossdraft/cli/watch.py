@@ -52,7 +52,7 @@ class CameraOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOptions:
+class ReplayOptions:
     """Which windows, and how the clip is replayed."""
 
     every: Annotated[str, typer.Option(metavar="TIME", help="From window to window, as 500ms or 0.5s.")] = "500ms"
@@ -87,7 +87,7 @@ class StreamOptions:
 def watch(
     video: Video,
     camera: CameraOptions,
-    stream: StreamOptions,
+    stream: ReplayOptions,
     pair: PairOptions,
     ask: Annotated[
         list[str] | None, typer.Option("--ask", metavar="QUESTION", help="A standing question; repeatable.")
@@ -158,7 +158,7 @@ def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
 
 
 def _check_recording(
-    video: Path, stream: StreamOptions, length_s: float, every_s: float, excerpt: "Excerpt | None"
+    video: Path, stream: ReplayOptions, length_s: float, every_s: float, excerpt: "Excerpt | None"
 ) -> None:
     """Refuse a recording that ends before the last window begins, so that none of its events would be in that."""
     from crossdraft.streams import Windowing
