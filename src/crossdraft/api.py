@@ -309,6 +309,7 @@ class Engine:
 
         Raises:
             CrossdraftError: what is wrong with the request, or with the engine, or a core is not there.
+            CancelledError: `stop` was set before it began.
         """
         asked = single(request)
         cores = core_numbers("cores", cores, available_cores(), none="the target's own")
