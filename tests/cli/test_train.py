@@ -25,4 +25,4 @@ def test_a_wrong_override_is_one_sentence_and_leaves_nothing(tmp_path, capsys):
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["train", "reference", "--stage", "tokenizer", "--out", str(tmp_path / "file" / "run")]) == 2
-    assert "Cannot make the folder" in capsys.readouterr().err
+    assert "file is a file; name another folder." in capsys.readouterr().err

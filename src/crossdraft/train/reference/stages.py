@@ -147,10 +147,7 @@ def run_stages(run: ReferenceRun, stages: Sequence[str]) -> None:
     torch.set_num_threads(run.recipe.threads)
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
-    try:
-        make_folder(run.out)
-    except OSError as error:
-        raise CrossdraftError(f"Cannot make the folder {run.out}: {error.strerror}; choose another --out.") from error
+    make_folder(run.out)
     for stage in stages:
         say(f"stage {stage}")
         _STAGES[stage](run)
