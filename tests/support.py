@@ -5,6 +5,8 @@ now and then, and the drafters' language model is the target's with noise. So an
 depends on what the models see, and some drafts are accepted and some are not.
 """
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,15 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def endless_target(pair: PairPaths, folder: Path) -> Path:
+    """A copy of the target with room for an answer of many seconds, and no token that ends it."""
+    shutil.copytree(pair.target, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 20_000
+    (folder / "config.json").write_text(json.dumps(config))
+    ends = json.loads((folder / "generation_config.json").read_text())
+    ends["eos_token_id"] = config["video_token_index"]
+    (folder / "generation_config.json").write_text(json.dumps(ends))
+    return folder

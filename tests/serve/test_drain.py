@@ -1,7 +1,5 @@
 """An orderly end: what runs may end, within a deadline; what comes is refused."""
 
-import json
-import shutil
 import signal
 import threading
 import time
@@ -12,18 +10,13 @@ import pytest
 
 from crossdraft import Engine, Options
 from tests.serve.conftest import Runner, settings
+from tests.support import endless_target
 
 
 @pytest.fixture
 def endless(pair, tmp_path):
     """An engine whose answers take many seconds: no token ends them."""
-    folder = shutil.copytree(pair.target, tmp_path / "endless")
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["max_position_embeddings"] = 20_000
-    (folder / "config.json").write_text(json.dumps(config))
-    ends = json.loads((folder / "generation_config.json").read_text())
-    ends["eos_token_id"] = config["video_token_index"]
-    (folder / "generation_config.json").write_text(json.dumps(ends))
+    folder = endless_target(pair, tmp_path / "endless")
     with Engine.load(folder, None, Options(max_batch=2, max_queue=4)) as engine:
         yield engine
 

@@ -222,12 +222,8 @@ class RecordingClock(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingOptions:
-    """An event recording of the clip's moment, how its file is read, and which part of it the drafter reads.
-
-    Raises:
-        CrossdraftError: times or a size without sense.
-    """
+class RecordingFile:
+    """An event recording of the clip's moment, and how its file is read."""
 
     events: Annotated[
         Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
@@ -235,6 +231,16 @@ class RecordingOptions:
     clock: Annotated[RecordingClock, typer.Option(help="What the events' times count from.")] = RecordingClock.AUTO
     kind: Format = None
     sensor: SensorSize = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOptions(RecordingFile):
+    """The same, and which part of it the drafter reads.
+
+    Raises:
+        CrossdraftError: times or a size without sense.
+    """
+
     start_s: Annotated[
         float | None,
         typer.Option(

@@ -11,12 +11,10 @@ import typer
 from crossdraft.checks import positive, whole
 from crossdraft.cli.options import (
     AsJson,
-    Format,
     NoColour,
     PairOptions,
-    RecordingClock,
+    RecordingFile,
     RecordingOptions,
-    SensorSize,
     Video,
     duration,
     option_groups,
@@ -30,25 +28,7 @@ if TYPE_CHECKING:
     from crossdraft.events import Excerpt
     from crossdraft.streams import AnsweredWindow, SlidingWindows, StreamWindow, Watch
 
-app = typer.Typer(help="Answerer about a stream again and again.", add_completion=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CameraOptions:
-    """An event recording of the stream, and how its file is read."""
-
-    events: Annotated[
-        Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
-    ] = None
-    clock: Annotated[RecordingClock, typer.Option(help="What the events' times count from.")] = RecordingClock.AUTO
-    kind: Format = None
-    sensor: SensorSize = None
-
-    def excerpt(self, video: Path) -> "Excerpt | None":
-        """What the clip shows of the recording; see `RecordingOptions`."""
-        recording = RecordingOptions(self.events, self.clock, self.kind, self.sensor)
-        recording.refuse_unused()
-        return recording.excerpt(video)
+app = typer.Typer(help="Ask about a stream again and again.", add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +66,7 @@ class ReplayOptions:
 @option_groups
 def watch(
     video: Video,
-    camera: CameraOptions,
+    camera: RecordingFile,
     stream: ReplayOptions,
     pair: PairOptions,
     ask: Annotated[
@@ -95,7 +75,7 @@ def watch(
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Answerer standing questions about a sliding window of a clip, which is replayed in real time, until it ends.
+    """Answer standing questions about a sliding window of a clip, which is replayed in real time, until it ends.
 
     The latest window wins: one that falls due while another is answered replaces the one that waits, which is counted
     as dropped. A line that begins with ! says that an answer changed. Ctrl-C ends it, with the summary.
@@ -104,7 +84,9 @@ def watch(
         raise CrossdraftError('There is no question; add one with --ask "What is ahead?".')
     every_s, length_s = stream.check()
     pair.check()
-    excerpt = camera.excerpt(video)
+    recording = RecordingOptions(camera.events, camera.clock, camera.kind, camera.sensor)
+    recording.refuse_unused()
+    excerpt = recording.excerpt(video)
 
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
