@@ -21,6 +21,7 @@ from crossdraft.heads.registry import NETWORKS, VISION_ADAPTERS
 from crossdraft.load import event_fingerprint, load_drafter, load_target, target_fingerprint, tokenizer_of
 from crossdraft.train.heads.vision_task import FrozenDecoder
 from tests.align.small import IDS
+from tests.engine.late_target import wait_for
 
 TEXT = (45, 77, 130, 45, 200, 61, 99)
 SIZES = {"source_size": 16, "source_frames": 5, "source_tokens": 5, "tokens": 5, "length": 40, "width": 64, "layers": 1}
@@ -147,7 +148,7 @@ def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, 
     "spec",
     ["predicted:dir={},model={}", "predicted:dir={},model={}@process", "union:(predicted:dir={},model={}),ngram"],
 )
-def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec):
+def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec, monkeypatch):
     adapter = some_vision("vision_queries", models[0], pair.event)
     save_head(tmp_path, adapter, "vision_queries", target_fingerprint(str(pair.target)), torch.float32)
     request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
@@ -155,11 +156,10 @@ def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec):
     with cd.Engine.load(str(pair.target), None, options) as engine:
         alone = engine.generate(request)
     with cd.Engine.load(str(pair.target), spec.format(tmp_path, pair.event), options) as engine:
+        for worker in engine.drafter.workers:
+            wait_for(monkeypatch, worker)
         answers = [engine.generate(request) for _ in range(2)]  # the second from its prefix cache
-        warm = engine.generate(cd.Request(
-            video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=8,
-            sampling=Sampling(temperature=1.0, seed=3),
-        ))  # fmt: skip
+        warm = engine.generate(replace(request, max_new_tokens=8, sampling=Sampling(temperature=1.0, seed=3)))
     assert [answer.tokens for answer in answers] == [alone.tokens] * 2
     assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
 

@@ -6,6 +6,7 @@ import torch
 
 from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.files import make
@@ -71,14 +72,20 @@ def some_batch(head: Head, rows: int = 1) -> TrainBatch:
     )
 
 
-def state_at(drafter: HeadDrafter, batch: TrainBatch, position: int, pieces: int = 1):
+def state_at(
+    drafter: HeadDrafter,
+    batch: TrainBatch,
+    position: int,
+    pieces: int = 1,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+):
     """The state of a drafter that has read the text up to `position`; the token after it is the root."""
     text = batch.tokens[0].tolist()
     visual = {layer: rows[0] for layer, rows in batch.visual.items()}
     prefix = () if batch.visual_ids is None else tuple(batch.visual_ids[0].tolist())
     prompt = PromptFeatures(tuple(text[:START]), prefix, visual)
     hidden = {layer: rows[0] for layer, rows in batch.hidden.items()}
-    states = drafter.begin([Request("?", max_new_tokens=64)])
+    states = drafter.begin([Request("?", max_new_tokens=64, sampling=sampling)])
     first = {layer: rows[:START] for layer, rows in hidden.items()}
     drafter.commit(states, [VerifyOutput((), (text[START],), first, prompt)])
     for start in range(START, position + 1, pieces):

@@ -87,8 +87,7 @@ def test_a_block_is_computed_once_a_round_and_path_probs_are_products(monkeypatc
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=1)])
 def test_nothing_is_drafted_behind_the_block(sampling):
     drafter = some("dflash", "chain")
-    state = state_at(drafter, some_batch(drafter.head), 6)
-    state.sampling = sampling
+    state = state_at(drafter, some_batch(drafter.head), 6, sampling=sampling)
     assert drafter.propose([state], [Budget(20)])[0].tree.depth == drafter.head.config.steps == 4
 
 

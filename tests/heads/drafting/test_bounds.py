@@ -24,8 +24,7 @@ def some(method, tree="dynamic", banned=(), **more):
 
 
 def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
-    state = state_at(drafter, some_batch(drafter.head), 6)
-    state.sampling = sampling
+    state = state_at(drafter, some_batch(drafter.head), 6, sampling=sampling)
     return drafter.propose([state], [Budget(nodes)])[0]
 
 

@@ -53,8 +53,7 @@ def test_a_draft_from_the_feature_one_position_earlier_would_be_noticed(method, 
 @pytest.mark.parametrize("method", ["medusa", "hydra", "hydra++"])
 def test_drafts_are_no_deeper_than_the_number_of_heads(method, sampling):
     drafter = some(method, "chain")
-    state = state_at(drafter, some_batch(drafter.head), 6)
-    state.sampling = sampling
+    state = state_at(drafter, some_batch(drafter.head), 6, sampling=sampling)
     assert drafter.propose([state], [Budget(20)])[0].tree.is_chain
     assert drafter.propose([state], [Budget(20)])[0].tree.depth == drafter.head.config.steps == 4
 

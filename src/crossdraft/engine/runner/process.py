@@ -288,8 +288,8 @@ class ProcessDrafter:
         """What can be said without asking: it is refused, still being read, or was prepared."""
         if not self._mine(state):
             return replace(NOTHING, refusal="its process ended")
-        if state.hidden is not None:
-            self._take_hidden(state, 0.0)
+        if state.hidden is not None and (late := self._take_hidden(state, 0.0)) is not None:
+            self._spans.extend(late.spans)
         if state.refusal is not None:
             return replace(NOTHING, refusal=state.refusal)
         if state.hidden is not None:
@@ -346,9 +346,9 @@ class ProcessDrafter:
         return state.launch == self._launches
 
     def _with_spans(self, drafts: list[Draft]) -> list[Draft]:
-        """The first draft tells of the child's work since the last ones."""
+        """The first draft tells of the child's work since the last ones that was not for one request alone."""
         if self._spans and drafts:
-            drafts = [replace(drafts[0], spans=tuple(self._spans)), *drafts[1:]]
+            drafts = [replace(drafts[0], spans=(*drafts[0].spans, *self._spans)), *drafts[1:]]
             self._spans = []
         return drafts
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import Request
+from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -40,8 +41,10 @@ PackedDraft = tuple[tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...
 """The tree's tokens, parents, distributions and rows; the rest of the draft."""
 
 
-def pack_draft(draft: Draft) -> PackedDraft:
+def pack_draft(draft: Draft, spans: tuple[Span, ...] = ()) -> PackedDraft:
     """A draft as tuples and numpy arrays: torch would pass tensors by shared memory that outlives a crash.
+
+    `spans`: of the work on this draft alone.
 
     Raises:
         CrossdraftError: its probes are embeddings.
@@ -51,7 +54,7 @@ def pack_draft(draft: Draft) -> PackedDraft:
             "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
             "inline placement."
         )
-    tree, rest = draft.tree, replace(draft, tree=DraftTree.empty(), spans=())
+    tree, rest = draft.tree, replace(draft, tree=DraftTree.empty(), spans=spans)
     return tree.tokens, tree.parents, pack_rows(tree), tree.drawn_from, rest
 
 
@@ -59,7 +62,8 @@ def unpack_draft(packed: PackedDraft) -> Draft:
     """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
     try:
         tokens, parents, dists, drawn_from, rest = packed
-        return replace(rest, tree=DraftTree(tokens, parents, unpack_rows(dists), drawn_from))
+        spans = tuple(span for span in rest.spans if isinstance(span, Span))
+        return replace(rest, tree=DraftTree(tokens, parents, unpack_rows(dists), drawn_from), spans=spans)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no draft
         return faulty(f"it cannot be read ({type(error).__name__}: {error})")
 

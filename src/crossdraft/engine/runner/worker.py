@@ -126,6 +126,7 @@ class DraftServer:
         self.spans: list[Any] = []
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
+        self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why requests cannot be read: nothing more is done about them
         self._heap = RequestTrimmer()
 
@@ -180,9 +181,9 @@ class DraftServer:
         request = unpack_request(packed, arrays)
         if self.drafter.needs.visual:
             request = replace(request, visual_features=cache(partial(_visual_features, self.inbox, key)))
+        start = time.perf_counter()
         try:
-            with self._timed("read"):
-                (state,) = self.drafter.begin([request])
+            (state,) = self.drafter.begin([request])
         except CrossdraftError as error:
             self.refused[key] = str(error)
         except Exception as error:
@@ -193,6 +194,12 @@ class DraftServer:
             self.states[key] = state
             if known:
                 self.drafter.expect_first(state)
+        finally:
+            read = Span("drafter", "read", start, time.perf_counter())
+            if known or key not in self.states:
+                self.spans.append(read)
+            else:
+                self._reads[key] = read
         return known
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
@@ -203,12 +210,14 @@ class DraftServer:
         start = time.perf_counter()
         budget = Budget(nodes, stop=partial(self.inbox.stops, serial), on_token=on_token)
         draft = self.drafter.draft_hidden(self.states[key], budget)
-        self._record("hidden draft", start, len(draft.tree))
-        return pack_draft(draft)
+        drafted = Span("drafter", "hidden draft", start, time.perf_counter(), len(draft.tree))
+        read = self._reads.pop(key, None)
+        return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
     def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
         """One round's drafts."""
         able = [entry for entry in asked if entry[0] in self.states]
+        self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
         budgets = [Budget(nodes, confidence) for _, nodes, confidence in able]
         start = time.perf_counter()
         made = self.drafter.propose([self.states[key] for key, *_ in able], budgets) if able else []
@@ -253,6 +262,7 @@ class DraftServer:
             self._heap.ended(len(states))
         for key in keys:
             self.refused.pop(key, None)
+            self._reads.pop(key, None)
         self._heap.trim_if_due()
 
     def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
