@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.bench.environment import environment
-from crossdraft.bench.serving.beside_vllm import beside_vllm
 from crossdraft.bench.serving.load import cancels, fuzz, kills, load
 from crossdraft.bench.serving.overhead import overhead, throughput
 from crossdraft.bench.serving.plan import ServePlan, question
 from crossdraft.bench.serving.process import serving
+from crossdraft.bench.serving.vllm_server import against_vllm
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
 
@@ -59,7 +59,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
         if plan.mutants:
             parts["mutants"] = fuzz(plan, server, tick)
     if plan.vllm_python is not None:
-        parts["vllm"] = beside_vllm(plan, plan.vllm_python, tick)
+        parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return ServeReport(found, parts)
 
 

@@ -39,7 +39,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Endpoint:
     """A server: where it listens, and how a question's body is put to it."""
 
     port: int
@@ -47,7 +47,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class TimedReply:
     """One answer: its text, its tokens, and the seconds from the request to its end."""
 
     text: str
@@ -55,18 +55,18 @@ class Served:
     seconds: float
 
 
-def beside_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
+def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
     """Blocks of questions to either server in turn, at each number of clients.
 
     Args:
         plan: its `levels` are the numbers of clients, its `repeats` the blocks of each.
         python: of an environment with vLLM.
-        tick: told after every block.
+        tick: known after every block.
 
     Raises:
         CrossdraftError: a server does not start, or an answer is refused.
     """
-    folder = plan.folder / "beside"
+    folder = plan.folder / "vllm"
     clips = folder / "clips"
     clips.mkdir(parents=True)
     sizes = {level: max(LEAST_QUESTIONS, 2 * level) for level in plan.levels}
@@ -74,13 +74,13 @@ def beside_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
     asked = iter([question(plan, item) for item in items(Workload(count, files=clips))])
     ours = plan.flags(media_root=str(clips), max_batch=max(plan.levels), max_queue=max(plan.levels))
     with serving(ours, folder) as server, vllm_serving(plan.target, python, clips, folder) as port:
-        ways = {"crossdraft": Way(server.port), "vllm": Way(port, _for_vllm(clips))}
+        ways = {"crossdraft": Endpoint(server.port), "vllm": Endpoint(port, _for_vllm(clips))}
         warm = [next(asked) for _ in range(LEAST_QUESTIONS)]
         for way in ways.values():
             _block(way, warm, min(plan.levels))
         levels = {}
         for level, size in sizes.items():
-            got: dict[str, list[Served]] = {name: [] for name in ways}
+            got: dict[str, list[TimedReply]] = {name: [] for name in ways}
             wall = dict.fromkeys(ways, 0.0)
             for block in range(plan.repeats):
                 questions = [next(asked) for _ in range(size)]
@@ -88,20 +88,20 @@ def beside_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
                     start = time.perf_counter()
                     got[name] += _block(ways[name], questions, level)
                     wall[name] += time.perf_counter() - start
-                tick("beside vLLM")
+                tick("against vLLM")
             levels[str(level)] = _level(got, wall)
     alone, shared = levels[str(min(plan.levels))], levels[str(max(plan.levels))]
     sooner, rate = alone["sooner"], shared["throughput_ratio"]
     return {"passed": sooner >= LEAST_ALONE and rate >= LEAST_SHARED, "clients": levels}
 
 
-def _level(got: dict[str, list[Served]], wall: dict[str, float]) -> dict[str, Any]:
+def _level(got: dict[str, list[TimedReply]], wall: dict[str, float]) -> dict[str, Any]:
     ours, theirs = got["crossdraft"], got["vllm"]
     sooner = ratio([one.seconds for one in theirs], [one.seconds for one in ours])
     rates = {name: sum(one.tokens for one in answers) / wall[name] for name, answers in got.items()}
     return {
         "requests": len(ours),
-        "same_text": sum(one.text == other.text for one, other in zip(ours, theirs, strict=True)),
+        "same_text": sum(one.text == other.text.strip() for one, other in zip(ours, theirs, strict=True)),
         "e2e_ms": {name: percentiles_ms([one.seconds for one in answers]) for name, answers in got.items()},
         **sooner.to_json("sooner"),
         "tokens_per_s": {name: round(rate, 1) for name, rate in rates.items()},
@@ -109,11 +109,11 @@ def _level(got: dict[str, list[Served]], wall: dict[str, float]) -> dict[str, An
     }
 
 
-def _block(way: Way, asked: Sequence[Question], clients: int) -> list[Served]:
+def _block(way: Endpoint, asked: Sequence[Question], clients: int) -> list[TimedReply]:
     """So many clients ask these questions, each one after another."""
     bodies = [way.body_of(one.body) for one in asked]
 
-    def ask(number: int) -> list[Served]:
+    def ask(number: int) -> list[TimedReply]:
         with Connection(way.port) as connection:
             return [_ask(connection, body) for body in bodies[number::clients]]
 
@@ -122,14 +122,14 @@ def _block(way: Way, asked: Sequence[Question], clients: int) -> list[Served]:
     return [found[number % clients][number // clients] for number in range(len(bodies))]
 
 
-def _ask(connection: Connection, body: bytes) -> Served:
+def _ask(connection: Connection, body: bytes) -> TimedReply:
     start = time.perf_counter()
     reply = connection.request("POST", CHAT, body)
     seconds = time.perf_counter() - start
     if reply.status != 200:
         raise CrossdraftError(f"A server refused a question with status {reply.status}: {reply.body[:300]!r}")
     found = reply.json
-    return Served(found["choices"][0]["message"]["content"], found["usage"]["completion_tokens"], seconds)
+    return TimedReply(found["choices"][0]["message"]["content"], found["usage"]["completion_tokens"], seconds)
 
 
 def _for_vllm(clips: Path) -> Callable[[bytes], bytes]:
@@ -190,11 +190,11 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
 def _known_to_vllm(folder: Path) -> Path:
     """A folder that tells of crossdraft's entry points, as an installed package does: vLLM finds our Video-LLaVA so."""
     own = distribution("crossdraft")
-    told = folder / "packages" / f"crossdraft-{own.version}.dist-info"
-    told.mkdir(parents=True)
+    known = folder / "packages" / f"crossdraft-{own.version}.dist-info"
+    known.mkdir(parents=True)
     for name in ("METADATA", "entry_points.txt"):
-        told.joinpath(name).write_text(own.read_text(name) or "")
-    return told.parent
+        known.joinpath(name).write_text(own.read_text(name) or "")
+    return known.parent
 
 
 def _free_port() -> int:
