@@ -115,12 +115,12 @@ class Answering:
                 async for piece in pieces:
                     yield self._piece(piece)
         except Exception as error:  # noqa: BLE001 - the status is sent already: the stream says it
-            yield sse.data(self.failed(error).body)
+            yield self._broken(error)
             yield sse.DONE
             return
         answer = stream.answer
         if answer is None:
-            yield sse.data(self.failed(overloaded("The answer was cancelled.", "cancelled")).body)
+            yield self._broken(overloaded("The answer was cancelled.", "cancelled"))
             yield sse.DONE
             return
         self._count(answer)
@@ -167,12 +167,17 @@ class Answering:
             "tau": round(stats.tau, 2),
         }
 
+    def _broken(self, error: Exception) -> bytes:
+        """The error of a stream, whose status is sent already: the gate does not see it."""
+        found = self.failed(error)
+        self._service.metrics.failed(found.status)
+        return sse.data(found.body)
+
     def failed(self, error: Exception) -> ApiError:
-        """Count a request that has no answer; returns what the client gets."""
+        """What the client gets in place of an answer."""
         found = as_api_error(error)
         if self._service.engine.closed:  # whatever it said of itself, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self._service.metrics.refused()
-        self._service.metrics.failed(found.status)
         return found

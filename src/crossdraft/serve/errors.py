@@ -16,6 +16,7 @@ TYPES = {
     431: "invalid_request_error", 499: "cancelled", 500: "server_error", 503: "overloaded_error",
 }  # fmt: skip
 KINDS = frozenset({"str", "text", "image_url", "video_url", "event_url", "file"})  # of contents and parts
+GONE = 499  # nginx's status for a client that went away
 RETRY_S = 1  # after which a client may ask again
 
 
@@ -54,8 +55,8 @@ class ApiError(Exception):
 
 
 def gone() -> Response:
-    """To a client that went away: nobody reads it, but the log has its status, nginx's."""
-    return Response(status_code=499)
+    """To a client that went away: nobody reads it, but the log has its status."""
+    return Response(status_code=GONE)
 
 
 def overloaded(message: str, code: str = "overloaded") -> ApiError:

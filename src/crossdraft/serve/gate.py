@@ -10,14 +10,14 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossdraft.engine.request import Answer
-from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client
 from crossdraft.serve.service import Service
 
@@ -223,7 +223,10 @@ class Gate:
     def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
-        log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})
+        path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too
+        log.info("%s %s %s", scope["method"], path, status or "gone", extra={"facts": facts})
+        if status >= 400 and status != GONE:
+            self._service.metrics.failed(status)
         if self._service.spans is not None:
-            name, more = f"{scope['method']} {scope['path'][:200]}", {"status": status}
+            name, more = f"{scope['method']} {path}", {"status": status}
             self._service.spans.record(name, asked.since, headers, facts | more, asked.answer)
