@@ -93,7 +93,7 @@ def test_every_refusal_is_counted_by_its_status(keyed):
     server.service.draining = True
     assert server.post(body(), headers=KEY).status_code == 503
     server.service.draining = False
-    assert failures(server) == {status: 1.0 for status in ("401", "400", "404", "429", "413", "503")}
+    assert failures(server) == dict.fromkeys(("401", "400", "404", "429", "413", "503"), 1.0)
 
 
 def test_the_log_has_a_path_as_it_was_sent(server, caplog):
@@ -104,3 +104,19 @@ def test_the_log_has_a_path_as_it_was_sent(server, caplog):
     while not caplog.records and time.monotonic() < until:
         time.sleep(0.01)
     assert [record.getMessage() for record in caplog.records] == ["GET /v1/models/a%0Ab%1B%5B2J%E2%80%AEc 404"]
+
+
+def test_what_a_client_called_things_is_repeated_in_part(server):
+    """Else an error is as long as a request, and so is the log of whoever writes errors down."""
+    fields = {f"{number:02d}" + "x" * 100_000: 1 for number in range(20)}
+    found = server.post(body(**fields)).json()["error"]
+    assert found["message"].count("x…") == 5
+    assert found["message"].startswith("Unrecognized request arguments: 00xx")
+    assert len(found["message"]) < 500
+    assert len(found["param"]) == 64
+    long = "y" * 100_000
+    odd = {"role": "user", "content": [{"type": long}]}
+    for change in ({"model": long}, {"messages": [odd]}, {"logit_bias": {long: 1}}, {"stop": [long, ""]}):
+        assert len(server.post(body(**change)).text) < 2000, change.keys()
+    assert len(httpx.get(f"{server.url}/v1/models/{long[:10_000]}").text) < 500
+    assert "argument: fps; leave it out" in server.post(body(fps=2)).text

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
-from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
@@ -28,7 +28,10 @@ async def complete(request: Request) -> Response:
     chat = ChatRequest.model_validate_json(await request.body())
     if chat.model != service.settings.model:
         raise ApiError(
-            404, f"There is no model {chat.model!r} here, but {service.settings.model!r}.", "model_not_found", "model"
+            404,
+            f"There is no model {short(chat.model)!r} here, but {service.settings.model!r}.",
+            "model_not_found",
+            "model",
         )
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")

@@ -1,7 +1,7 @@
 """Errors as OpenAI's clients know them: `{"error": {"message", "type", "param", "code"}}`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
@@ -17,7 +17,20 @@ TYPES = {
 }  # fmt: skip
 KINDS = frozenset({"str", "text", "image_url", "video_url", "event_url", "file"})  # of contents and parts
 GONE = 499  # nginx's status for a client that went away
+MOST_NAME = 64  # characters of a name that an error repeats
+MOST_NAMES = 5
+MOST_SENTENCE = 1000
 RETRY_S = 1  # after which a client may ask again
+
+
+def short(name: object) -> str:
+    """A client's word as an error repeats it.
+
+    >>> short("x" * 100) == "x" * 63 + "…"
+    True
+    """
+    text = str(name)
+    return text if len(text) <= MOST_NAME else text[: MOST_NAME - 1] + "…"
 
 
 class ApiError(Exception):
@@ -79,20 +92,33 @@ def as_api_error(error: BaseException) -> ApiError:
         case ValidationError():
             return from_validation(error)
         case CrossdraftError() if not isinstance(error, RequestError):
-            return bad_request(str(error))
+            return bad_request(str(error)[:MOST_SENTENCE])
     log.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed on this request; its log says why.", "internal_error")
 
 
 def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a request's fields: of several things the deepest, which is what the client meant."""
-    first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
-    # Where a field may be of several kinds, pydantic puts the kind's name between the others.
-    parts = [part for part in first["loc"] if isinstance(part, int) or not (part in KINDS or "[" in part)]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    found = error.errors(include_url=False, include_context=False)
+    first = max(found, key=lambda one: len(one["loc"]))
+    param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
-        return bad_request(f"Unrecognized request argument: {param}; leave it out.", param, "unknown_parameter")
+        unknown = [_param(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
+        names = ", ".join(unknown[:MOST_NAMES]) + (" …" if len(unknown) > MOST_NAMES else "")
+        several = "s" if len(unknown) > 1 else ""
+        return bad_request(
+            f"Unrecognized request argument{several}: {names}; leave {'them' if several else 'it'} out.",
+            param,
+            "unknown_parameter",
+        )
     if first["type"] == "json_invalid":
         return bad_request("The body is no JSON; send an object.", None, "invalid_json")
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")[:MOST_SENTENCE]
     return bad_request(f"{param or 'The body'}: {message}.", param or None, "invalid_value")
+
+
+def _param(where: Sequence[int | str]) -> str:
+    """A field as a client writes it: `messages[0].content`."""
+    # Where a field may be of several kinds, pydantic puts the kind's name between the others.
+    parts = [part for part in where if isinstance(part, int) or not (part in KINDS or "[" in part)]
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{short(part)}" for part in parts).lstrip(".")
