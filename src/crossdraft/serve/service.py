@@ -119,7 +119,6 @@ class Service:
         folder = Path(self._folder.name)
         spool, uploads = folder / "spool", settings.upload_folder or folder / "uploads"
         spool.mkdir(mode=0o700)
-        uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
         self.decoder.warm_up()
         self.uploads = Uploads(uploads, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
@@ -134,6 +133,8 @@ class Service:
             self.decoder,
             spool,
             cache_bytes=settings.media_cache_bytes,
+            most_bytes=settings.media_bytes,
+            most_local=settings.local_bytes,
             most_parts=settings.parts,
             sampling=prepare.sampling if isinstance(prepare, VideoPrompt) else FrameSampling(DEFAULT_FRAMES),
         )
@@ -166,7 +167,8 @@ class Service:
         self.decoder.close()
         if self.spans is not None:
             self.spans.close()
-        self.uploads.clear()
+        self.media.close()
+        self.uploads.close()
         self._folder.cleanup()
 
 

@@ -86,6 +86,13 @@ class ServerSettings(BaseSettings):
     )
     remote_bytes: int = _setting("Media", 64 * MIB, "bytes of one fetched file", ge=1)
     remote_seconds: float = _setting("Media", 20, "seconds for one fetch, redirects included", gt=0)
+    local_bytes: int = _setting("Media", 4096 * MIB, "bytes of one file of the media folder", ge=1)
+    media_bytes: int = _setting(
+        "Media",
+        2048 * MIB,
+        "bytes of media that all requests hold at a time: sent in them, fetched, decoded; beyond it 503",
+        ge=1,
+    )
     parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
     media_cache_bytes: int = _setting(
         "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
