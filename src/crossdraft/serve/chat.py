@@ -1,9 +1,10 @@
 """`/v1/chat/completions`: one answer, whole or as a stream."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter
@@ -142,11 +143,20 @@ class Answering:
         if piece.origin is Origin.PROVISIONAL:
             return sse.comment({"provisional": piece.text, "ms": ms})
         more = {"crossdraft": {"origin": str(piece.origin), "tokens": len(piece.tokens), "ms": ms}}
-        return self._delta({"content": piece.text}, None, more if self._chat.crossdraft.origins else {})
+        logprobs = convert.logprobs(piece, self._service.engine.target)
+        return self._delta(
+            {"content": piece.text}, logprobs=logprobs, more=more if self._chat.crossdraft.origins else {}
+        )
 
-    def _delta(self, delta: dict[str, object], reason: str | None = None, more: dict[str, Any] | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **(more or {})})
+    def _delta(
+        self,
+        delta: dict[str, object],
+        reason: str | None = None,
+        logprobs: dict[str, object] | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
