@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
@@ -15,7 +16,10 @@ TYPES = {
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 429: "rate_limit_error",
     431: "invalid_request_error", 499: "cancelled", 500: "server_error", 503: "overloaded_error",
 }  # fmt: skip
-KINDS = frozenset({"str", "text", "image_url", "video_url", "event_url", "file"})  # of contents and parts
+# Fields of which only the neutral value is taken.
+LACKING = frozenset(
+    {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
+)
 GONE = 499  # nginx's status for a client that went away
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
@@ -113,12 +117,21 @@ def from_validation(error: ValidationError) -> ApiError:
         )
     if first["type"] == "json_invalid":
         return bad_request("The body is no JSON; send an object.", None, "invalid_json")
+    if first["loc"] and first["loc"][0] in LACKING:
+        lacking = short(first["loc"][0])
+        return bad_request(f"{lacking}: this server does not have it; leave it out.", lacking, "unsupported_value")
     message = first["msg"].removeprefix("Value error, ")[:MOST_SENTENCE]
     return bad_request(f"{param or 'The body'}: {message}.", param or None, "invalid_value")
 
 
 def _param(where: Sequence[int | str]) -> str:
     """A field as a client writes it: `messages[0].content`."""
-    # Where a field may be of several kinds, pydantic puts the kind's name between the others.
-    parts = [part for part in where if isinstance(part, int) or not (part in KINDS or "[" in part)]
+    parts: list[int | str] = []
+    for before, part in pairwise(("", *where)):
+        # Where a field may be of several kinds, pydantic puts the kind's name behind it: `content.str`,
+        # `content.list[…]`; and that of a list's element behind its number.
+        kind = isinstance(part, str) and before and isinstance(before, str) and (part == "str" or "[" in part)
+        tag = isinstance(before, int) and parts[-2:-1] == ["content"]
+        if not (kind or tag):
+            parts.append(part)
     return "".join(f"[{part}]" if isinstance(part, int) else f".{short(part)}" for part in parts).lstrip(".")
