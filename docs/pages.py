@@ -48,11 +48,7 @@ def collect(into: Path) -> list[Path]:
 
 
 def page(text: str) -> str:
-    """A page's Markdown as Python's Markdown reads it.
-
-    >>> page("Two:\\n- a\\n- b\\n")
-    'Two:\\n\\n- a\\n- b\\n'
-    """
+    """A page's Markdown as Python's Markdown reads it."""
     parts = re.split(r"(^```.*?^```$)", MERMAID.sub(_as_table, text), flags=re.MULTILINE | re.DOTALL)
     return "".join(
         part if part.startswith("```") else LIST.sub(r"\1\n\n", COMMENT.sub(r"\1\n\n", part)) for part in parts
