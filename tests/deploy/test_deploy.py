@@ -13,7 +13,7 @@ from typer.main import get_command
 from crossdraft.cli.serve import app
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.app import ROUTERS
-from crossdraft.serve.keys import Client, read_keys
+from crossdraft.serve.keys import Client, new_key, read_keys
 from crossdraft.serve.settings import ServerSettings, read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +131,7 @@ def test_the_keys_are_where_the_server_looks_and_nobody_s(tmp_path):
     keys.write_text(SECRET["stringData"][name])
     keys.chmod(volume["defaultMode"])
     found = read_keys(keys, Client("x"))
-    assert found.find("") is None
+    assert found.client(new_key()) is None
     (credential,) = unit_values("LoadCredential")
     assert of_unit()["CROSSDRAFT_KEYS_FILE"] == f"%d/{credential.split(':')[0]}"
 
