@@ -7,6 +7,7 @@ build them (`docs/mkdocs.yml`); it needs neither PyTorch nor the models.
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ TAKEN = (
     "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "src/crossdraft/reference/**/README.md",
     "examples/*.py", "deploy/*",
 )  # fmt: skip
-API = "docs/api.md"
+API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here
 
 # GitHub's Markdown lets a list, a table or text follow a line at once; Python's asks for a line between.
 COMMENT = re.compile(r"(<!-- [^>]* -->)\n")
@@ -44,7 +45,8 @@ def collect(into: Path) -> list[Path]:
         else:
             shutil.copyfile(path, target)
     (into / API).write_text(api(), encoding="utf-8")
-    return [*found, Path(API)]
+    (into / WALK).write_text(cells((ROOT / "examples/walkthrough.py").read_text(encoding="utf-8")), encoding="utf-8")
+    return [*found, Path(API), Path(WALK)]
 
 
 def page(text: str) -> str:
@@ -53,6 +55,18 @@ def page(text: str) -> str:
     return "".join(
         part if part.startswith("```") else LIST.sub(r"\1\n\n", COMMENT.sub(r"\1\n\n", part)) for part in parts
     )
+
+
+def cells(script: str) -> str:
+    """A script of `# %%` cells as Markdown: prose as such, code in blocks, the docstring in front."""
+    docstring, *parts = re.split(r"^# %%", script, flags=re.MULTILINE)
+    lines = textwrap.dedent(docstring.strip().strip('"')).strip()
+    found = [f"# Walk-through\n\n{lines}\n"]
+    for part in parts:
+        kind, _, text = part.partition("\n")
+        prose = re.sub(r"^# ?", "", text, flags=re.MULTILINE).replace("\n", "\n\n", 1)
+        found.append(f"{prose.strip()}\n" if "markdown" in kind else f"```python\n{text.strip()}\n```\n")
+    return "\n".join(found)
 
 
 def _as_table(diagram: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import crossdraft
 from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
 from crossdraft.methods import SHIPPED
-from docs.pages import API, collect, loads_from_elsewhere
+from docs.pages import API, WALK, cells, collect, loads_from_elsewhere
 from docs.pages import page as site_page
 from docs.rooms import drawn, reduced
 from docs.tables import MARKED, TABLES, with_tables
@@ -175,7 +175,7 @@ def headings(text: str) -> set[str]:
 def test_every_page_is_in_the_site_s_navigation():
     listed = re.findall(r"([\w/]+\.md)$", (DOCS / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     there = {str(one.relative_to(ROOT)) for one in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]}
-    assert sorted(listed) == sorted(there | {API})
+    assert sorted(listed) == sorted(there | {API, WALK})
 
 
 def test_the_reference_has_every_public_name(site):
@@ -184,6 +184,11 @@ def test_the_reference_has_every_public_name(site):
         name for name in crossdraft.__all__ if name != "__version__"
     ]
     assert all(getattr(crossdraft, name).__doc__ for name in crossdraft.__all__)
+
+
+def test_a_script_of_cells_is_a_page():
+    script = '"""A walk.\n\n    code\n"""\n\n# %% [markdown]\n# ## One\n# Two\n# three.\n\n# %%\nx = 1\n'
+    assert cells(script) == "# Walk-through\n\nA walk.\n\n    code\n\n## One\n\nTwo\nthree.\n\n```python\nx = 1\n```\n"
 
 
 def test_a_diagram_is_a_table_on_the_site(site):

@@ -94,3 +94,11 @@ def test_it_loads_nothing_heavy(line):
     assert offered.strip()
     assert "typer" in loaded.split()
     assert not HEAVY & set(loaded.split())
+
+
+@needs_bash
+def test_bash_finds_it_once_it_is_installed(home, tmp_path):
+    code = "import sys; from crossdraft.cli.main import main; sys.exit(main(['--install-completion', 'bash']))"
+    settled = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    run([sys.executable, "-c", code], **settled)
+    assert "crossdraft" in run(["bash", "-ic", "complete -p crossdraft"], str(home), **settled)
