@@ -4,7 +4,7 @@
 # make test     the fast tests; ARGS="tests/engine -k tree" narrows them down, ARGS="-n0 --pdb" debugs
 # make test-all the slow ones too
 # make check    style, types, import directions, words
-# make docs     the tables of the docs, from the code
+# make docs     the tables of the docs, from the code, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
@@ -17,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs interop interop-vllm gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -64,6 +64,22 @@ format: setup
 docs: setup
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/rooms.py
+	$(MAKE) site
+
+# mkdocs reads the source without importing it: no PyTorch here.
+SITE := .venv-docs
+site: $(SITE)/.ready
+	rm -rf build/site
+	PYTHONPATH=src $(SITE)/bin/python docs/pages.py build
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet --strict -f docs/mkdocs.yml
+	PYTHONPATH=src $(SITE)/bin/python docs/pages.py build
+	@echo "The site is in build/site: $(SITE)/bin/python -m http.server -b 127.0.0.1 -d build/site"
+
+$(SITE)/.ready: pyproject.toml
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $$($(SITE)/bin/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
 
 # By the machine's own PyTorch, which knows its GPU; else by ours.
 gpu:
@@ -98,4 +114,4 @@ $(INTEROP_VLLM)/.ready: Makefile
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

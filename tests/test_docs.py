@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import typer
 
+import crossdraft
 from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
 from crossdraft.methods import SHIPPED
+from docs.pages import API, WALK, cells, collect, loads_from_elsewhere
+from docs.pages import page as site_page
 from docs.rooms import drawn, reduced
 from docs.tables import MARKED, TABLES, with_tables
 
@@ -136,3 +139,75 @@ def test_readme_counts_the_drafters() -> None:
 def test_pictures_are_small() -> None:
     for picture in (ROOT / "docs").glob("*.[ps][nv]g"):
         assert picture.stat().st_size < 300_000, picture.name
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The pages as `make docs` hands them to mkdocs."""
+    folder = tmp_path_factory.mktemp("site")
+    assert Path(API) in collect(folder)
+    return folder
+
+
+def test_links_of_the_site_lead_to_its_pages_and_headings(site):
+    seen = 0
+    for path in site.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", FENCED.sub("", text)):
+            name, _, anchor = link.partition("#")
+            target = path.parent / name if name else path
+            assert target.is_file(), f"{path.relative_to(site)} links to {link}"
+            if anchor:
+                assert anchor in headings(target.read_text(encoding="utf-8")), f"{path.relative_to(site)}: {link}"
+            seen += 1
+    assert seen > 60
+
+
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def headings(text: str) -> set[str]:
+    """What GitHub and the site call a page's headings in links."""
+    found = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in found}
+
+
+def test_every_page_is_in_the_site_s_navigation():
+    listed = re.findall(r"([\w/]+\.md)$", (DOCS / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {str(one.relative_to(ROOT)) for one in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]}
+    assert sorted(listed) == sorted(there | {API, WALK})
+
+
+def test_the_reference_has_every_public_name(site):
+    text = (site / API).read_text(encoding="utf-8")
+    assert re.findall(r"^::: crossdraft\.(\w+)$", text, re.MULTILINE) == [
+        name for name in crossdraft.__all__ if name != "__version__"
+    ]
+    assert all(getattr(crossdraft, name).__doc__ for name in crossdraft.__all__)
+
+
+def test_a_script_of_cells_is_a_page():
+    script = '"""A walk.\n\n    code\n"""\n\n# %% [markdown]\n# ## One\n# Two\n# three.\n\n# %%\nx = 1\n'
+    assert cells(script) == "# Walk-through\n\nA walk.\n\n    code\n\n## One\n\nTwo\nthree.\n\n```python\nx = 1\n```\n"
+
+
+def test_a_diagram_is_a_table_on_the_site(site):
+    text = (site / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert "mermaid" not in text
+    assert "| `api` | `assembly` |" in text
+    assert site_page("<!-- table: x -->\n| a |\nTwo:\n- b\n") == "<!-- table: x -->\n\n| a |\nTwo:\n\n- b\n"
+    assert site_page("```\nTwo:\n- b\n```\n") == "```\nTwo:\n- b\n```\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '<script src="https://unpkg.com/x.js"></script>', '<link rel="stylesheet" href="//fonts.example/a.css">',
+        '<img alt="x" src=http://a.example/x.png>', "a { background: url('https://a.example/x.png') }",
+    ],
+)  # fmt: skip
+def test_what_a_page_would_load_from_elsewhere_is_found(line, tmp_path):
+    (tmp_path / "a.html").write_text('<a href="https://a.example">x</a><link rel="icon" href="x.png"><img src="x.png">')
+    assert list(loads_from_elsewhere(tmp_path)) == []
+    (tmp_path / "a.css").write_text(line)
+    assert len(list(loads_from_elsewhere(tmp_path))) == 1

@@ -81,14 +81,6 @@ def test_a_missing_extra_says_how_to_install_it(capsys):
     assert "pip install h5py" in capsys.readouterr().err
 
 
-def test_completion_is_installed_for_the_whole_program(capsys, monkeypatch):
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # else it is who runs the tests
-    assert main(["--show-completion", "bash"]) == 0
-    assert "_CROSSDRAFT_COMPLETE=complete_bash" in capsys.readouterr().out
-    assert main(["ask", "--help"]) == 0
-    assert "--install-completion" not in capsys.readouterr().out
-
-
 def helps(command, path=()):
     """Every help text: of the commands, their options and arguments."""
     context = command.make_context("x", [], resilient_parsing=True)

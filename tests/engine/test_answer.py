@@ -1,6 +1,7 @@
 """An answer shows itself: one short line, and in a notebook the picture of its timeline."""
 
 from base64 import b64decode
+from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 from crossdraft.engine.request import Answer, Finish, Origin, Piece
@@ -31,3 +32,19 @@ def test_a_notebook_shows_the_timeline():
     assert root.tag.endswith("svg")
     assert "A van <&>." in words
     assert "prefill" in words
+
+
+def test_hostile_text_stays_text_in_a_notebook():
+    """An answer's text and notes are a model's and a file's: nothing of them becomes an element or an attribute."""
+    text = """"><script>alert(1)</script><img src=x onerror='alert(1)'>&amp;]]>\x00\x1b"""
+    found: list[tuple[str, dict[str, str]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))
+    parser.feed(answer(text, (text,))._repr_html_())
+    ((tag, attributes),) = found
+    assert (tag, set(attributes) <= {"alt", "src", "style"}) == ("img", True)
+    assert attributes["alt"] == text
+    root = ET.fromstring(b64decode(attributes["src"].partition(",")[2]))
+    elements = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert not elements & {"script", "img", "image", "foreignObject", "a"}
+    assert "<script>alert(1)</script>" in "".join(root.itertext())

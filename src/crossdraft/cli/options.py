@@ -19,7 +19,7 @@ from crossdraft.bench.cores import choose_cores, parse_cores
 from crossdraft.checks import choice, positive, whole
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import check_spec, read_spec
+from crossdraft.methods import SHIPPED, check_spec, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -104,6 +104,11 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return grouped
 
 
+def _beginning(*names: str) -> Callable[[str], list[str]]:
+    """What a shell offers for an option's value: those of its usual values that go on from what is typed."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
 def _help_wanted(drafter: str | None) -> str | None:
     """`--drafter help` lists the drafters, whatever else was given."""
     if drafter == "help":
@@ -127,23 +132,29 @@ class PairOptions:
             "union:memory,ngram.",
             callback=_help_wanted,
             is_eager=True,
+            autocompletion=_beginning("none", *SHIPPED),
         ),
     ] = None
     placement: Annotated[
         str | None,
         typer.Option(
-            help="Where the drafter runs: inline or process; by default in a process if a core is free for it."
+            help="Where the drafter runs: inline or process; by default in a process if a core is free for it.",
+            autocompletion=_beginning(*PLACEMENTS),
         ),
     ] = None
     parallel: Annotated[
         str,
         typer.Option(
-            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only."
+            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only.",
+            autocompletion=_beginning(*PARALLEL),
         ),
     ] = "auto"
     hidden: Annotated[
         str,
-        typer.Option(help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off."),
+        typer.Option(
+            help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off.",
+            autocompletion=_beginning(*HIDDEN),
+        ),
     ] = "auto"
     target_cores: Annotated[
         str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
