@@ -53,7 +53,15 @@ def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     return read_settings(None, {})
 
 
-@pytest.mark.parametrize("environment", [of_unit(), of_container(), of_pod()], ids=["unit", "container", "pod"])
+KEYS = {"CROSSDRAFT_KEYS_FILE": "/run/keys.yaml"}  # which is to be mounted
+
+
+def test_the_container_does_not_start_open_to_everybody(monkeypatch):
+    with pytest.raises(CrossdraftError, match="Without keys everybody who reaches"):
+        settings_of(of_container(), monkeypatch)
+
+
+@pytest.mark.parametrize("environment", [of_unit(), of_container() | KEYS, of_pod()], ids=["unit", "container", "pod"])
 def test_every_variable_is_a_setting_and_every_value_one_of_it(environment, monkeypatch):
     found = settings_of(environment, monkeypatch)
     assert found.port == 8000
