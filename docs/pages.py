@@ -15,7 +15,7 @@ import crossdraft
 
 ROOT = Path(__file__).parents[1]
 TAKEN = (
-    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "src/crossdraft/reference/**/README.md",
+    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/*.css", "src/crossdraft/reference/**/README.md",
     "examples/*.py", "deploy/*",
 )  # fmt: skip
 API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here
