@@ -236,7 +236,7 @@ def test_eos_inside_an_accepted_path_ends_the_answer(target, alone):
 
 
 def test_logprobs_are_the_targets_raw_ones(target, kin):
-    request = replace(REQUESTS[1], logprobs=True)
+    request = replace(REQUESTS[1], logprobs=True, top_logprobs=2)
     found = decoder(target, kin, adaptive=False).generate([request])[0]
     from crossdraft.engine.conformance import full_forward
 
@@ -244,6 +244,12 @@ def test_logprobs_are_the_targets_raw_ones(target, kin):
     for i, (token, logprob) in enumerate(zip(found.tokens, found.logprobs, strict=True)):
         expected = full_forward(target, prompt, found.tokens[:i]).log_softmax(-1)[token].item()
         assert logprob == pytest.approx(expected, abs=1e-5)
+        most = full_forward(target, prompt, found.tokens[:i]).log_softmax(-1).topk(2)
+        assert [one for one, _ in found.top_logprobs[i]] == most.indices.tolist()
+        assert [value for _, value in found.top_logprobs[i]] == pytest.approx(most.values.tolist(), abs=1e-5)
+    assert [value for piece in found.pieces for value in piece.logprobs or ()] == [*found.logprobs]
+    assert [top for piece in found.pieces for top in piece.top_logprobs or ()] == [*found.top_logprobs]
+    assert all(len(piece.logprobs or ()) == len(piece.tokens) for piece in found.pieces)
 
 
 def test_cancelling_ends_a_request_between_rounds(target, kin, alone):

@@ -446,6 +446,24 @@ def test_chunks_are_small_only_while_others_are_answered(target, alone):
     assert [decoder.answer(one).tokens for one in (first, second)] == [alone[5][:4], alone[4]]
 
 
+@pytest.mark.parametrize("waiting", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, None])
+def test_where_more_wait_than_are_answered_prompts_are_read_first(target, alone, waiting, size):
+    """Until as many are answered as wait; a fixed size of chunks holds nobody for more than that."""
+    decoder = Decoder(target, prefill_chunk=size, max_batch=8)
+    first = decoder.submit(replace(LONG, max_new_tokens=4))
+    while not decoder._live:
+        decoder.step()
+    others = [decoder.submit(request) for request in REQUESTS[:waiting]]
+    decoder.step()
+    held = waiting // 2 if size is None else 0  # with 3: two answered and two waiting after one, so that is enough
+    assert len(decoder._live) == 1 + held
+    assert len(decoder._readings) + len(decoder._waiting) == waiting - held
+    run_out(decoder)
+    assert decoder.answer(first).tokens == alone[5][:4]
+    assert [decoder.answer(one).tokens for one in others] == alone[:waiting]
+
+
 class Paired(Decoder):
     """Two prompts are read at once whatever that takes, on cores that are all the same one; counts them."""
 

@@ -87,7 +87,9 @@ def media_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(**more) -> ServerSettings:
-    return read_settings(None, {"max_batch": 2, "max_queue": 4, "placement": "process", **more})
+    """Not adaptive: on a machine that is busy with other things drafts may cost more than they save."""
+    options = {"adaptive": False}
+    return read_settings(None, {"max_batch": 2, "max_queue": 4, "placement": "process", "options": options, **more})
 
 
 @pytest.fixture(scope="session")

@@ -153,7 +153,25 @@ def test_logprobs(server):
     tokens = found.logprobs.content
     assert len(tokens) == 4
     assert "".join(one.token for one in tokens).strip() == found.message.content
-    assert all(one.logprob <= 0 for one in tokens)
+    assert all(one.logprob <= 0 and not one.top_logprobs for one in tokens)
+
+
+@pytest.mark.parametrize("more", [{}, {"top_logprobs": 3}, {"top_logprobs": 2, "stop": [" ahead"]}, {"temperature": 1}])
+def test_logprobs_of_a_stream_are_those_of_the_whole_answer(server, more):
+    asked = body(logprobs=True, seed=5, max_tokens=40, **more)
+    whole = server.client().chat.completions.create(**asked).choices[0].logprobs
+    assert len(whole.content) >= 4
+    chunks = [chunk.choices[0] for chunk in server.client().chat.completions.create(**asked, stream=True)]
+    streamed = [one for chunk in chunks if chunk.logprobs is not None for one in chunk.logprobs.content]
+    assert [one.token for one in streamed] == [one.token for one in whole.content]
+    assert [one.logprob for one in streamed] == pytest.approx([one.logprob for one in whole.content], abs=1e-4)
+    for here, there in zip(streamed, whole.content, strict=True):
+        assert [one.token for one in here.top_logprobs] == [one.token for one in there.top_logprobs]
+        assert len(here.top_logprobs) == more.get("top_logprobs", 0)
+        values = [one.logprob for one in here.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert not values or values[0] == here.logprob  # greedy: the first is what was said
+    assert chunks[0].logprobs is chunks[-1].logprobs is None
 
 
 def test_frames_that_the_client_sampled(server, tmp_path):
@@ -180,16 +198,21 @@ def test_frames_that_the_client_sampled(server, tmp_path):
     [
         ({"model": "gpt-x"}, 404, "no model"),
         ({"messages": []}, 400, "messages"),
-        ({"n": 2}, 400, "n: "),
+        ({"n": 2}, 400, "n: this server does not have it"),
         ({"fps": 2}, 400, "fps"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
-        ({"presence_penalty": 1}, 400, "presence_penalty"),
+        ({"presence_penalty": 1}, 400, "presence_penalty: this server does not have it"),
+        ({"messages": [{"role": "user", "content": "x", "text": "y"}]}, 400, "argument: messages[0].text;"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text: Field"),
+        ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content: "),
+        ({"stop": 1}, 400, "stop: "),
         ({"logit_bias": {"99999999": 1}}, 400, "A bias names token"),
         ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ({"max_tokens": 100_000}, 400, "at most"),
         ({"max_tokens": 1000}, 400, "context"),
         ({"temperature": 3}, 400, "temperature"),
-        ({"stream": True, "logprobs": True}, 400, "logprobs"),
+        ({"top_logprobs": 2}, 400, "top_logprobs come with logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "role"),
         ({"messages": [{"role": "user", "content": "<video>"}]}, 400, "placeholder"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "last message"),

@@ -2,13 +2,17 @@
 
 import asyncio
 import os
+import socket
+import struct
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from crossdraft.serve.decode import DecodeError, MediaDecoder
+from crossdraft.serve.decode import DecodeError, MediaDecoder, _WorkerLost
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.read import sample_frames
 
@@ -99,7 +103,6 @@ def test_a_deadline_ends_a_job(media_root, tmp_path):
 
 def test_an_image_bomb_is_refused_by_its_header(decoder, tmp_path):
     """A PNG of 43 bytes that says it has 3.6 billion pixels."""
-    import struct
     import zlib
 
     path, header = tmp_path / "bomb.png", b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
@@ -144,3 +147,31 @@ def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_ro
     events = read_events(media_root / "clip.h5")
     write_events(tmp_path / name, events.take(slice(0, 20_000)))
     assert asyncio.run(decoder.recording(tmp_path / name, None, None, "it")) == events.t[0]
+
+
+def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
+    """Each byte comes in time, all of them do not."""
+    asyncio.run(decoder.kind_of(media_root / "clip.mp4", "it"))
+    found = worker(decoder)
+    (ours, theirs), held = socket.socketpair(), found.socket
+    found.socket, found._seconds = ours, 0.5
+    ours.settimeout(0.5)
+    began, over = time.monotonic(), threading.Event()
+
+    def trickle() -> None:
+        with suppress(OSError):
+            theirs.sendall(struct.pack("<I", 1000))
+            while not over.wait(0.1) and time.monotonic() - began < 5:
+                theirs.sendall(b" ")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    with pytest.raises(_WorkerLost):
+        found.ask({"kind": "nothing"})
+    took = time.monotonic() - began
+    over.set()
+    thread.join()
+    theirs.close()
+    found.close()
+    held.close()
+    assert took < 3

@@ -1,7 +1,10 @@
 """Fetching by address: nothing inside is reached, whatever a name or a redirect says (SSRF)."""
 
 import asyncio
+import socket
+import ssl
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -31,7 +34,7 @@ def test_public_addresses_are_not(address):
 
 
 class Files(BaseHTTPRequestHandler):
-    """/clip is there; /to?URL redirects; /long never ends; /slow says nothing."""
+    """/clip is there; /to?URL redirects; /long never ends; /slow says nothing; /drops a byte now and then."""
 
     hits: list[str] = []  # noqa: RUF012 - of the one server below
 
@@ -55,6 +58,11 @@ class Files(BaseHTTPRequestHandler):
             self.end_headers()
             for _ in range(100):
                 self.wfile.write(b"x" * 1000)
+        elif self.path == "/drops":
+            self.send_response(200)
+            self.end_headers()
+            while not release.wait(0.05):
+                self.wfile.write(b"x")
         elif self.path == "/slow":
             release.wait(5)
         else:
@@ -183,3 +191,58 @@ def test_a_clip_that_is_fetched_is_the_clip(start, server, files):
     assert remote.service.media.spooled == 0
     refused = remote.post(body(messages=messages(video=f"http://other.test:{files}/clip.mp4")))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "address_refused")
+
+
+def test_each_address_of_a_name_is_tried_within_the_time(tmp_path, files):
+    """The first takes no connection, the second takes it and is silent, the third has the file."""
+
+    async def resolve(host, port):
+        return ["127.0.0.9", "127.0.0.8", "127.0.0.1"]
+
+    path = tmp_path / "file"
+    silent = socket.create_server(("127.0.0.8", files), backlog=0)
+    filling = [socket.socket() for _ in range(3)]  # a full backlog: connecting takes for ever
+    for one in filling:
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.8", files))
+    fetcher = Fetcher(frozenset({f"files.test:{files}"}), 100, 2, resolve, lambda _: True)
+    asyncio.run(fetcher.fetch(f"http://files.test:{files}/clip", path, "url"))
+    for one in (*filling, silent):
+        one.close()
+    assert path.read_bytes() == b"bytes"
+
+    async def nowhere(host, port):
+        return ["127.0.0.9", "127.0.0.8"]
+
+    fetcher = Fetcher(frozenset({f"files.test:{files}"}), 100, 2, nowhere, lambda _: True)
+    with pytest.raises(ApiError, match="could not be fetched"):
+        asyncio.run(fetcher.fetch(f"http://files.test:{files}/clip", path, "url"))
+
+
+def test_certificates_are_read_once_and_not_while_others_wait(tmp_path, files, monkeypatch):
+    made, make = [], ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(True) or make())
+    for _ in range(2):  # the other side speaks no TLS
+        with pytest.raises(ApiError, match="could not be fetched"):
+            fetched(tmp_path, f"https://files.test:{files}/clip", files)
+    assert not made
+    context = Fetcher(frozenset(), 1, 1).secure
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_drops_are_no_way_around_the_deadline(tmp_path, files):
+    began = time.monotonic()
+    with pytest.raises(ApiError, match=r"0\.5 s"):
+        fetched(tmp_path, f"http://files.test:{files}/drops", files, seconds=0.5)
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_fetched_counts_as_it_comes(start, files):
+    async def resolve(host, port):
+        return ["127.0.0.1"]
+
+    fetcher = Fetcher(frozenset({f"files.test:{files}"}), 10_000_000, 10, resolve, lambda _: True)
+    server = start(fetcher=fetcher, media_bytes=30_000)
+    found = server.post(body(messages=messages(video=f"http://files.test:{files}/long")))
+    assert (found.status_code, found.json()["error"]["code"]) == (413, "media_too_large")
+    assert server.service.media.budget.held == server.service.media.spooled == 0

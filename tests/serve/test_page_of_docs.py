@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import httpx
+import pytest
 
 from crossdraft.serve.app import ROUTERS
 
@@ -23,6 +26,18 @@ def test_its_python_runs(server, capsys):
     code = code.replace("http://127.0.0.1:8000", server.url).replace("scene-2000000", "clip")
     exec(compile(code, "serve.md", "exec"), {"__name__": "page"})
     assert "num_spec_steps" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_its_curl_runs(server, tmp_path):
+    (code,) = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "demo").symlink_to(server.root)
+    code = "set -e\n" + code.replace("http://127.0.0.1:8000", server.url).replace("scene-2000000", "clip")
+    found = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    answer, _, upload = found.stdout.partition("data: [DONE]")
+    assert answer.count('"content"') > 1
+    assert "error" not in answer
+    server.client().files.delete(json.loads(upload)["id"])
 
 
 def test_its_metrics_are_those_of_the_server(server):

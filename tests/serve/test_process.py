@@ -106,7 +106,8 @@ def test_sigterm_drains_and_leaves_with_0(process):
         (["--max-batch", "0"], "max_batch is"),
         (["--config", "none.yaml"], "no configuration file"),
         (["--options", "{"], "no JSON"),
-        (["--host", "256.0.0.1"], "Cannot listen"),
+        (["--host", "0.0.0.0"], "Without keys everybody who reaches 0.0.0.0 could ask"),
+        (["--host", "256.0.0.1", "--open-to-all"], "Cannot listen"),
     ],
 )
 def test_bad_settings_are_one_sentence_and_status_2(arguments, says, capsys):

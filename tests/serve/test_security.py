@@ -108,9 +108,26 @@ def test_a_page_whose_name_leads_to_loopback_cannot_either(server, start):
     """DNS rebinding: for the browser it is the same origin, but the name is not ours."""
     evil = {"Host": "evil.test", "Origin": "http://evil.test"}
     assert server.post(body(), headers=evil).json()["error"]["code"] == "host_refused"
-    named = start(host_names="box.test")
+    named = start(allowed_hosts="Box.test")
     assert named.post(body(max_tokens=1), headers={"Host": "box.test:80"}).status_code == 200
     assert server.post(body(max_tokens=1), headers={"Host": f"localhost:{server.address[1]}"}).status_code == 200
+
+
+def test_nor_one_whose_name_leads_to_a_server_that_is_open_to_all(start):
+    server = start(host="0.0.0.0", open_to_all=True)
+    evil = {"Host": "evil.test", "Origin": "http://evil.test"}
+    assert server.post(body(), headers=evil).json()["error"]["code"] == "host_refused"
+    for host in ("127.0.0.2", "[::1]:80", "192.168.1.5:8000", "localhost"):  # no name server answers for these
+        assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}).status_code == 200, host
+
+
+def test_hosts_that_are_listed_are_all_there_are_with_keys_too(start, tmp_path):
+    append_key(tmp_path / "keys.yaml", KeyRecord(name="anna", sha256=digest_of("secret")))
+    asked = {"Host": "other.test", "Authorization": "Bearer secret"}
+    named = start(keys_file=tmp_path / "keys.yaml", allowed_hosts="box.test")
+    assert httpx.get(f"{named.url}/v1/models", headers=asked).status_code == 403
+    unnamed = start(keys_file=tmp_path / "keys.yaml")
+    assert httpx.get(f"{unnamed.url}/v1/models", headers=asked).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -153,6 +170,18 @@ def test_no_page_of_another_origin_may_ask(server, start):
     assert "access-control-allow-origin" not in httpx.get(f"{allowed.url}/health", headers=origin).headers
     found = httpx.get(f"{allowed.url}/health", headers={"Origin": "https://good.test"})
     assert found.headers["access-control-allow-origin"] == "https://good.test"
+
+
+def test_every_page_may_ask_with_a_key_if_that_is_said(start, tmp_path):
+    append_key(tmp_path / "keys.yaml", KeyRecord(name="anna", sha256=digest_of("secret")))
+    server = start(keys_file=tmp_path / "keys.yaml", cors_origins="*")
+    page = {"Origin": "https://any.test"}
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    assert httpx.options(f"{server.url}/v1/chat/completions", headers=page | wanted).status_code == 200
+    found = server.post(body(max_tokens=1), headers=page | {"Authorization": "Bearer secret"})
+    assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, "*")
+    assert "access-control-allow-credentials" not in found.headers
+    assert server.post(body(), headers=page).status_code == 401
 
 
 def test_bodies_are_bounded_whatever_they_say_of_themselves(server):

@@ -29,6 +29,12 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
         ("max_batch: 0", "max_batch is 0"),
         ("log_format: xml", "log_format"),
         ("port: [", "cannot be read"),
+        ("cors_origins: https://a.test/page", "is no origin; write it as"),
+        ("cors_origins: '*'", r"^With cors_origins \* and no keys every web page could ask"),
+        ("host: 0.0.0.0", r"^Without keys everybody who reaches 0\.0\.0\.0 could ask.*--open-to-all"),
+        ("host: ''", "^Without keys everybody who reaches any address"),
+        ("host: '::'", "^Without keys"),
+        ("host: box.test", "^Without keys"),
     ],
 )
 def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):
@@ -36,6 +42,16 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):
     file.write_text(text)
     with pytest.raises(CrossdraftError, match=says):
         read_settings(file, {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
+def test_a_server_on_loopback_needs_no_keys(host):
+    assert read_settings(None, {"host": host}).host == host
+
+
+@pytest.mark.parametrize("more", [{"keys_file": "keys.yaml"}, {"open_to_all": True}])
+def test_a_server_on_the_network_has_keys_or_says_that_it_has_none(more):
+    assert read_settings(None, {"host": "0.0.0.0", **more}).host == "0.0.0.0"
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -1,19 +1,28 @@
 """Uploads and their quota."""
 
 import io
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.uploads import Uploads
 
 
 @pytest.fixture
 def uploads(tmp_path):
-    return Uploads(tmp_path, most=100, quota=250, seconds=1000)
+    found = Uploads(tmp_path, most=100, quota=250, seconds=1000)
+    yield found
+    found.close()
+
+
+def files(folder):
+    """All but the lock."""
+    return sorted(path for path in folder.iterdir() if path.name != ".lock")
 
 
 def test_a_clients_files_are_its_own(uploads):
@@ -32,7 +41,7 @@ def test_sizes_are_bounded_and_what_is_refused_leaves_nothing(uploads, tmp_path)
         with pytest.raises(ApiError) as error:
             uploads.add("anna", "clip", "x", io.BytesIO(b"x" * size))
         assert error.value.code == code
-    assert not [*tmp_path.iterdir()]
+    assert not files(tmp_path)
     for _ in range(2):
         uploads.add("anna", "clip", "x", io.BytesIO(b"x" * 100))
     with pytest.raises(ApiError) as error:
@@ -40,7 +49,7 @@ def test_sizes_are_bounded_and_what_is_refused_leaves_nothing(uploads, tmp_path)
     assert error.value.code == "quota_exceeded"
     uploads.add("ben", "clip", "x", io.BytesIO(b"x" * 51))
     assert uploads.nbytes == 251
-    assert len([*tmp_path.iterdir()]) == 3
+    assert len(files(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\0b.mp4", "x" * 5000, "clip.MP4", ".mp4", ""])
@@ -50,12 +59,48 @@ def test_a_files_name_is_never_a_path(uploads, tmp_path, name):
     assert found.path.name in (found.id, f"{found.id}.mp4")
 
 
-def test_files_of_a_server_that_was_killed_go_and_nothing_else(uploads, tmp_path):
-    uploads.add("anna", "clip.mp4", "x", io.BytesIO(b"x"))
+def test_files_of_a_server_that_was_killed_go_and_nothing_else(tmp_path):
+    names = [f"file-{number:032x}" for number in range(3)]
+    (tmp_path / names[0]).write_bytes(b"x")
+    (tmp_path / names[1]).mkdir()
+    (tmp_path / names[2]).symlink_to(tmp_path / names[1], target_is_directory=True)
     (tmp_path / "notes.md").write_bytes(b"x")
     again = Uploads(tmp_path, 100, 100, 1000)
-    assert [one.name for one in tmp_path.iterdir()] == ["notes.md"]
+    assert [one.name for one in files(tmp_path)] == [names[1], "notes.md"]
     assert again.nbytes == 0
+    again.close()
+
+
+def test_nobody_else_may_read_them(tmp_path):
+    before = os.umask(0)
+    try:
+        uploads = Uploads(tmp_path / "new", 100, 100, 1000)
+        found = uploads.add("anna", "clip.mp4", "x", io.BytesIO(b"x"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
+    assert found.path.exists()
+    uploads.close()
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path):
+    tmp_path.chmod(0o755)
+    with pytest.raises(CrossdraftError, match=r"Others may enter .* chmod go="):
+        Uploads(tmp_path, 100, 100, 1000)
+
+
+def test_two_servers_do_not_share_a_folder(uploads, tmp_path):
+    """The second would delete the uploads of the first."""
+    kept = uploads.add("anna", "clip.mp4", "x", io.BytesIO(b"x"))
+    with pytest.raises(CrossdraftError, match="Another server keeps its uploads"):
+        Uploads(tmp_path, 100, 100, 1000)
+    assert kept.path.exists()
+    uploads.close()
+    Uploads(tmp_path, 100, 100, 1000).close()
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(CrossdraftError, match="choose another --upload-folder"):
+        Uploads(tmp_path / "file", 100, 100, 1000)
 
 
 def test_old_files_go(tmp_path):
@@ -64,7 +109,8 @@ def test_old_files_go(tmp_path):
     time.sleep(0.1)
     with pytest.raises(ApiError):
         uploads.get(found.id, "anna")
-    assert not [*tmp_path.iterdir()]
+    assert not files(tmp_path)
+    uploads.close()
 
 
 def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):
@@ -87,4 +133,4 @@ def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):
         found = [*threads.map(add, range(6))]
     assert found.count("quota_exceeded") == 4
     assert uploads.nbytes == 200
-    assert len([*tmp_path.iterdir()]) == 2
+    assert len(files(tmp_path)) == 2

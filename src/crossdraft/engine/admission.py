@@ -163,8 +163,17 @@ class Admission(RequestQueue):
 
     @property
     def _between_rounds(self) -> bool:
-        """Whether somebody is answered, between whose rounds a prompt is to be read."""
-        return bool(self._live) and self._chunked
+        """Whether somebody is answered, between whose rounds a prompt is to be read.
+
+        Not where more requests wait than are held: to read first brings more answers sooner than it delays.
+        """
+        return bool(self._live) and self._chunked and not (self.chunks.size is None and self._crowded)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether more requests that have room wait for being read than are answered."""
+        waiting = len(self._readings) + len(self._waiting) + len(self._paused)
+        return min(waiting, self.cache.max_rows - self.cache.rows) > len(self._live)
 
     def _states(self) -> list[RequestState]:
         return [*super()._states(), *(reading.state for reading in self._readings)]

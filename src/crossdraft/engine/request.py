@@ -42,6 +42,7 @@ class Request:
             token comes whatever it takes, unless another process reads the prompt. `None`: the checkpoint's, else no
             limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
+        top_logprobs: and those of so many most probable tokens beside each.
         namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
             neither knows nor learns anything.
         priority: of those that wait, the one of the highest priority is taken up first; of several, the one that came
@@ -59,6 +60,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: str | Sequence[str] | None = None
     logprobs: bool = False
+    top_logprobs: int = 0
     namespace: str | None = ""
     inputs: Mapping[str, object] | None = None  # ready-made model inputs; then `video` is not read
     max_time: float | None = None
@@ -78,6 +80,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
             object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
+        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
         object.__setattr__(self, "priority", whole("priority", self.priority, least=-MOST_PRIORITY))
         if self.max_time is not None:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
@@ -266,14 +269,23 @@ class Finish(StrEnum):
     CANCELLED = "cancelled"
 
 
+# The most probable tokens at one place of an answer, each with its log-probability, the first the most probable.
+TopTokens = tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of an answer with one origin. `request` is the request's index in its batch."""
+    """A stretch of an answer with one origin. `request` is the request's index in its batch.
+
+    What the request asked for of `logprobs` and `top_logprobs` goes with the tokens; provisional ones have none.
+    """
 
     tokens: tuple[int, ...]
     text: str
     origin: Origin
     request: int = 0
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[TopTokens, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -296,6 +308,7 @@ class Answer:
     logprobs: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
     drafter_error: str | None = None
+    top_logprobs: tuple[TopTokens, ...] | None = None
 
     def __repr__(self) -> str:
         text = self.text.strip()

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Rule
@@ -19,7 +18,7 @@ from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, verify_tree
-from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request
+from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
 from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
@@ -73,6 +72,7 @@ class RequestState:
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[TopTokens] = []
         self.text = AnswerText(TokenText(lambda tokens: ""))  # of the answer, once the prompt is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
@@ -204,17 +204,26 @@ class RequestState:
         taken, texts = self._until_end(tokens, target)
         cut = len(taken) - (len(taken) == len(tokens))
         if self.request.logprobs:
-            rows = torch.tensor([node + 1 for node in nodes[: len(taken)]], device=logits.device)
-            logprobs = logits[rows].float().log_softmax(-1)
-            self.logprobs += [logprobs[i, token].item() for i, token in enumerate(taken)]
+            self._note_logprobs(taken, logits[[node + 1 for node in nodes[: len(taken)]]])
+        first = len(self.tokens)
         self.tokens += taken
         self.context += taken
-        for part, said, source in ((taken[:cut], texts[:cut], origin), (taken[cut:], texts[cut:], Origin.TARGET)):
-            if part:
-                text = "".join(said) if self.request.stops else self.text.push(part)
-                self._tell(part, text, source)
+        for part, source in ((slice(cut), origin), (slice(cut, len(taken)), Origin.TARGET)):
+            if taken[part]:
+                text = "".join(texts[part]) if self.request.stops else self.text.push(taken[part])
+                self._tell(taken[part], text, source, first + (part.start or 0))
         self.end()
         return tuple(taken)
+
+    def _note_logprobs(self, tokens: Sequence[int], logits: Tensor) -> None:
+        """Keep the log-probabilities of tokens, by the raw logits [n, V] at each."""
+        logprobs = logits.float().log_softmax(-1)
+        self.logprobs += [logprobs[i, token].item() for i, token in enumerate(tokens)]
+        most = min(self.request.top_logprobs, logprobs.shape[-1])
+        if most:
+            top = logprobs.topk(most)
+            pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+            self.top_logprobs += [tuple(zip(ids, values, strict=True)) for ids, values in pairs]
 
     def _until_end(self, tokens: Sequence[int], target: Target) -> tuple[list[int], list[str]]:
         """The leading tokens that belong to the answer, and with stop strings each one's text.
@@ -238,14 +247,18 @@ class RequestState:
         self.check_time()
         return taken, texts
 
-    def _tell(self, tokens: Sequence[int], text: str, origin: Origin) -> None:
-        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id))
+    def _tell(self, tokens: Sequence[int], text: str, origin: Origin, first: int) -> None:
+        """Hand out a piece whose tokens are those of the answer from `first` on."""
+        part = slice(first, first + len(tokens))
+        logprobs = tuple(self.logprobs[part]) or None
+        tops = tuple(self.top_logprobs[part]) or None
+        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id, logprobs, tops))
         self.tell(self.pieces[-1])
 
     def end(self) -> None:
         """If the answer has ended, hand out the text that was held back: what was streamed is what was answered."""
         if self.finish is not None and (text := self.text.flush()):
-            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET)
+            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, len(self.tokens))
 
     def answer(self) -> Answer:
         """What the user gets."""
@@ -259,4 +272,5 @@ class RequestState:
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
             notes=tuple(self.notes),
             drafter_error=self.drafter_error,
+            top_logprobs=tuple(self.top_logprobs) if self.request.logprobs and self.request.top_logprobs else None,
         )

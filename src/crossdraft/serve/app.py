@@ -22,7 +22,7 @@ ROUTERS = (chat.router, files.router, status.router, page.router)
 def create_app(service: Service) -> ASGIApp:
     """The application of a service."""
     # No pages that list the routes: they load scripts from elsewhere.
-    routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None)
+    routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     routes.state.service = service
     for router in ROUTERS:
         routes.include_router(router)

@@ -1,9 +1,10 @@
 """`/v1/chat/completions`: one answer, whole or as a stream."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
-from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
@@ -28,7 +29,10 @@ async def complete(request: Request) -> Response:
     chat = ChatRequest.model_validate_json(await request.body())
     if chat.model != service.settings.model:
         raise ApiError(
-            404, f"There is no model {chat.model!r} here, but {service.settings.model!r}.", "model_not_found", "model"
+            404,
+            f"There is no model {short(chat.model)!r} here, but {service.settings.model!r}.",
+            "model_not_found",
+            "model",
         )
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
@@ -115,12 +119,12 @@ class Answering:
                 async for piece in pieces:
                     yield self._piece(piece)
         except Exception as error:  # noqa: BLE001 - the status is sent already: the stream says it
-            yield sse.data(self.failed(error).body)
+            yield self._broken(error)
             yield sse.DONE
             return
         answer = stream.answer
         if answer is None:
-            yield sse.data(self.failed(overloaded("The answer was cancelled.", "cancelled")).body)
+            yield self._broken(overloaded("The answer was cancelled.", "cancelled"))
             yield sse.DONE
             return
         self._count(answer)
@@ -139,11 +143,20 @@ class Answering:
         if piece.origin is Origin.PROVISIONAL:
             return sse.comment({"provisional": piece.text, "ms": ms})
         more = {"crossdraft": {"origin": str(piece.origin), "tokens": len(piece.tokens), "ms": ms}}
-        return self._delta({"content": piece.text}, None, more if self._chat.crossdraft.origins else {})
+        logprobs = convert.logprobs(piece, self._service.engine.target)
+        return self._delta(
+            {"content": piece.text}, logprobs=logprobs, more=more if self._chat.crossdraft.origins else {}
+        )
 
-    def _delta(self, delta: dict[str, object], reason: str | None = None, more: dict[str, Any] | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **(more or {})})
+    def _delta(
+        self,
+        delta: dict[str, object],
+        reason: str | None = None,
+        logprobs: dict[str, object] | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
@@ -167,12 +180,17 @@ class Answering:
             "tau": round(stats.tau, 2),
         }
 
+    def _broken(self, error: Exception) -> bytes:
+        """The error of a stream, whose status is sent already: the gate does not see it."""
+        found = self.failed(error)
+        self._service.metrics.failed(found.status)
+        return sse.data(found.body)
+
     def failed(self, error: Exception) -> ApiError:
-        """Count a request that has no answer; returns what the client gets."""
+        """What the client gets in place of an answer."""
         found = as_api_error(error)
         if self._service.engine.closed:  # whatever it said of itself, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self._service.metrics.refused()
-        self._service.metrics.failed(found.status)
         return found

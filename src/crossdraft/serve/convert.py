@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from crossdraft.engine.request import Answer, Finish, Request
+from crossdraft.engine.request import Answer, Finish, Piece, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
@@ -50,6 +50,7 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         stop=chat.stop or None,
         max_time=seconds,
         logprobs=bool(chat.logprobs),
+        top_logprobs=chat.top_logprobs or 0,
         namespace=owner,
     )
 
@@ -105,16 +106,21 @@ def speculative_decoding(stats: Stats) -> dict[str, object] | None:
     }
 
 
-def logprobs(answer: Answer, target: Target) -> dict[str, object] | None:
-    """OpenAI's `logprobs` of a choice: the target's own, before any warping."""
-    if answer.logprobs is None:
+def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
+    """OpenAI's `logprobs` of a choice, of an answer or a piece of it: the target's own, before any warping."""
+    if said.logprobs is None:
         return None
-    words = [target.decode([token]) for token in answer.tokens]
-    return {"content": [_logprob(word, value) for word, value in zip(words, answer.logprobs, strict=True)]}
 
+    def described(token: int, value: float) -> dict[str, object]:
+        word = target.decode([token])
+        return {"token": word, "logprob": value, "bytes": list(word.encode())}
 
-def _logprob(word: str, value: float) -> dict[str, object]:
-    return {"token": word, "logprob": value, "bytes": list(word.encode()), "top_logprobs": []}
+    tops = said.top_logprobs or [()] * len(said.tokens)
+    content = [
+        {**described(token, value), "top_logprobs": [described(*one) for one in top]}
+        for token, value, top in zip(said.tokens, said.logprobs, tops, strict=True)
+    ]
+    return {"content": content, "refusal": None}
 
 
 def timeline(answer: Answer) -> dict[str, object]:

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -72,12 +73,12 @@ class _Worker:
                 env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
             )
         try:
-            ours.settimeout(START_S)
+            self._until = time.monotonic() + START_S
             self._receive(1)  # it is there
         except BaseException:
             self.close()
             raise
-        ours.settimeout(seconds)
+        self._seconds = seconds
 
     def ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """What became of a job.
@@ -86,7 +87,9 @@ class _Worker:
             _WorkerLost: nothing; the worker is of no use any more.
         """
         self.jobs += 1
+        self._until = time.monotonic() + self._seconds  # for all of the job, however its reply trickles
         try:
+            self._wait()
             sent = json.dumps(job).encode()
             self.socket.sendall(struct.pack("<I", len(sent)) + sent)
             size = struct.unpack("<I", self._receive(4))[0]
@@ -108,11 +111,19 @@ class _Worker:
         found = bytearray(size)
         view = memoryview(found)
         while view:
+            self._wait()
             count = self.socket.recv_into(view)
             if not count:
                 raise _WorkerLost
             view = view[count:]
         return found
+
+    def _wait(self) -> None:
+        """The next operation of the socket may take what is left of the time."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.socket.settimeout(left)
 
     def close(self) -> None:
         """End it, whatever it does."""

@@ -1,7 +1,8 @@
 """Errors as OpenAI's clients know them: `{"error": {"message", "type", "param", "code"}}`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
@@ -15,8 +16,25 @@ TYPES = {
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 429: "rate_limit_error",
     431: "invalid_request_error", 499: "cancelled", 500: "server_error", 503: "overloaded_error",
 }  # fmt: skip
-KINDS = frozenset({"str", "text", "image_url", "video_url", "event_url", "file"})  # of contents and parts
+# Fields of which only the neutral value is taken.
+LACKING = frozenset(
+    {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
+)
+GONE = 499  # nginx's status for a client that went away
+MOST_NAME = 64  # characters of a name that an error repeats
+MOST_NAMES = 5
+MOST_SENTENCE = 1000
 RETRY_S = 1  # after which a client may ask again
+
+
+def short(name: object) -> str:
+    """A client's word as an error repeats it.
+
+    >>> short("x" * 100) == "x" * 63 + "…"
+    True
+    """
+    text = str(name)
+    return text if len(text) <= MOST_NAME else text[: MOST_NAME - 1] + "…"
 
 
 class ApiError(Exception):
@@ -54,8 +72,8 @@ class ApiError(Exception):
 
 
 def gone() -> Response:
-    """To a client that went away: nobody reads it, but the log has its status, nginx's."""
-    return Response(status_code=499)
+    """To a client that went away: nobody reads it, but the log has its status."""
+    return Response(status_code=GONE)
 
 
 def overloaded(message: str, code: str = "overloaded") -> ApiError:
@@ -78,20 +96,42 @@ def as_api_error(error: BaseException) -> ApiError:
         case ValidationError():
             return from_validation(error)
         case CrossdraftError() if not isinstance(error, RequestError):
-            return bad_request(str(error))
+            return bad_request(str(error)[:MOST_SENTENCE])
     log.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed on this request; its log says why.", "internal_error")
 
 
 def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a request's fields: of several things the deepest, which is what the client meant."""
-    first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
-    # Where a field may be of several kinds, pydantic puts the kind's name between the others.
-    parts = [part for part in first["loc"] if isinstance(part, int) or not (part in KINDS or "[" in part)]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    found = error.errors(include_url=False, include_context=False)
+    first = max(found, key=lambda one: len(one["loc"]))
+    param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
-        return bad_request(f"Unrecognized request argument: {param}; leave it out.", param, "unknown_parameter")
+        unknown = [_param(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
+        names = ", ".join(unknown[:MOST_NAMES]) + (" …" if len(unknown) > MOST_NAMES else "")
+        several = "s" if len(unknown) > 1 else ""
+        return bad_request(
+            f"Unrecognized request argument{several}: {names}; leave {'them' if several else 'it'} out.",
+            param,
+            "unknown_parameter",
+        )
     if first["type"] == "json_invalid":
         return bad_request("The body is no JSON; send an object.", None, "invalid_json")
-    message = first["msg"].removeprefix("Value error, ")
+    if first["loc"] and first["loc"][0] in LACKING:
+        lacking = short(first["loc"][0])
+        return bad_request(f"{lacking}: this server does not have it; leave it out.", lacking, "unsupported_value")
+    message = first["msg"].removeprefix("Value error, ")[:MOST_SENTENCE]
     return bad_request(f"{param or 'The body'}: {message}.", param or None, "invalid_value")
+
+
+def _param(where: Sequence[int | str]) -> str:
+    """A field as a client writes it: `messages[0].content`."""
+    parts: list[int | str] = []
+    for before, part in pairwise(("", *where)):
+        # Where a field may be of several kinds, pydantic puts the kind's name behind it: `content.str`,
+        # `content.list[…]`; and that of a list's element behind its number.
+        kind = isinstance(part, str) and before and isinstance(before, str) and (part == "str" or "[" in part)
+        tag = isinstance(before, int) and parts[-2:-1] == ["content"]
+        if not (kind or tag):
+            parts.append(part)
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{short(part)}" for part in parts).lstrip(".")

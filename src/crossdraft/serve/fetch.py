@@ -1,6 +1,6 @@
 """Fetching media by http(s), off by default: from hosts on a list alone, and never from an address inside.
 
-A name is resolved once and the connection goes to the address that was checked, so that a second answer of a hostile
+A name is resolved once and the connection goes to an address that was checked, so that a second answer of a hostile
 name server (DNS rebinding) has no effect. Private, loopback, link-local and reserved ranges are refused, also inside
 IPv6 (mapped, NAT64, 6to4, Teredo). Redirects are followed by hand, each checked like the first address.
 """
@@ -10,7 +10,8 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import BinaryIO
@@ -89,18 +90,19 @@ class Fetcher:
     seconds: float
     resolve: Resolve = resolve
     permitted: Callable[[str], bool] = is_public
+    secure: ssl.SSLContext = field(default_factory=ssl.create_default_context)  # it reads all root certificates
 
-    async def fetch(self, url: str, path: Path, param: str) -> None:
-        """Write what is at an address into a file.
+    async def fetch(self, url: str, path: Path, param: str, hold: Callable[[int], None] = lambda _: None) -> None:
+        """Write what is at an address into a file; `hold` hears of each stretch of bytes before they are written.
 
         Raises:
-            ApiError: it may not be fetched, is not there, too large or too slow.
+            ApiError: it may not be fetched, is not there, too large or too slow; and whatever `hold` raises.
         """
         try:
             async with asyncio.timeout(self.seconds):
                 with path.open("wb") as file:
                     for _ in range(1 + MOST_REDIRECTS):
-                        moved = await self._once(url, file, param)
+                        moved = await self._once(url, file, param, hold)
                         if moved is None:
                             return
                         url = urljoin(url, moved)
@@ -110,19 +112,28 @@ class Fetcher:
             raise bad_request("The address could not be fetched; upload the file.", param) from None
         raise bad_request(f"The address redirects more than {MOST_REDIRECTS} times; give the final one.", param)
 
-    async def _once(self, url: str, file: BinaryIO, param: str) -> str | None:
+    async def _once(self, url: str, file: BinaryIO, param: str, hold: Callable[[int], None]) -> str | None:
         """Fetch from one address; the next one if it redirects."""
         parts, host, port = self._checked(url, param)
-        addresses = await self.resolve(host, port)
+        addresses = list(dict.fromkeys(await self.resolve(host, port)))
         if not addresses or not all(map(self.permitted, addresses)):
             raise _refused(param)
-        secure = ssl.create_default_context() if parts.scheme == "https" else None
-        name = host if secure else None
-        reader, writer = await asyncio.open_connection(addresses[0], port, ssl=secure, server_hostname=name)
+        reader, writer = await self._connected(addresses, port, host if parts.scheme == "https" else None)
         try:
-            return await self._transfer(parts, reader, writer, file, param)
+            return await self._transfer(parts, reader, writer, file, param, hold)
         finally:
             writer.close()
+
+    async def _connected(
+        self, addresses: Sequence[str], port: int, name: str | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the first address that takes one, of which each has its part of the time."""
+        secure = None if name is None else self.secure
+        for address in addresses:
+            with suppress(OSError):  # the time is one, too, and so is what TLS refuses
+                async with asyncio.timeout(self.seconds / (1 + len(addresses))):
+                    return await asyncio.open_connection(address, port, ssl=secure, server_hostname=name)
+        raise ConnectionRefusedError
 
     def _checked(self, url: str, param: str) -> tuple[SplitResult, str, int]:
         """An address's parts, its host and its port, if that is on the list."""
@@ -141,7 +152,13 @@ class Fetcher:
         return parts, host, port
 
     async def _transfer(
-        self, parts: SplitResult, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, file: BinaryIO, param: str
+        self,
+        parts: SplitResult,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        file: BinaryIO,
+        param: str,
+        hold: Callable[[int], None],
     ) -> str | None:
         link = h11.Connection(h11.CLIENT, MOST_HEAD)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -165,6 +182,7 @@ class Fetcher:
                     raise bad_request(
                         f"The address holds more than {self.most:,} bytes, the limit; send a smaller file.", param
                     )
+                hold(len(event.data))
                 file.write(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 return None

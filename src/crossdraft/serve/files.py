@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from crossdraft.serve.errors import ApiError, bad_request, overloaded
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.service import Service
-from crossdraft.serve.uploads import ID
+from crossdraft.serve.uploads import ID, Upload
 
 router = APIRouter()
 
@@ -27,21 +27,26 @@ TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg"
 @router.post("/v1/files")
 async def upload(request: Request) -> Response:
     """Keep a file; a form of `file` and `purpose`, as OpenAI's clients send it."""
-    service, owner = service_of(request), asked_by(request).client.name
+    service, client = service_of(request), asked_by(request).client
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
     try:
-        async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
-            file, purpose = form.get("file"), form.get("purpose", "user_data")
-            if not isinstance(file, UploadFile) or not isinstance(purpose, str):
-                raise bad_request("The form has no file; send one as `file`.", "file")
-            name = file.filename or "file"
-            kept = await asyncio.to_thread(service.uploads.add, owner, name, purpose, file.file)
+        with service.others.admitted(client):
+            return JSONResponse((await _kept(request, service, client.name)).to_json())
     except (MultiPartException, MultipartParseError, HTTPException):
         raise bad_request("The form is broken or has too many fields; send `file` and `purpose`.", "file") from None
-    return JSONResponse(kept.to_json())
+
+
+async def _kept(request: Request, service: Service, owner: str) -> Upload:
+    """The upload that a form brings."""
+    async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
+        file, purpose = form.get("file"), form.get("purpose", "user_data")
+        if not isinstance(file, UploadFile) or not isinstance(purpose, str):
+            raise bad_request("The form has no file; send one as `file`.", "file")
+        name = file.filename or "file"
+        return await asyncio.to_thread(service.uploads.add, owner, name, purpose, file.file)
 
 
 @router.get("/v1/files")

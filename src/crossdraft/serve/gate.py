@@ -10,22 +10,22 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossdraft.engine.request import Answer
-from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client
 from crossdraft.serve.service import Service
+from crossdraft.serve.settings import is_address
 
 log = logging.getLogger("crossdraft.serve")
 
 PAGE = frozenset({"/", "/page/page.css", "/page/page.js", "/page/icon.svg"})  # which asks for the key
 PUBLIC = frozenset({"/health", "/ready"}) | PAGE
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
@@ -134,20 +134,21 @@ class Gate:
     def _check_origin(self, headers: Headers) -> None:
         """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
 
-        The latter is for a server that trusts whoever reaches it on loopback: a page whose own name leads there (DNS
-        rebinding) is of the same origin, for the browser.
+        The latter is for a server that trusts whoever reaches it: a page whose own name leads there (DNS rebinding) is
+        of the same origin, for the browser. An address as the host is no page's name.
 
         Raises:
             ApiError: it is one.
         """
         settings, host = self._service.settings, headers.get("host", "")
         origin = headers.get("origin")
-        if origin is not None and origin not in settings.cors_origins and _parts(origin).netloc != host:
+        allowed = "*" in settings.cors_origins or origin in settings.cors_origins
+        if origin is not None and not allowed and _parts(origin).netloc != host:
             raise ApiError(403, "Pages of other origins may not ask; name them in cors_origins.", "origin_refused")
-        if self._service.keys is None and settings.host in LOOPBACK:
-            name = _parts(f"//{host}").hostname
-            if name not in LOOPBACK and name not in settings.host_names:
-                raise ApiError(403, "The server is not known by this name; name it in host_names.", "host_refused")
+        if self._service.keys is None or settings.allowed_hosts:
+            name = _parts(f"//{host}").hostname or ""
+            if name != "localhost" and name not in settings.allowed_hosts and not is_address(name):
+                raise ApiError(403, "The server is not known by this name; name it in allowed_hosts.", "host_refused")
 
     def _client(self, headers: Headers) -> Client:
         """Whose key a request has.
@@ -223,7 +224,10 @@ class Gate:
     def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
-        log.info("%s %s %s", scope["method"], scope["path"][:200], status or "gone", extra={"facts": facts})
+        path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too
+        log.info("%s %s %s", scope["method"], path, status or "gone", extra={"facts": facts})
+        if status >= 400 and status != GONE:
+            self._service.metrics.failed(status)
         if self._service.spans is not None:
-            name, more = f"{scope['method']} {scope['path'][:200]}", {"status": status}
+            name, more = f"{scope['method']} {path}", {"status": status}
             self._service.spans.record(name, asked.since, headers, facts | more, asked.answer)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 from crossdraft.engine.content import SETTLED_NS
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt, shown_in
+from crossdraft.serve.budget import MediaBudget, MediaShare
 from crossdraft.serve.decode import DecodedVideo, MediaDecoder
 from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.fetch import Fetcher
@@ -27,7 +29,9 @@ from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 
 REMEMBERED = 4096  # names of media, and recordings that were looked through
 STILLS = "data:video/jpeg;base64,"
-INLINE = 1 << 20  # characters of data: that are decoded at once; more are in a thread
+INLINE = 1 << 20  # characters of base64 that are decoded at once; more are in a thread
+INLINE_QUOTED = 1 << 14  # of %xx, which takes a hundred times as long
+HASHERS = 2  # threads
 
 T = TypeVar("T")
 
@@ -129,10 +133,11 @@ class _Recorded:
 
 @dataclass(slots=True)
 class _Scope:
-    """One request's own: whose it is, how many frames of a clip it wants, and the files that go with it."""
+    """One request's own: whose it is, how many frames of a clip it wants, what it holds, the files that go with it."""
 
     owner: str
     sampling: FrameSampling
+    share: MediaShare
     files: list[Path] = field(default_factory=list)
 
 
@@ -150,6 +155,8 @@ class MediaLoader:
     Args:
         spool: a folder for files that live as long as a request.
         cache_bytes: of decoded frames that are kept.
+        most_bytes: that all requests may hold at a time.
+        most_local: bytes of a file of the media folder.
         most_parts: of one request.
         sampling: how many frames the target reads, where a request does not say.
     """
@@ -163,13 +170,17 @@ class MediaLoader:
         spool: Path,
         *,
         cache_bytes: int,
+        most_bytes: int,
+        most_local: int,
         most_parts: int,
         sampling: FrameSampling,
     ) -> None:
         self.uploads, self.local, self.fetcher, self.decoder = uploads, local, fetcher, decoder
-        self._spool, self._most_parts, self._sampling = spool, most_parts, sampling
+        self._spool, self._most_local, self._most_parts, self._sampling = spool, most_local, most_parts, sampling
+        self.budget = MediaBudget(most_bytes)
+        self._hashing = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")  # a large file keeps nobody else waiting
         self._versions = _Cache[bytes](REMEMBERED, lambda _: 1)
-        self._decoded = _Cache[DecodedVideo](cache_bytes, lambda video: int(video.frames.pixels.nbytes))
+        self._decoded = _Cache[DecodedVideo](cache_bytes, _size)
         self._recordings = _Cache[int](REMEMBERED, lambda _: 1)  # a client's recording -> time of its first event
         self._kinds = _Cache[str](REMEMBERED, lambda _: 1)
         self._names = _Cache[Hashable](REMEMBERED, lambda _: 1)  # a client's uuid -> what it is known by here
@@ -192,12 +203,17 @@ class MediaLoader:
             ApiError: something cannot be found, or there is too much of it.
             CrossdraftError: something cannot be decoded.
         """
-        scope = _Scope(owner, self._sampling_of(chat))
+        scope = _Scope(owner, self._sampling_of(chat), MediaShare(self.budget))
         try:
             yield await self._loaded(chat, scope)
         finally:
+            scope.share.close()
             for path in scope.files:
                 path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End its threads."""
+        self._hashing.shutdown(wait=False, cancel_futures=True)
 
     def _sampling_of(self, chat: ChatRequest) -> FrameSampling:
         asked = chat.media_io_kwargs.video if chat.media_io_kwargs is not None else None
@@ -290,13 +306,22 @@ class MediaLoader:
             video = None if digest is None else self._decoded.known((scope.owner, kind, digest, sampling))
             if not isinstance(digest, bytes) or video is None:
                 raise _unknown(uuid, param)
+            scope.share.hold(_size(video), (scope.owner, kind, digest, sampling))
         else:
             file = await self._file(url, scope, param)
             digest = file.digest
-            video = await self._decoded.get((scope.owner, kind, digest, sampling), lambda: decode(file))
+            video = await self._held((scope.owner, kind, digest, sampling), lambda: decode(file), scope)
             if uuid is not None:
                 self._names.put(name, digest)
         return DecodedClip(digest, sampling, video.frames), video.seconds
+
+    async def _held(
+        self, key: Hashable, decode: Callable[[], Coroutine[Any, Any, DecodedVideo]], scope: _Scope
+    ) -> DecodedVideo:
+        """A decoded clip, which the request holds from now on."""
+        video = await self._decoded.get(key, decode)
+        scope.share.hold(_size(video), key)
+        return video
 
     async def _stills(self, shots: list[str], scope: _Scope, param: str) -> _ShownPart:
         """Frames that the client has sampled: one address with several JPEG files, as vLLM takes them."""
@@ -305,7 +330,7 @@ class MediaLoader:
         files = [await self._data(f"image/jpeg;base64,{shot}", scope, param) for shot in shots]
         digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
         key = (scope.owner, "stills", digest, None)
-        video = await self._decoded.get(key, lambda: self.decoder.stills([file.path for file in files], param))
+        video = await self._held(key, lambda: self.decoder.stills([file.path for file in files], param), scope)
         return _ShownPart({"type": "video", "video": DecodedClip(digest, None, video.frames)}, 0.0)
 
     # -- recordings ------------------------------------------------------------------------------------------------
@@ -338,23 +363,30 @@ class MediaLoader:
                 return await self._data(rest, scope, param)
             case "file":
                 path = self.local.find(url, param)
-                return _File(path, await self._digest(path))
+                return _File(path, await self._digest(path, param))
             case "http" | "https":
                 return await self._remote(url, scope, param)
         raise bad_request(
             "The address is of no known kind; send data:…;base64,…, file:…, or the id of an upload.", param
         )
 
-    async def _digest(self, path: Path) -> bytes:
+    async def _digest(self, path: Path, param: str) -> bytes:
         """Of a file's bytes, as of an upload's; remembered by its version, once that is older than its clock's tick."""
         found = path.stat()
+        if found.st_size > self._most_local:
+            raise bad_request(
+                f"The file has more than {self._most_local:,} bytes, the limit; name a smaller one.", param
+            )
         version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         known = self._versions.known(version)
         if known is None:
-            known = await asyncio.to_thread(_hashed, path)
+            known = await self._hash(path)
             if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NS:
                 self._versions.put(version, known)
         return known
+
+    async def _hash(self, path: Path) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, _hashed, path)
 
     async def _data(self, rest: str, scope: _Scope, param: str) -> _File:
         """What `data:` holds, in a file for as long as the request."""
@@ -362,13 +394,14 @@ class MediaLoader:
         if not comma:
             raise bad_request("The data: address has no comma; write data:video/mp4;base64,….", param)
 
+        whole = head.lower().endswith(";base64")
+        scope.share.hold(len(body) * 3 // 4 if whole else len(body))
         path = self._new_file(scope)
         file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
 
         def write() -> _File:
             with file:
                 try:
-                    whole = head.lower().endswith(";base64")
                     found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
                 except (binascii.Error, ValueError):
                     raise bad_request("The data: address holds no base64; encode the file again.", param) from None
@@ -377,7 +410,7 @@ class MediaLoader:
                 file.write(found)
             return _File(path, hashlib.sha256(found).digest())
 
-        return write() if len(body) < INLINE else await asyncio.to_thread(write)
+        return write() if len(body) < (INLINE if whole else INLINE_QUOTED) else await asyncio.to_thread(write)
 
     async def _remote(self, url: str, scope: _Scope, param: str) -> _File:
         if self.fetcher is None:
@@ -387,8 +420,8 @@ class MediaLoader:
                 "address_refused",
             )
         path = self._new_file(scope)
-        await self.fetcher.fetch(url, path, param)
-        return _File(path, await asyncio.to_thread(_hashed, path))
+        await self.fetcher.fetch(url, path, param, scope.share.hold)
+        return _File(path, await self._hash(path))
 
     def _new_file(self, scope: _Scope) -> Path:
         path = self._spool / secrets.token_hex(16)
@@ -426,6 +459,10 @@ def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampl
     if asked.num_frames is None and asked.fps is None:
         raise bad_request("max_frames bounds fps; give both, or num_frames.", param)
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
+
+
+def _size(video: DecodedVideo) -> int:
+    return int(video.frames.pixels.nbytes)
 
 
 def _hashed(path: Path) -> bytes:

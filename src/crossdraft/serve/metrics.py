@@ -52,7 +52,9 @@ class Metrics:
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens that the prefix cache knew.")
         self._success = self._labelled("request_success", "Answers, by how they ended.", "finished_reason")
         self._refused = self._counter("admission_rejections", "Requests that found the queue full.")
-        self._failed = self._labelled("request_failure", "Requests without an answer, by HTTP status.", "status")
+        self._failed = self._labelled(
+            "request_failure", "Requests that were refused or failed, by HTTP status.", "status"
+        )
         self._drafts = self._counter("spec_decode_num_drafts", "Verify passes with a draft.")
         self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Drafted tokens.")
         self._accepted = self._counter("spec_decode_num_accepted_tokens", "Accepted tokens.")
@@ -112,7 +114,7 @@ class Metrics:
         self._refused.inc()
 
     def failed(self, status: int) -> None:
-        """A request has no answer."""
+        """A request was refused or failed."""
         self._failed.labels(self._model, str(status)).inc()
 
     def text(self) -> bytes:

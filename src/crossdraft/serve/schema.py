@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 MAX_STOPS = 16
+MAX_TOP = 20  # as OpenAI's
 MAX_MESSAGES = 256
 MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
 
@@ -189,12 +190,12 @@ class ChatRequest(Body):
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     stop: str | list[str] | None = Field(default=None)
     logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None
     crossdraft: Extras = Extras()
 
     # Only their neutral values:
     n: Literal[1] | None = None
-    top_logprobs: Zero | None = None
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
     tools: Empty | None = None
@@ -215,8 +216,8 @@ class ChatRequest(Body):
     def _consistent(self) -> "ChatRequest":
         if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
             raise ValueError(f"stop has more than {MAX_STOPS} strings")
-        if self.stream and self.logprobs:
-            raise ValueError("logprobs come with whole answers only; leave out stream")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs come with logprobs; say logprobs: true")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for streams; say stream: true, or leave them out")
         if (self.crossdraft.provisional or self.crossdraft.origins) and not self.stream:

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,13 +29,41 @@ WARM_UP_TOKENS = 4
 MINUTE_S = 60.0
 
 
-class RequestLimits:
-    """Counts the requests that are being answered, of all and of each client, and refuses those beyond the limits."""
+class RequestRates:
+    """Counts what each client asked in the last minute, and refuses what is beyond its limit."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
+        self._recent: dict[str, list[float]] = {}  # when a client's requests came
+
+    def count(self, client: Client) -> None:
+        """One request more.
+
+        Raises:
+            ApiError: 429, there are too many.
+        """
+        most = client.requests_per_minute
+        if most is None:
+            return
+        now = time.monotonic()
+        recent = [one for one in self._recent.get(client.name, ()) if one > now - MINUTE_S]
+        self._recent[client.name] = recent
+        if len(recent) >= most:
+            wait = max(1, round(recent[0] + MINUTE_S - now))
+            raise _too_many(f"You may ask {most} times a minute; ask again later.", wait)
+        recent.append(now)
+
+
+class RequestLimits:
+    """Counts the requests of one kind that run, of all and of each client, and refuses those beyond the limits.
+
+    Args:
+        most: of all clients.
+        rates: of the clients, for all kinds of request together.
+    """
+
+    def __init__(self, most: int, rates: RequestRates) -> None:
+        self._most, self._rates = most, rates
         self._clients = Counter[str]()
-        self._recent: OrderedDict[str, list[float]] = OrderedDict()  # when a client's requests of the last minute came
         self.active = 0
 
     @contextmanager
@@ -49,8 +77,7 @@ class RequestLimits:
             raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
         if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
             raise _too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
-        if client.requests_per_minute is not None:
-            self._count(client.name, client.requests_per_minute)
+        self._rates.count(client)
         self.active += 1
         self._clients[client.name] += 1
         try:
@@ -60,15 +87,6 @@ class RequestLimits:
             self._clients[client.name] -= 1
             if not self._clients[client.name]:
                 del self._clients[client.name]
-
-    def _count(self, name: str, most: int) -> None:
-        now = time.monotonic()
-        recent = [one for one in self._recent.get(name, ()) if one > now - MINUTE_S]
-        self._recent[name] = recent
-        if len(recent) >= most:
-            wait = max(1, round(recent[0] + MINUTE_S - now))
-            raise _too_many(f"You may ask {most} times a minute; ask again later.", wait)
-        recent.append(now)
 
 
 def _too_many(message: str, seconds: int) -> ApiError:
@@ -92,14 +110,15 @@ class Service:
         self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
-        self.limits = RequestLimits(settings.max_batch + settings.max_queue)
+        most, rates = settings.max_batch + settings.max_queue, RequestRates()
+        self.limits = RequestLimits(most, rates)  # of answers
+        self.others = RequestLimits(most, rates)  # of uploads and pictures
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
         self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")
         folder = Path(self._folder.name)
         spool, uploads = folder / "spool", settings.upload_folder or folder / "uploads"
         spool.mkdir(mode=0o700)
-        uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
         self.decoder.warm_up()
         self.uploads = Uploads(uploads, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
@@ -114,6 +133,8 @@ class Service:
             self.decoder,
             spool,
             cache_bytes=settings.media_cache_bytes,
+            most_bytes=settings.media_bytes,
+            most_local=settings.local_bytes,
             most_parts=settings.parts,
             sampling=prepare.sampling if isinstance(prepare, VideoPrompt) else FrameSampling(DEFAULT_FRAMES),
         )
@@ -146,7 +167,8 @@ class Service:
         self.decoder.close()
         if self.spans is not None:
             self.spans.close()
-        self.uploads.clear()
+        self.media.close()
+        self.uploads.close()
         self._folder.cleanup()
 
 

@@ -4,12 +4,14 @@ Flags go before the environment (`CROSSDRAFT_PORT=…`), that before the file, t
 line's options and the table of docs/serve.md are made from the same fields.
 """
 
+import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -23,6 +25,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
 MIB = 1 << 20
+ORIGIN = re.compile(r"https?://[^/\s]+")
 Words = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -38,11 +41,16 @@ class ServerSettings(BaseSettings):
     host: str = _setting("Network", "127.0.0.1", "address to listen on")
     port: int = _setting("Network", 8000, "port; 0 = any free one, which the first line says", ge=0, le=65535)
     cors_origins: Words = _setting(
-        "Network", (), "origins of web pages that may call this server, comma-separated; none by default"
+        "Network",
+        (),
+        "origins of web pages that may call this server, comma-separated; * = of all, with keys only; none by default",
     )
-    host_names: Words = _setting(
-        "Network", (), "names of a server on loopback without keys, beside localhost, comma-separated"
+    allowed_hosts: Words = _setting(
+        "Network",
+        (),
+        "names under which it may be asked, beside localhost and addresses, comma-separated; with keys any by default",
     )
+    open_to_all: bool = _setting("Network", False, "listen beyond loopback without keys: whoever reaches it may ask")
     connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
     header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
     body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
@@ -78,6 +86,13 @@ class ServerSettings(BaseSettings):
     )
     remote_bytes: int = _setting("Media", 64 * MIB, "bytes of one fetched file", ge=1)
     remote_seconds: float = _setting("Media", 20, "seconds for one fetch, redirects included", gt=0)
+    local_bytes: int = _setting("Media", 4096 * MIB, "bytes of one file of the media folder", ge=1)
+    media_bytes: int = _setting(
+        "Media",
+        2048 * MIB,
+        "bytes of media that all requests hold at a time: sent in them, fetched, decoded; beyond it 503",
+        ge=1,
+    )
     parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
     media_cache_bytes: int = _setting(
         "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
@@ -94,7 +109,7 @@ class ServerSettings(BaseSettings):
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
-    @field_validator("cors_origins", "host_names", "remote_hosts", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "remote_hosts", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
@@ -104,10 +119,54 @@ class ServerSettings(BaseSettings):
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().resolve()
 
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _lower(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name.lower() for name in value)
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if one != "*" and not ORIGIN.fullmatch(one):
+                raise ValueError(f"{one} is no origin; write it as https://example.org, without a path")
+        return value
+
+    @model_validator(mode="after")
+    def _guarded(self) -> "ServerSettings":
+        if self.keys_file is None and "*" in self.cors_origins:
+            raise ValueError(
+                "With cors_origins * and no keys every web page could ask; name a --keys-file, or the pages' origins."
+            )
+        if self.keys_file is None and not is_loopback(self.host) and not self.open_to_all:
+            raise ValueError(
+                f"Without keys everybody who reaches {self.host or 'any address of this machine'} could ask; make a "
+                "--keys-file (crossdraft serve new-key), or say --open-to-all."
+            )
+        return self
+
     @property
     def model(self) -> str:
         """The model's name for clients."""
         return self.served_name or Path(self.target).name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host leads to this machine alone.
+
+    >>> [is_loopback(one) for one in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "", "example.org")]
+    [True, True, True, False, False, False]
+    """
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def group_of(setting: FieldInfo) -> str:
@@ -153,6 +212,8 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
 def _sentence(error: ValidationError, file: Path | None) -> str:
     """The first thing that is wrong, in one sentence."""
     first = error.errors()[0]
+    if not first["loc"]:  # of settings that do not go together
+        return first["msg"].removeprefix("Value error, ")
     name = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         hint = did_you_mean(name, ServerSettings.model_fields)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from crossdraft import __version__
-from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.errors import ApiError, overloaded, short
 from crossdraft.serve.gate import service_of
 from crossdraft.serve.service import Service
 
@@ -46,7 +46,7 @@ async def model(request: Request, name: str) -> Response:
     """The model, by its name."""
     service = service_of(request)
     if name != service.settings.model:
-        raise ApiError(404, f"There is no model {name!r} here.", "model_not_found", "model")
+        raise ApiError(404, f"There is no model {short(name)!r} here.", "model_not_found", "model")
     return JSONResponse(_model(service))
 
 

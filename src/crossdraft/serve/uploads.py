@@ -1,6 +1,8 @@
 """Uploads: files that a client sends once and names by an id afterwards. Each belongs to the client that sent it."""
 
+import fcntl
 import hashlib
+import os
 import re
 import secrets
 import threading
@@ -9,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.serve.errors import ApiError, bad_request
 
 ID = re.compile(r"file-[0-9a-f]{32}")
 SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
+LOCK = ".lock"  # in the folder, locked as long as a server has it
 CHUNK = 1 << 20
 MOST_FILES = 1000  # of one client
 
@@ -55,21 +59,40 @@ class Upload:
 
 
 class Uploads:
-    """The uploads of a server, in one folder that holds nothing else. May be used from any thread.
+    """The uploads of a server, in a folder of its own. May be used from any thread. Close it.
 
     Args:
-        folder: theirs.
+        folder: theirs; made if it is not there.
         most: bytes of one.
         quota: bytes of all of one client.
         seconds: after which one is deleted.
+
+    Raises:
+        CrossdraftError: the folder cannot be made or written, others may enter it, or another server has it.
     """
 
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
         self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
         self._files: dict[str, Upload] = {}
         self._lock = threading.Lock()  # of the files
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_mode & 0o077:
+                raise CrossdraftError(f"Others may enter the upload folder {folder}; run: chmod go= {folder}")
+            self._held = open(folder / LOCK, "ab", opener=_private)  # noqa: SIM115 - until `close`
+        except OSError as error:
+            raise CrossdraftError(
+                f"Uploads cannot be kept in {folder}: {error.strerror}; choose another --upload-folder."
+            ) from None
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it goes with the process
+        except OSError:
+            self._held.close()
+            raise CrossdraftError(
+                f"Another server keeps its uploads in {folder}; choose another --upload-folder."
+            ) from None
         for path in folder.iterdir():  # of a server that was killed
-            if ID.match(path.name):
+            if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
 
     def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
@@ -82,7 +105,7 @@ class Uploads:
         found = f"file-{secrets.token_hex(16)}"
         path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
         try:
-            with path.open("xb") as kept:
+            with open(path, "xb", opener=_private) as kept:
                 while chunk := file.read(CHUNK):
                     size += len(chunk)
                     self._check(size, room)
@@ -158,10 +181,15 @@ class Uploads:
         """Bytes of all uploads."""
         return sum(one.size for one in self._all())
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Delete everything: ids do not outlive the server."""
         for upload in self._all():
             self._remove(upload)
+        self._held.close()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _suffix(name: str) -> str:

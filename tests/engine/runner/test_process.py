@@ -25,6 +25,7 @@ from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
+from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -519,6 +520,19 @@ def test_a_restarted_one_is_a_new_process_and_drafts(process, runner, requests, 
         assert process.pid != before
     finally:
         again.close()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.4, 1.0, 2.0])
+def test_closing_while_it_is_restarted_leaves_no_process_and_no_thread(factory, after_s):
+    drafter = start_process(factory)
+    os.kill(drafter.pid, signal.SIGKILL)
+    supervisor = Supervisor(run(drafter), restarts=3, backoff_s=0.0)
+    supervisor.lose("it was killed")
+    time.sleep(after_s)  # not begun, starting, loading, or there
+    supervisor.close()
+    assert not [one for one in threading.enumerate() if one.name == "drafter-restart"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(drafter.pid, 0)
 
 
 def babbling(folder: str, banned: tuple[int, ...]):

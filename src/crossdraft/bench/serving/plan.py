@@ -34,6 +34,8 @@ class ServePlan:
         kills: of the drafter, under load.
         mutants: mutated requests that are sent.
         seed: of what is drawn.
+        vllm_python: of an environment with vLLM, whose server is asked the same; `None` leaves it out.
+        levels: numbers of clients in the comparison with it.
     """
 
     folder: Path
@@ -50,6 +52,8 @@ class ServePlan:
     kills: int = 3
     mutants: int = 0
     seed: int = 0
+    vllm_python: Path | None = None
+    levels: tuple[int, ...] = (1, 4, 16)
 
     def __post_init__(self) -> None:
         for name in ("pairs", "repeats", "max_new_tokens", "max_batch", "max_queue"):
@@ -69,10 +73,19 @@ class ServePlan:
             "options": {"cache_bytes": CACHE_BYTES},
         }
 
+    def flags(self, **others: object) -> list[str]:
+        """The same on a command line, but for `others`."""
+        values = (self.arguments | others).items()
+        return [part for name, value in values for part in (f"--{name.replace('_', '-')}", _text(value))]
+
     @property
     def settings(self) -> ServerSettings:
         """The same for an engine of our own."""
         return read_settings(None, self.arguments)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True)

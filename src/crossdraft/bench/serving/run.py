@@ -3,7 +3,6 @@
 Everything is measured on loopback, on the machine's own cores: the clients' cost is in it, too.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from crossdraft.bench.serving.load import cancels, fuzz, kills, load
 from crossdraft.bench.serving.overhead import overhead, throughput
 from crossdraft.bench.serving.plan import ServePlan, question
 from crossdraft.bench.serving.process import serving
+from crossdraft.bench.serving.vllm_server import against_vllm
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
 
@@ -45,8 +45,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
     found, parts = environment(), dict[str, Mapping[str, Any]]()
     work = Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
     asked = [question(plan, item) for item in items(work)]
-    flags = [part for name, value in plan.arguments.items() for part in (f"--{name.replace('_', '-')}", _text(value))]
-    with serving(flags, plan.folder) as server:
+    with serving(plan.flags(), plan.folder) as server:
         with load_engine(plan.settings) as engine:
             parts["overhead"] = overhead(server, engine, asked, tick)
             parts["throughput"] = throughput(plan, server, engine, asked, tick)
@@ -59,11 +58,9 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
             parts["kills"] = kills(plan, server, asked, tick)
         if plan.mutants:
             parts["mutants"] = fuzz(plan, server, tick)
+    if plan.vllm_python is not None:
+        parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return ServeReport(found, parts)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def lines(report: ServeReport) -> list[str]:
@@ -94,5 +91,13 @@ def lines(report: ServeReport) -> list[str]:
         )
     if "mutants" in parts:
         found.append(f"{parts['mutants']['mutants']} mutants: {parts['mutants']['outcomes']}.")
+    for clients, one in parts.get("vllm", {}).get("clients", {}).items():
+        e2e, (low, high) = one["e2e_ms"], one["ci95"]
+        found.append(
+            f"{clients} clients: an answer in {e2e['crossdraft']['p50']:.0f} ms (p50), of vLLM's server in "
+            f"{e2e['vllm']['p50']:.0f}: {one['sooner']:.2f} [{low:.2f}, {high:.2f}] times "
+            f"sooner; {one['throughput_ratio']:.2f} of its throughput; {one['same_text']} of {one['requests']} texts "
+            "the same."
+        )
     failed = [name for name, part in parts.items() if not part["passed"]]
     return [*found, f"Not as it should be: {', '.join(failed)}." if failed else "All is as it should be."]

@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 RESTARTS = 3  # at most so many
 WINDOW_S = 600.0  # within this time
 BACKOFF_S = 0.5
+CLOSING_S = 10.0  # at most, until a restart under way has ended
 
 
 class Supervisor:
@@ -40,6 +41,7 @@ class Supervisor:
         self._backoff_s = backoff_s
         self._losses: list[float] = []
         self._fresh: DraftRunner[Any] | None = None  # restarted, not taken up yet
+        self._restarting: tuple[DraftRunner[Any], threading.Thread] | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
 
@@ -65,7 +67,9 @@ class Supervisor:
             self.absence = f"it was lost ({why}), and is not restarted"
             return
         delay = self._delay(f"it was lost ({why})")
-        threading.Thread(target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True).start()
+        thread = threading.Thread(target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True)
+        self._restarting = lost, thread
+        thread.start()
 
     def _delay(self, why: str) -> float:
         """Seconds until the next attempt to restart it, the last one having ended so."""
@@ -88,6 +92,10 @@ class Supervisor:
         for runner in runners:
             if runner is not None:
                 _ended(runner.close)
+        if self._restarting is not None:
+            lost, thread = self._restarting
+            _ended(lost.close)  # what it starts is ended, whether it has loaded or not
+            thread.join(CLOSING_S)
 
     def _restart(self, lost: DraftRunner[Any], delay: float) -> None:
         _ended(lost.stop)  # it may hang, and hold cores and memory

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.alone import target_alone
 from crossdraft.serve import sse
 from crossdraft.serve.chat import Answering
-from crossdraft.serve.errors import overloaded
+from crossdraft.serve.errors import gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
@@ -73,11 +73,17 @@ async def events(
     frames: Annotated[int, Query(ge=COLUMNS, le=MOST_FRAMES, multiple_of=COLUMNS)] = MOST_FRAMES,
 ) -> Response:
     """A recording's frames as one picture (`event_strip`); `url` as in `/v1/media/content`."""
-    service = service_of(request)
-    path = path_of(service, url, asked_by(request).client.name)
-    pixels = await service.decoder.strip(path, seconds, frames, "The recording")
-    _, picture = await asyncio.to_thread(cv2.imencode, ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
-    return Response(picture.tobytes(), media_type="image/png", headers=SHOWN)
+    service, client = service_of(request), asked_by(request).client
+    path = path_of(service, url, client.name)
+
+    async def draw() -> bytes:
+        pixels = await service.decoder.strip(path, seconds, frames, "The recording")
+        _, picture = await asyncio.to_thread(cv2.imencode, ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
+        return picture.tobytes()
+
+    with service.others.admitted(client):
+        found = await sse.unless_gone(request.receive, draw())
+    return gone() if found is None else Response(found, media_type="image/png", headers=SHOWN)
 
 
 @router.post("/page/alone")
@@ -109,4 +115,4 @@ async def alone(request: Request) -> Response:
         found = await sse.unless_gone(request.receive, answer())
     except Exception as error:
         raise answering.failed(error) from error
-    return Response(status_code=499) if found is None else JSONResponse(found)
+    return gone() if found is None else JSONResponse(found)

@@ -1,0 +1,122 @@
+"""How much a client may ask, of every route that costs something; and what is counted and logged of what is refused."""
+
+import json
+import time
+
+import httpx
+import pytest
+
+from crossdraft.serve.keys import Client, KeyRecord, digest_of
+from tests.serve.conftest import body
+from tests.serve.test_security import reaches
+
+KEY = {"Authorization": "Bearer secret"}
+PICTURE = {"url": "file:clip.h5", "seconds": "2", "frames": "8"}
+
+
+@pytest.fixture
+def keyed(start, tmp_path):
+    """Starts a server whose one key has limits."""
+
+    def begin(**limits):
+        record = KeyRecord(name="anna", sha256=digest_of("secret"), **limits)
+        (tmp_path / "keys.yaml").write_text(json.dumps([record.model_dump()]))
+        return start(keys_file=tmp_path / "keys.yaml")
+
+    return begin
+
+
+def upload(server) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/files", files={"file": ("a.mp4", b"x")}, headers=KEY, timeout=60)
+
+
+def picture(server, **more) -> httpx.Response:
+    return httpx.get(f"{server.url}/page/events.png", params=PICTURE, timeout=60, **more)
+
+
+def test_requests_of_a_minute_are_those_of_all_kinds(keyed):
+    server = keyed(requests_per_minute=3)
+    assert server.post(body(max_tokens=1), headers=KEY).status_code == 200
+    assert upload(server).status_code == 200
+    assert picture(server, headers=KEY).status_code == 200
+    for refused in (server.post(body(max_tokens=1), headers=KEY), upload(server), picture(server, headers=KEY)):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert 0 < int(refused.headers["retry-after"]) <= 60
+
+
+def test_uploads_and_pictures_at_a_time_are_bounded(keyed):
+    server = keyed(concurrent=1)
+    with server.service.others.admitted(Client("anna")):
+        assert upload(server).status_code == 429
+        assert picture(server, headers=KEY).status_code == 429
+        assert server.post(body(max_tokens=1), headers=KEY).status_code == 200  # beside a page's picture
+    others = [server.service.others.admitted(Client(str(number))) for number in range(6)]
+    for one in others:
+        one.__enter__()
+    assert (upload(server).status_code, picture(server, headers=KEY).status_code) == (503, 503)
+    for one in others:
+        one.__exit__(None, None, None)
+    assert upload(server).status_code == 200
+
+
+def test_a_picture_that_nobody_waits_for_is_not_drawn(start):
+    server = start(decode_workers=1)
+    decoder = server.service.decoder
+    worker = decoder._idle.get()  # so that whatever is asked waits
+    with server.connection() as connection:
+        connection.sendall(b"GET /page/events.png?url=file:clip.h5&frames=8 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert reaches(lambda: server.service.others.active, 1)
+    left = reaches(lambda: server.service.others.active, 0, 5)
+    decoder._idle.put(worker)
+    assert left
+
+
+def failures(server) -> dict[str, float]:
+    """Requests that were refused or failed, by status."""
+    lines = httpx.get(f"{server.url}/metrics", headers=KEY).text.splitlines()
+    found = [line for line in lines if line.startswith("crossdraft:request_failure_total{")]
+    return {line.partition('status="')[2].partition('"')[0]: float(line.split()[-1]) for line in found}
+
+
+def test_every_refusal_is_counted_by_its_status(keyed):
+    server = keyed(requests_per_minute=1)
+    assert server.post(body()).status_code == 401
+    assert server.post(body(n=2), headers=KEY).status_code == 400
+    assert httpx.get(f"{server.url}/nothing", headers=KEY).status_code == 404
+    assert server.post(body(max_tokens=1), headers=KEY).status_code == 200
+    assert server.post(body(max_tokens=1), headers=KEY).status_code == 429
+    length = server.service.settings.body_bytes + 1
+    with server.connection() as connection:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+        connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+    server.service.draining = True
+    assert server.post(body(), headers=KEY).status_code == 503
+    server.service.draining = False
+    assert failures(server) == dict.fromkeys(("401", "400", "404", "429", "413", "503"), 1.0)
+
+
+def test_the_log_has_a_path_as_it_was_sent(server, caplog):
+    """Decoded it may hold line breaks, colours of a terminal, and letters that look like others."""
+    caplog.set_level("INFO", "crossdraft.serve")
+    httpx.get(f"{server.url}/v1/models/a%0Ab%1b%5b2J%E2%80%AEc")
+    until = time.monotonic() + 10
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records] == ["GET /v1/models/a%0Ab%1B%5B2J%E2%80%AEc 404"]
+
+
+def test_what_a_client_called_things_is_repeated_in_part(server):
+    """Else an error is as long as a request, and so is the log of whoever writes errors down."""
+    fields = {f"{number:02d}" + "x" * 100_000: 1 for number in range(20)}
+    found = server.post(body(**fields)).json()["error"]
+    assert found["message"].count("x…") == 5
+    assert found["message"].startswith("Unrecognized request arguments: 00xx")
+    assert len(found["message"]) < 500
+    assert len(found["param"]) == 64
+    long = "y" * 100_000
+    odd = {"role": "user", "content": [{"type": long}]}
+    for change in ({"model": long}, {"messages": [odd]}, {"logit_bias": {long: 1}}, {"stop": [long, ""]}):
+        assert len(server.post(body(**change)).text) < 2000, change.keys()
+    assert len(httpx.get(f"{server.url}/v1/models/{long[:10_000]}").text) < 500
+    assert "argument: fps; leave it out" in server.post(body(fps=2)).text
