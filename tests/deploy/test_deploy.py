@@ -63,8 +63,8 @@ def test_every_variable_is_a_setting_and_every_value_one_of_it(environment, monk
 def test_the_image_alone_asks_for_keys_or_a_word(monkeypatch):
     with pytest.raises(CrossdraftError, match="--open-to-all"):
         settings_of(of_container(), monkeypatch)
-    (told,) = re.findall(r"-e (CROSSDRAFT_OPEN_TO_ALL=\w+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
-    assert settings_of(of_container() | dict([told.split("=")]), monkeypatch).open_to_all
+    (said,) = re.findall(r"-e (CROSSDRAFT_OPEN_TO_ALL=\w+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
+    assert settings_of(of_container() | dict([said.split("=")]), monkeypatch).open_to_all
 
 
 @pytest.mark.parametrize("wrong", [{"CROSSDRAFT_PROT": "1"}, {"CROSSDRAFT_PORT": "eighty"}])
