@@ -53,19 +53,18 @@ def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     return read_settings(None, {})
 
 
-KEYS = {"CROSSDRAFT_KEYS_FILE": "/run/keys.yaml"}  # which is to be mounted
-
-
-def test_the_container_does_not_start_open_to_everybody(monkeypatch):
-    with pytest.raises(CrossdraftError, match="Without keys everybody who reaches"):
-        settings_of(of_container(), monkeypatch)
-
-
-@pytest.mark.parametrize("environment", [of_unit(), of_container() | KEYS, of_pod()], ids=["unit", "container", "pod"])
+@pytest.mark.parametrize("environment", [of_unit(), of_container(), of_pod()], ids=["unit", "container", "pod"])
 def test_every_variable_is_a_setting_and_every_value_one_of_it(environment, monkeypatch):
-    found = settings_of(environment, monkeypatch)
+    found = settings_of({"CROSSDRAFT_KEYS_FILE": "/keys.yaml"} | environment, monkeypatch)
     assert found.port == 8000
     assert found.log_format == "json"
+
+
+def test_the_image_alone_asks_for_keys_or_a_word(monkeypatch):
+    with pytest.raises(CrossdraftError, match="--open-to-all"):
+        settings_of(of_container(), monkeypatch)
+    (said,) = re.findall(r"-e (CROSSDRAFT_OPEN_TO_ALL=\w+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
+    assert settings_of(of_container() | dict([said.split("=")]), monkeypatch).open_to_all
 
 
 @pytest.mark.parametrize("wrong", [{"CROSSDRAFT_PROT": "1"}, {"CROSSDRAFT_PORT": "eighty"}])

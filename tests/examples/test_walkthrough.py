@@ -21,6 +21,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_the_drafter_drafts_and_the_text_is_the_targets(printed):
     assert re.search(r"^ *(hidden|drafted)  '", printed, re.MULTILINE)
     tau = re.search(r"^([\d.]+) tokens a verify pass, hidden share (\d+)%$", printed, re.MULTILINE)
@@ -30,11 +31,13 @@ def test_the_drafter_drafts_and_the_text_is_the_targets(printed):
     )
 
 
+@pytest.mark.slow
 def test_the_trained_head_drafts(printed):
     (tau,) = re.findall(r"^([\d.]+) tokens a verify pass after 40 steps$", printed, re.MULTILINE)
     assert float(tau) > 1.2  # 1 is a head whose every draft is refused
 
 
+@pytest.mark.slow
 def test_the_server_answered_and_ended_in_order(printed):
     assert re.search(r"^http://127\.0\.0\.1:\d+ says: .+ \(exit status 0\)$", printed, re.MULTILINE)
 
