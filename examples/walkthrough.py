@@ -40,7 +40,7 @@ engine.generate(request)  # warms up
 answer = engine.generate(request)
 for piece in answer.pieces:
     print(f"{piece.origin:>8}  {piece.text!r}")
-print(f"{answer.stats.tau:.1f} tokens a verify pass, hidden share {answer.stats.hidden_share:.0%}")
+print(f"{answer.stats.tau:.1f} tokens a verify pass, hidden share {answer.stats.hidden_share or 0:.0%}")
 
 # %%
 answer  # noqa: B018 - a notebook draws it
