@@ -198,6 +198,13 @@ def _token_table(tokenizer: "PreTrainedTokenizerBase", context: DrafterContext) 
     return read_token_table(tokenizer, context.vocab_size, context.eos, context.banned)
 
 
+def build_edge(spec: Spec, options: settings.EdgeSettings, context: DrafterContext) -> "Drafter[Any]":
+    """What drafts at the edges that ask."""
+    from crossdraft.edge.remote import EdgeDrafter
+
+    return EdgeDrafter(context.vocab_size, draws=options.draws == "yes")
+
+
 def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterContext) -> "Drafter[Any]":
     """Prompt lookup."""
     from crossdraft.drafters.ngram import NgramDrafter

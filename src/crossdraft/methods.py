@@ -127,6 +127,11 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         builders.build_lookahead, settings=settings.LookaheadSettings, drafts_trees=True, has_network=False,
     ),
     Method(
+        "edge", "whatever drafts at the edge that asks, over the network (crossdraft serve, crossdraft edge)",
+        "crossdraft", builders.build_edge, settings=settings.EdgeSettings, drafts_trees=True, needs_target=True,
+        has_network=False, examples=(),  # it needs an edge
+    ),
+    Method(
         "memory", "retrieval from earlier and running answers of the target (weighted n-gram match)",
         "crossdraft; SAM, REST 2024; SRT: Chang 2026", builders.build_memory,
         settings=settings.MemorySettings, drafts_trees=True, has_network=False,

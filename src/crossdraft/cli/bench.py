@@ -13,6 +13,7 @@ from crossdraft.bench.common import counts, listed, numbers, table
 from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
+from crossdraft.cli.bench_edge import edge
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
 from crossdraft.cli.bench_serve import serve
@@ -31,6 +32,7 @@ app.command()(align)
 app.command()(throughput)
 app.command()(soak)
 app.command()(serve)
+app.command()(edge)
 app.command()(watch)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]

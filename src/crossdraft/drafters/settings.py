@@ -73,6 +73,13 @@ class LookaheadSettings:
 
 
 @dataclass(frozen=True)
+class EdgeSettings:
+    """Whether an edge is believed that its tokens were drawn from the distributions that it sends; see docs/edge.md."""
+
+    draws: Literal["yes", "no"] = "yes"
+
+
+@dataclass(frozen=True)
 class MemorySettings:
     """Where answers are kept (`None`: nowhere), and how many tokens of them for each namespace.
 

@@ -18,7 +18,7 @@ from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
-STILL_READING = "The drafter was still reading when the answer was complete; nothing was drafted."
+STILL_READING = "No draft came before the answer was complete; nothing was drafted."
 log = logging.getLogger(__name__)
 
 

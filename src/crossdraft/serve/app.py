@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import chat, files, status
+from crossdraft.serve import chat, edge, files, status
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
 from crossdraft.serve.gate import Gate
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
-ROUTERS = (chat.router, files.router, status.router, page.router)
+ROUTERS = (chat.router, edge.router, files.router, status.router, page.router)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -24,6 +24,7 @@ def create_app(service: Service) -> ASGIApp:
     # No pages that list the routes: they load scripts from elsewhere.
     routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     routes.state.service = service
+    routes.state.edges = edge.EdgeSessions()
     for router in ROUTERS:
         routes.include_router(router)
     for kind in (ApiError, CrossdraftError, ValidationError, Exception):

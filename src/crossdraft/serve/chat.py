@@ -23,10 +23,14 @@ from crossdraft.streaming import AsyncStream
 router = APIRouter()
 
 
-async def complete(request: Request) -> Response:
-    """Answer a chat request."""
-    service, asked = service_of(request), asked_by(request)
-    chat = ChatRequest.model_validate_json(await request.body())
+def read_chat(service: Service, body: bytes) -> ChatRequest:
+    """A request's body.
+
+    Raises:
+        ValidationError: it is none.
+        ApiError: it asks another model.
+    """
+    chat = ChatRequest.model_validate_json(body)
     if chat.model != service.settings.model:
         raise ApiError(
             404,
@@ -34,6 +38,13 @@ async def complete(request: Request) -> Response:
             "model_not_found",
             "model",
         )
+    return chat
+
+
+async def complete(request: Request) -> Response:
+    """Answer a chat request."""
+    service, asked = service_of(request), asked_by(request)
+    chat = read_chat(service, await request.body())
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
     answering = Answering(service, chat, asked)
@@ -54,19 +65,19 @@ class Answering:
     """One request on its way."""
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
-        self._service, self._chat, self._asked = service, chat, asked
+        self.service, self._chat, self._asked = service, chat, asked
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 
     async def whole(self) -> dict[str, object]:
         """The whole answer."""
         async with AsyncExitStack() as held:
             question = await self.question(held)
-            answer = await self._service.engine.agenerate(question)
-        self._count(answer)
+            answer = await self.service.engine.agenerate(question)
+        self.count(answer)
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": answer.text, "refusal": None},
-            "logprobs": convert.logprobs(answer, self._service.engine.target),
+            "logprobs": convert.logprobs(answer, self.service.engine.target),
             "finish_reason": convert.FINISH_REASONS[answer.finish],
         }
         found = {**self._head("chat.completion"), "choices": [choice], "usage": convert.usage(answer.stats)}
@@ -90,14 +101,14 @@ class Answering:
     async def _begin(self, held: AsyncExitStack) -> tuple[AsyncStream, AsyncIterator[Piece], Piece | None]:
         """A stream and its first piece."""
         question = await self.question(held)
-        stream = self._service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
+        stream = self.service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
         pieces = aiter(stream)
         held.push_async_callback(pieces.aclose)  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
         return stream, pieces, await anext(pieces, None)
 
     async def question(self, held: AsyncExitStack) -> Question:
         """What the engine is asked, once it is admitted and its media are there."""
-        service, client = self._service, self._asked.client
+        service, client = self.service, self._asked.client
         held.enter_context(service.limits.admitted(client))
         began = time.perf_counter()
         media = await held.enter_async_context(service.media.loaded(self._chat, client.name))
@@ -127,7 +138,7 @@ class Answering:
             yield self._broken(overloaded("The answer was cancelled.", "cancelled"))
             yield sse.DONE
             return
-        self._count(answer)
+        self.count(answer)
         yield self._delta({}, convert.FINISH_REASONS[answer.finish])
         options = self._chat.stream_options
         if options is not None and options.include_usage:
@@ -143,7 +154,7 @@ class Answering:
         if piece.origin is Origin.PROVISIONAL:
             return sse.comment({"provisional": piece.text, "ms": ms})
         more = {"crossdraft": {"origin": str(piece.origin), "tokens": len(piece.tokens), "ms": ms}}
-        logprobs = convert.logprobs(piece, self._service.engine.target)
+        logprobs = convert.logprobs(piece, self.service.engine.target)
         return self._delta(
             {"content": piece.text}, logprobs=logprobs, more=more if self._chat.crossdraft.origins else {}
         )
@@ -159,17 +170,18 @@ class Answering:
         return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
     def _head(self, kind: str) -> dict[str, object]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.service.settings.model}
 
     def _metrics(self, answer: Answer) -> dict[str, object]:
-        return {"metrics": convert.metrics(answer.stats)} if self._service.settings.per_request_metrics else {}
+        return {"metrics": convert.metrics(answer.stats)} if self.service.settings.per_request_metrics else {}
 
     def _extras(self, answer: Answer) -> dict[str, Any]:
         return {"crossdraft": {"timeline": convert.timeline(answer)}} if self._chat.crossdraft.timeline else {}
 
-    def _count(self, answer: Answer) -> None:
+    def count(self, answer: Answer) -> None:
+        """Count an answer, and note it for the log."""
         stats = answer.stats
-        self._service.metrics.answered(stats, str(answer.finish), stats.queued_s)
+        self.service.metrics.answered(stats, str(answer.finish), stats.queued_s)
         self._asked.answer = answer
         self._asked.facts |= {
             "prompt_tokens": stats.prompt_tokens,
@@ -183,14 +195,14 @@ class Answering:
     def _broken(self, error: Exception) -> bytes:
         """The error of a stream, whose status is sent already: the gate does not see it."""
         found = self.failed(error)
-        self._service.metrics.failed(found.status)
+        self.service.metrics.failed(found.status)
         return sse.data(found.body)
 
     def failed(self, error: Exception) -> ApiError:
         """What the client gets in place of an answer."""
         found = as_api_error(error)
-        if self._service.engine.closed:  # whatever it said of itself, another server may answer
+        if self.service.engine.closed:  # whatever it said of itself, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
-            self._service.metrics.refused()
+            self.service.metrics.refused()
         return found

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from crossdraft.engine.request import Answer
 from crossdraft.serve.errors import GONE, ApiError, overloaded
@@ -99,6 +100,9 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer it here."""
+        if scope["type"] == "websocket":
+            await self._open(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -130,6 +134,22 @@ class Gate:
         finally:
             self._service.body_bytes -= asked.body_bytes
             self._record(scope, headers, asked, status[0])
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a WebSocket pass, or refuse it with the status that a request would have."""
+        headers, asked = Headers(scope=scope), RequestInfo(secrets.token_hex(16))
+        status = 101
+        try:
+            _check_head(headers)
+            self._check_origin(headers)
+            asked.client = self._client(headers)
+            scope.setdefault("state", {})["asked"] = asked
+            await self._app(scope, receive, send)
+        except ApiError as error:
+            status = error.status
+            await WebSocket(scope, receive, send).send_denial_response(error.response())
+        finally:
+            self._record(scope, headers, asked, status)
 
     def _check_origin(self, headers: Headers) -> None:
         """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
@@ -225,9 +245,10 @@ class Gate:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
         path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too
-        log.info("%s %s %s", scope["method"], path, status or "gone", extra={"facts": facts})
+        method = scope.get("method", "WEBSOCKET")
+        log.info("%s %s %s", method, path, status or "gone", extra={"facts": facts})
         if status >= 400 and status != GONE:
             self._service.metrics.failed(status)
         if self._service.spans is not None:
-            name, more = f"{scope['method']} {path}", {"status": status}
+            name, more = f"{method} {path}", {"status": status}
             self._service.spans.record(name, asked.since, headers, facts | more, asked.answer)

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from crossdraft.edge.frames import FRAME_BYTES
 from crossdraft.serve.app import create_app
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
@@ -73,6 +75,7 @@ class DeadlineProtocol(H11Protocol):
     header_seconds: float
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
@@ -80,10 +83,17 @@ class DeadlineProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._upgraded:
+            return
         if self.cycle is None or self.cycle.response_complete:  # the head is not whole
             self._expect()
         else:
             self._relax()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._upgraded = True
+        self._relax()
+        super().handle_websocket_upgrade(event)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -185,7 +195,9 @@ def configured(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service),
         http=protocol(settings.header_seconds),
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=FRAME_BYTES,
+        ws_per_message_deflate=False,
         loop="asyncio",
         lifespan="off",
         log_config=None,

@@ -80,6 +80,11 @@ class ServerSettings(BaseSettings):
         "Clients", None, "requests of one key at a time, where its own record does not say", ge=1
     )
 
+    edge_frames: int = _setting("Clients", 1000, "frames of an edge in a second; one that sends more is cut off", ge=1)
+    edge_resume_seconds: float = _setting(
+        "Clients", 15, "seconds for which an answer waits for an edge whose connection was cut", ge=0
+    )
+
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
     remote_hosts: Words = _setting(
         "Media", (), "hosts from which media may be fetched by http(s), comma-separated; none by default"

@@ -1,0 +1,1 @@
+"""Edge and cloud through a slow network."""

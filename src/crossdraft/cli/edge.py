@@ -1,0 +1,218 @@
+"""`crossdraft edge`: draft beside the event camera for a target in the cloud."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crossdraft.checks import whole
+from crossdraft.cli.options import AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from crossdraft.edge.client import EdgeAnswer, Show
+    from crossdraft.edge.frames import Welcome
+    from crossdraft.engine.drafter import Drafter
+    from crossdraft.engine.request import Request
+    from crossdraft.events import Excerpt
+
+app = typer.Typer(help="Draft beside an event camera for a target in the cloud.", add_completion=False)
+
+WARM_UP_NODES = 8
+TOP_K = 64  # entries of a distribution that is sent
+
+
+@dataclass(frozen=True, slots=True)
+class CloudOptions:
+    """Where the target is, and how the answer is drawn."""
+
+    server: Annotated[str, typer.Option(help="The server, ws://HOST:PORT or wss://HOST.")]
+    key: Annotated[str | None, typer.Option(envvar="CROSSDRAFT_KEY", help="API key.", show_envvar=True)] = None
+    model: Annotated[str | None, typer.Option(help="Name of the model there; by default what the server says.")] = None
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None
+    temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens; 0 = all.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None
+    draft_top_k: Annotated[
+        int,
+        typer.Option(help="Draft a sampled answer from the k likeliest tokens, whose distribution is sent; 0 = all."),
+    ] = TOP_K
+    patience: Annotated[float, typer.Option(metavar="S", help="Seconds for which a cut connection is tried anew.")] = 30
+
+
+@app.command()
+@option_groups
+def edge(
+    cloud: CloudOptions,
+    camera: RecordingFile,
+    prompt: Annotated[list[str], typer.Option("--prompt", metavar="QUESTION", help="What to ask; repeatable.")],
+    video: Annotated[
+        str | None,
+        typer.Option(help="The clip: a file here, which is uploaded, or what the server calls it (file:NAME, an id)."),
+    ] = None,
+    drafter: Annotated[str, typer.Option(help="What drafts here: event, ngram …; none.")] = "event",
+    target: Annotated[str, typer.Option(help="The target's folder, of which the tokenizer is read; or reference.")] = (
+        "reference"
+    ),
+    device: Annotated[str | None, typer.Option(help="Device of the drafter.")] = None,
+    as_json: AsJson = False,
+    no_color: NoColour = False,
+) -> None:
+    """Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at once.
+
+    The answer is the target's own, whatever is drafted. A connection that is cut is made anew, and the answer goes on.
+    --events may name a folder: the newest recording in it is read.
+    """
+    check_values(device=device, max_new_tokens=cloud.max_new_tokens)
+    whole("--draft-top-k", cloud.draft_top_k, 0)
+    excerpt = _excerpt(camera, video)
+    _check_drafter(drafter, events=excerpt is not None)
+    from crossdraft.cli.reporting import hush
+    from crossdraft.cli.view import answer_console, say
+    from crossdraft.edge.client import EdgeClient
+    from crossdraft.edge.frames import fingerprint_of
+    from crossdraft.edge.upload import upload
+    from crossdraft.engine.request import Request
+    from crossdraft.engine.sampling import Sampling
+    from crossdraft.load import tokenizer_of
+
+    hush()
+    tokenizer = tokenizer_of(target)
+    fingerprint = fingerprint_of(tokenizer.get_vocab())
+    console = answer_console(plain=no_color or as_json)
+    with EdgeClient(cloud.server, cloud.key, drafter, fingerprint, patience_s=cloud.patience) as client:
+        try:
+            welcome = client.open()
+        except (OSError, EOFError) as error:
+            raise CrossdraftError(
+                f"The server {cloud.server} cannot be reached ({error}); check the address."
+            ) from None
+        drafts = None if drafter == "none" else _drafter(drafter, target, device, welcome)
+        clip = video
+        if video is not None and Path(video).is_file():
+            clip = upload(cloud.server, cloud.key, Path(video))
+        top_k = min(filter(None, (cloud.top_k, cloud.draft_top_k)), default=0)
+        drawn = Sampling(cloud.temperature, top_k, cloud.top_p)
+        if drafts is not None:
+            _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
+        for question in prompt:
+            request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
+            chat = _chat(cloud, welcome.model, question, clip)
+            with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
+                answer = client.ask(chat, request, drafts, show)
+            if as_json:
+                typer.echo(json.dumps(report(question, answer), ensure_ascii=False))
+            else:
+                for line in figures(answer):
+                    say(console, line)
+
+
+def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
+    """The part of the recording that a clip shows; its end, where the clip is not here."""
+    from crossdraft.cli.options import RecordingOptions
+
+    path = camera.events
+    if path is not None and path.is_dir():
+        files = [one for one in path.iterdir() if one.is_file() and not one.name.startswith(".")]
+        if not files:
+            raise CrossdraftError(f"The folder {path} holds no recording; check the path.")
+        path = max(files, key=lambda one: one.stat().st_mtime_ns)
+    recording = RecordingOptions(path, camera.clock, camera.kind, camera.sensor)
+    recording.refuse_unused()
+    if video is not None and Path(video).is_file():
+        return recording.excerpt(Path(video))
+    from crossdraft.events import Excerpt
+
+    return None if path is None else Excerpt(path, format=camera.kind, sensor=size_of(camera.sensor))
+
+
+def _check_drafter(drafter: str, *, events: bool) -> None:
+    from crossdraft.methods import METHODS, check_spec, methods_in, needs_target, read_spec
+
+    if drafter == "none":
+        return
+    spec = read_spec(drafter)
+    check_spec(spec)
+    if needs_target(spec) or any("video" in method.senses for method in methods_in(spec)):
+        raise CrossdraftError(f"The drafter {drafter} reads the target or the clip, which are not here; try event.")
+    if not events and any("events" in METHODS[name].senses for name in spec.names if name in METHODS):
+        raise CrossdraftError(f"The drafter {drafter} needs an event recording; give one with --events.")
+
+
+def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> "Drafter[Any]":
+    from crossdraft.methods import DrafterContext, build
+
+    context = DrafterContext(
+        target, device=device, vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved
+    )
+    return build(name, context)
+
+
+def _warm_up(drafter: "Drafter[Any]", request: "Request") -> None:
+    """Draft once for nobody, so that first-time costs are paid before the first question."""
+    from crossdraft.engine.drafter import Budget
+
+    states = drafter.begin([request])
+    drafter.propose(states, [Budget(WARM_UP_NODES)])
+    drafter.end(states)
+
+
+def _chat(cloud: CloudOptions, model: str, question: str, video: str | None) -> dict[str, object]:
+    """The body of `/v1/chat/completions`."""
+    content: list[object] = [] if video is None else [{"type": "video_url", "video_url": {"url": video}}]
+    content.append({"type": "text", "text": question})
+    given = {"max_tokens": cloud.max_new_tokens, "top_k": cloud.top_k, "top_p": cloud.top_p}
+    return {
+        "model": cloud.model or model,
+        "messages": [{"role": "user", "content": content}],
+        "temperature": cloud.temperature,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+@contextmanager
+def _shown(console: "Console", *, as_json: bool, tokenizer: Any) -> "Iterator[Show]":
+    """Pieces on a console as they come; of provisional ones only the tokens are known."""
+    from crossdraft.cli.view import live_view
+    from crossdraft.engine.detokenize import AnswerText, TokenText
+    from crossdraft.engine.request import Origin, Piece
+
+    provisional = AnswerText(TokenText(lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))))
+    with live_view(None if as_json else console) as add:
+
+        def show(origin: Origin, tokens: tuple[int, ...], text: str) -> None:
+            said = provisional.push(tokens) if origin is Origin.PROVISIONAL else text
+            add(Piece(tokens, said, origin))
+
+        yield show
+
+
+def report(question: str, answer: "EdgeAnswer") -> dict[str, object]:
+    """What `--json` prints of an answer."""
+    return {"question": question, **vars(answer)}
+
+
+def figures(answer: "EdgeAnswer") -> list[str]:
+    """Lines for people."""
+
+    def ms(seconds: float | None) -> str:
+        return "none" if seconds is None else f"{1e3 * seconds:.0f} ms"
+
+    metrics = answer.report.get("metrics", {})
+    drafts, frames = answer.sent["draft"], answer.frames["draft"]
+    hidden, accepted = (metrics.get(f"hidden_{what}_tokens", 0) for what in ("draft", "accepted"))
+    rtt = answer.report.get("edge", {}).get("rtt_ms")
+    first = f"first provisional {ms(answer.first_provisional_s)}, first final {ms(answer.first_s)}"
+    sent = f"sent {sum(answer.sent.values()):,} bytes, {drafts:,} of them drafts in {frames} frames"
+    lines = [
+        f"{first}, all {ms(answer.total_s)}, {len(answer.tokens)} tokens",
+        f"accepted {accepted} of {hidden} tokens that were drafted while the target read; round trip {rtt} ms",
+        f"{sent}; received {sum(answer.received.values()):,}; cuts: {answer.cuts}",
+    ]
+    return [*lines, *([f"The edge drafted no more: {answer.drafter_error}"] if answer.drafter_error else [])]

@@ -1,0 +1,347 @@
+"""The edge's end of the link: ask, draft at once, take the answer; after a cut, connect again and go on."""
+
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from crossdraft.edge.committed import Committed
+from crossdraft.edge.drafting import EdgeDrafting
+from crossdraft.edge.frames import (
+    FRAME_BYTES,
+    ORIGINS,
+    ROUTE,
+    SESSION_BYTES,
+    AskFrame,
+    Commit,
+    Done,
+    End,
+    Frame,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Resume,
+    Welcome,
+    decode,
+    encode,
+)
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.policy import HIDDEN_NODES
+from crossdraft.engine.request import Origin, Request
+from crossdraft.errors import CrossdraftError
+
+OPEN_S = 10.0
+SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
+AGAIN_S = (0.05, 1.0)  # first and longest pause before another attempt
+LOST = (ConnectionClosed, OSError, TimeoutError, EOFError)
+
+Show = Callable[[Origin, tuple[int, ...], str], None]
+
+
+class AnswerLostError(CrossdraftError):
+    """The cloud refuses the question, cannot be reached any more, or does not know the answer."""
+
+
+@dataclass
+class EdgeAnswer:
+    """An answer as it came here.
+
+    Args:
+        tokens, text, finish: as the cloud sent them.
+        provisional: tokens that were drafted here before anything was committed.
+        first_provisional_s, first_s, total_s: seconds from the question to the first drafted token, to the first final
+            one, and to the end.
+        cuts: how often the connection was lost meanwhile.
+        sent, received: bytes of frames, by kind, without those of WebSocket, TLS and TCP.
+        frames: sent, by kind.
+        report: the cloud's figures.
+        drafter_error: why the edge drafted nothing, or nothing more.
+    """
+
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    finish: str = ""
+    provisional: tuple[int, ...] = ()
+    first_provisional_s: float | None = None
+    first_s: float | None = None
+    total_s: float = 0.0
+    cuts: int = 0
+    sent: Counter[str] = field(default_factory=Counter[str])
+    received: Counter[str] = field(default_factory=Counter[str])
+    frames: Counter[str] = field(default_factory=Counter[str])
+    report: dict[str, Any] = field(default_factory=dict[str, Any])
+    drafter_error: str | None = None
+
+
+class _EdgeQuestion:
+    """One question: what of its answer is known here.
+
+    Args:
+        chat, request, drafter, show, rounds: see `EdgeClient.ask`.
+        nodes: most of one draft.
+    """
+
+    def __init__(
+        self,
+        chat: Mapping[str, object],
+        request: Request,
+        drafter: Drafter[Any] | None,
+        show: Show,
+        nodes: int,
+        *,
+        rounds: bool,
+    ) -> None:
+        self.answer = EdgeAnswer()
+        self._began, self._show = time.perf_counter(), show
+        self._session = secrets.token_bytes(SESSION_BYTES)
+        self._body = json.dumps(chat).encode()
+        self._committed, self._pieces = Committed(self._session), 0
+        self.drafting: EdgeDrafting | None = None
+        if drafter is not None:
+            self.drafting = EdgeDrafting(drafter, request, self._session, nodes, self._drafted, rounds=rounds)
+            self.drafting.start()
+
+    def first(self) -> Frame:
+        """What a new connection is told."""
+        if not self._pieces:
+            return AskFrame(self._session, self._body)
+        return Resume(self._session, len(self._committed), self._committed.digest(), self._pieces)
+
+    def commit(self, frame: Commit) -> None:
+        """Take what is new of a commit.
+
+        Raises:
+            ConnectionError: it does not follow what is known.
+            AnswerLostError: it is of another answer.
+        """
+        known = len(self._committed)
+        whole = sum(frame.counts) == len(frame.tokens) and len(frame.counts) == len(frame.texts) == len(frame.origins)
+        if frame.length != known or not whole or not all(0 <= origin < len(ORIGINS) for origin in frame.origins):
+            raise ConnectionError("a commit does not follow what is known")
+        self._committed.add(frame.tokens)
+        if self._committed.digest() != frame.digest:
+            raise AnswerLostError("The answer that came is not the one that is known here; ask again.")
+        if self.answer.first_s is None:
+            self.answer.first_s = time.perf_counter() - self._began
+        at = 0
+        for count, origin, text in zip(frame.counts, frame.origins, frame.texts, strict=True):
+            self.answer.text += text
+            self._show(Origin(ORIGINS[origin]), frame.tokens[at : at + count], text)
+            at += count
+        self._pieces += len(frame.counts)
+        if self.drafting is not None:
+            self.drafting.committed(frame.tokens, frame.wants)
+
+    def done(self, frame: Done) -> EdgeAnswer:
+        """The whole answer.
+
+        Raises:
+            ConnectionError: some of it is not here.
+        """
+        if (frame.length, frame.digest) != (len(self._committed), self._committed.digest()):
+            raise ConnectionError("the answer ended before all of it came")
+        self.answer.finish, self.answer.report = frame.finish, json.loads(frame.report)
+        return self.answer
+
+    def end(self) -> None:
+        """Note what there is; the drafter is free then."""
+        self.answer.total_s = time.perf_counter() - self._began
+        self.answer.tokens = tuple(self._committed.tokens)
+        if self.drafting is not None:
+            self.drafting.end()
+            self.answer.drafter_error = self.drafting.error
+
+    def _drafted(self, tokens: tuple[int, ...]) -> None:
+        if self.answer.first_provisional_s is None:
+            self.answer.first_provisional_s = time.perf_counter() - self._began
+        self.answer.provisional += tokens
+        if self.answer.first_s is None:
+            self._show(Origin.PROVISIONAL, tokens, "")
+
+
+class EdgeClient:
+    """A connection to the cloud, for one question after another. To be used by one thread; close it.
+
+    Args:
+        server: its address, ws://… or wss://….
+        key: API key, if the server asks for one.
+        drafter: name of the drafter.
+        fingerprint: of the vocabulary that it writes; see `fingerprint_of`.
+        patience_s: seconds for which a lost connection is tried anew.
+    """
+
+    def __init__(
+        self, server: str, key: str | None, drafter: str, fingerprint: bytes, *, patience_s: float = 30.0
+    ) -> None:
+        if not server.startswith(("ws://", "wss://")):
+            raise CrossdraftError(f"The server is '{server[:60]}'; give its address as ws://HOST:PORT or wss://HOST.")
+        self._address = server.rstrip("/") + ("" if server.rstrip("/").endswith(ROUTE) else ROUTE)
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._hello = Hello(drafter, fingerprint)
+        self._patience_s = patience_s
+        self._connection: ClientConnection | None = None
+        self._held = ExitStack()  # the connection
+        self._welcome: Welcome | None = None
+        self._answer = EdgeAnswer()
+
+    def open(self) -> Welcome:
+        """Connect, if that is not done; what the cloud says of its target.
+
+        Raises:
+            CrossdraftError: it cannot be reached, refuses the key, or has another vocabulary.
+        """
+        if self._connection is not None and self._welcome is not None:
+            return self._welcome
+        with ExitStack() as held:
+            connection = held.enter_context(self._connect())
+            connection.send(encode(self._hello))
+            welcome = decode(connection.recv(OPEN_S))
+            if isinstance(welcome, Refused):
+                raise CrossdraftError(welcome.message)
+            if not isinstance(welcome, Welcome) or welcome.fingerprint != self._hello.fingerprint:
+                raise CrossdraftError("The target has another vocabulary than the edge's; name the same by --target.")
+            self._connection, self._welcome = connection, welcome
+            self._held = held.pop_all()
+        return welcome
+
+    def _connect(self) -> ClientConnection:
+        try:
+            return connect(
+                self._address,
+                additional_headers=self._headers,
+                max_size=FRAME_BYTES,
+                compression=None,
+                open_timeout=OPEN_S,
+                proxy=None,
+            )
+        except InvalidURI:
+            raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
+        except InvalidStatus as error:
+            if error.response.status_code == 503:
+                raise ConnectionError("the server is full, or shuts down") from None
+            raise CrossdraftError(_refusal(self._address, error.response.status_code)) from None
+        except InvalidHandshake as error:
+            raise ConnectionError(str(error)) from None
+
+    def ask(
+        self,
+        chat: Mapping[str, object],
+        request: Request,
+        drafter: Drafter[Any] | None,
+        show: Show = lambda origin, tokens, text: None,
+        *,
+        rounds: bool = True,
+    ) -> EdgeAnswer:
+        """AskFrame, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
+
+        Args:
+            chat: the body of `/v1/chat/completions`.
+            request: the same question as the drafter reads it, with the events.
+            drafter: `None` = draft nothing.
+            rounds: draft on once something is committed; else the hidden draft is all.
+
+        Raises:
+            CrossdraftError: the question is refused, or the cloud is lost for longer than `patience_s`.
+        """
+        nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
+        question = _EdgeQuestion(chat, request, drafter, show, nodes, rounds=rounds)
+        self._answer, drafting = question.answer, question.drafting
+        pause, lost_at = AGAIN_S[0], 0.0
+        try:
+            while True:
+                try:
+                    self.open()
+                    self._send(question.first())
+                    if drafting is not None:
+                        drafting.connected(self._send_or_drop)
+                    pause, lost_at = AGAIN_S[0], 0.0
+                    answer = question.done(self._read_until_done(question))
+                except LOST as error:
+                    now = time.monotonic()
+                    lost_at, self._answer.cuts = lost_at or now, self._answer.cuts + (not lost_at)
+                    self._drop(drafting)
+                    if now - lost_at > self._patience_s:
+                        raise AnswerLostError(f"The server {self._address} is lost ({error}); ask again.") from None
+                    time.sleep(pause)
+                    pause = min(2 * pause, AGAIN_S[1])
+                else:
+                    self._send_or_drop(End())
+                    return answer
+        except BaseException:
+            with suppress(*LOST):  # interrupted, or refused: nobody waits for the rest
+                self._send(End())
+            self._drop(drafting)
+            raise
+        finally:
+            question.end()
+
+    def _read_until_done(self, question: _EdgeQuestion) -> Done:
+        while True:
+            match self._receive():
+                case Ping(at):
+                    self._send(Pong(at))
+                case Commit() as commit:
+                    question.commit(commit)
+                case Done() as done:
+                    return done
+                case Refused(_, message):
+                    raise AnswerLostError(message)
+                case frame:
+                    raise ConnectionError(f"a frame of the kind {frame.kind} did not fit")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._drop(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, frame: Frame) -> None:
+        data = encode(frame)
+        if self._connection is None:
+            raise ConnectionError("there is no connection")
+        self._connection.send(data)
+        self._answer.sent[frame.kind] += len(data)
+        self._answer.frames[frame.kind] += 1
+
+    def _send_or_drop(self, frame: Frame) -> None:
+        """Send; whoever reads sees that the connection is gone."""
+        with suppress(*LOST):
+            self._send(frame)
+
+    def _receive(self) -> Frame:
+        if self._connection is None:
+            raise ConnectionError("there is no connection")
+        data = self._connection.recv(SILENT_S)
+        frame = decode(data)
+        self._answer.received[frame.kind] += len(data)
+        return frame
+
+    def _drop(self, drafting: EdgeDrafting | None) -> None:
+        if drafting is not None:
+            drafting.cut()
+        self._connection = None
+        self._held.close()
+
+
+def _refusal(address: str, status: int) -> str:
+    match status:
+        case 401:
+            return "The server refuses the API key; give its own with --key or CROSSDRAFT_KEY."
+        case 403 | 404:
+            return f"No edge is served at {address}; start the server with --drafter edge, and check its name."
+    return f"The server refuses the connection to {address} (status {status}); see its log."

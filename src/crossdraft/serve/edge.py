@@ -1,0 +1,398 @@
+"""`/v1/edge`: a WebSocket for edges, which ask and draft; see `crossdraft.edge`.
+
+One connection asks one question at a time. An answer outlives its connection for a while, so that the edge may come
+back for it: the target meanwhile goes on alone.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+
+from fastapi import APIRouter
+from pydantic import ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from crossdraft.edge.committed import Committed
+from crossdraft.edge.frames import (
+    MOST_PIECES,
+    ORIGINS,
+    ROUTE,
+    AskFrame,
+    Commit,
+    Done,
+    DraftFrame,
+    End,
+    Frame,
+    FrameError,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Resume,
+    Welcome,
+    decode,
+    encode,
+    fingerprint_of,
+)
+from crossdraft.edge.remote import EdgeEvents, EdgeLink
+from crossdraft.engine.estimates import Ema
+from crossdraft.engine.request import Answer, Piece
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import tokenizer_of
+from crossdraft.methods import read_spec
+from crossdraft.serve import convert
+from crossdraft.serve.chat import Answering, read_chat
+from crossdraft.serve.errors import ApiError, as_api_error, overloaded
+from crossdraft.serve.gate import RequestInfo
+from crossdraft.serve.schema import ChatRequest
+from crossdraft.serve.service import Service
+
+log = logging.getLogger("crossdraft.serve")
+
+router = APIRouter()
+
+PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
+SILENT_S = 20.0  # after which an edge that answers no ping is gone
+POLICY_VIOLATION, UNSUPPORTED, GOING_AWAY = 1008, 1003, 1001
+
+
+class EdgeSession:
+    """One answer for an edge, whether or not it is connected now.
+
+    Args:
+        session: the edge's name of it.
+        chat: what was asked.
+        answering: how it is answered.
+        most: nodes of a draft.
+    """
+
+    def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int) -> None:
+        self.link = EdgeLink(session)
+        self.committed = Committed(session)
+        self.pieces: list[Piece] = []
+        self.changed = asyncio.Event()
+        self.last: Done | Refused | None = None
+        self.holder: object = None  # the connection that it belongs to now
+        self._chat, self._answering, self._most = chat, answering, most
+        self._longest = chat.longest
+        self._began = time.monotonic()
+        self.task = asyncio.get_running_loop().create_task(self._answer())
+
+    async def _answer(self) -> None:
+        """Have the question answered, and note the pieces."""
+        try:
+            async with AsyncExitStack() as held:
+                question = await self._answering.question(held)
+                self._longest = question.max_new_tokens
+                stream = self._answering.service.engine.astream(
+                    replace(question, events=EdgeEvents(self.link)), final_only=True
+                )
+                async for piece in stream:
+                    self.pieces.append(piece)
+                    self.committed.add(piece.tokens)
+                    self.changed.set()
+            answer = _whole(stream.answer)
+            self._answering.count(answer)
+            report = {
+                "usage": convert.usage(answer.stats),
+                "metrics": convert.metrics(answer.stats),
+                "notes": convert.public_notes(answer.notes),
+                "edge": self.link.report(),
+            }
+            finish = convert.FINISH_REASONS[answer.finish]
+            self.last = Done(len(self.committed), self.committed.digest(), finish, json.dumps(report).encode())
+        except Exception as error:  # noqa: BLE001 - told to the edge
+            failed = self._answering.failed(error)
+            self.last = Refused(failed.code or str(failed.status), failed.message)
+        finally:
+            self.changed.set()
+
+    def commit(self, sent: int) -> tuple[Commit, int]:
+        """The frame of what came after the first `sent` pieces, and how many are sent then."""
+        pieces = self.pieces[sent : sent + MOST_PIECES]
+        length = sum(len(piece.tokens) for piece in self.pieces[:sent])
+        tokens = tuple(token for piece in pieces for token in piece.tokens)
+        frame = Commit(
+            length,
+            self.committed.digest(length + len(tokens)),
+            tokens,
+            tuple(len(piece.tokens) for piece in pieces),
+            tuple(ORIGINS.index(str(piece.origin)) for piece in pieces),
+            tuple(piece.text for piece in pieces),
+            self._wants(),
+        )
+        return frame, sent + len(pieces)
+
+    def _wants(self) -> int:
+        """Nodes of the next draft: none where the target will be past them, or at the end, before they are here."""
+        length, reply_s = len(self.committed), self.link.reply_s.value or self.link.rtt_s.value
+        if reply_s is None or not length:
+            return self._most
+        past = reply_s * length / (time.monotonic() - self._began)  # an underestimate: it includes the reading
+        left = (self._longest or self._most) - length
+        return self._most if past < min(left, self._most) else 0
+
+
+class EdgeSessions:
+    """The answers of all edges, by client and session."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, bytes], EdgeSession] = {}
+        self._fingerprint: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def fingerprint(self, service: Service) -> bytes:
+        """Of the target's vocabulary."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint_of(tokenizer_of(service.settings.target).get_vocab())
+        return self._fingerprint
+
+    def get(self, client: str, session: bytes) -> EdgeSession | None:
+        """A client's own answer."""
+        return self._sessions.get((client, session))
+
+    def add(self, client: str, session: bytes, made: EdgeSession) -> None:
+        """Another one."""
+        self._sessions[client, session] = made
+
+    def leave(self, client: str, found: EdgeSession, seconds: float, *, whole: bool) -> None:
+        """Its connection is gone, or has all of it (`whole`): it is forgotten, or waits for so many seconds."""
+        found.link.cut()
+        key, holder = (client, found.link.session), found.holder
+
+        def forget() -> None:
+            if found.holder is holder and self._sessions.get(key) is found:
+                del self._sessions[key]
+                found.task.cancel()
+
+        if whole or not seconds:
+            forget()
+        else:
+            asyncio.get_running_loop().call_later(seconds, forget)
+
+
+@dataclass
+class FrameRate:
+    """How many frames may come: so many a second, and as many at once."""
+
+    most: int
+    left: float = field(init=False)
+    since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.left = float(self.most)
+
+    def passes(self) -> bool:
+        """Whether one more may come now."""
+        now = time.monotonic()
+        self.left = min(float(self.most), self.left + (now - self.since) * self.most)
+        self.since = now
+        self.left -= 1
+        return self.left >= 0
+
+
+class EdgeConnection:
+    """One WebSocket of an edge."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._service: Service = socket.app.state.service
+        self._sessions: EdgeSessions = socket.app.state.edges
+        self._asked: RequestInfo = socket.state.asked
+        self._rate = FrameRate(self._service.settings.edge_frames)
+        self._session: EdgeSession | None = None
+        self._sent = 0  # pieces
+        self._tasks: list[asyncio.Task[None]] = []  # that send, for the session
+        self._pinged: float | None = None
+        self._rtt_s, self._reply_s = Ema(), Ema()  # of the connection: each question begins with what is known
+        self._received_s = time.monotonic()
+
+    async def run(self) -> None:
+        """Until it ends."""
+        await self._socket.accept()
+        try:
+            await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
+            while True:
+                await self._take(await self._receive())
+        except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, or never said who it is
+            pass
+        except FrameError as error:
+            await self._close(Refused("invalid_frame", str(error)), POLICY_VIOLATION)
+        except ApiError as error:
+            await self._close(Refused(error.code or str(error.status), error.message), POLICY_VIOLATION)
+        finally:
+            self._let_go(whole=False)
+            await self._close(None, GOING_AWAY)
+
+    async def _greet(self) -> None:
+        service, sessions = self._service, self._sessions
+        hello = await self._receive()
+        if not isinstance(hello, Hello):
+            raise FrameError(f"The first frame is of the kind {hello.kind}; begin with hello.")
+        target = service.engine.target
+        fingerprint = sessions.fingerprint(service)
+        if hello.fingerprint != fingerprint:
+            raise FrameError("The edge's vocabulary is not the target's; name the same one with --target.")
+        self._asked.facts["drafter"] = hello.drafter
+        eos, reserved = tuple(sorted(target.eos)), tuple(sorted(target.reserved))
+        nodes = service.engine.options.hidden_nodes
+        await self._send(Welcome(service.settings.model, fingerprint, target.vocab_size, eos, reserved, nodes))
+
+    async def _take(self, frame: Frame) -> None:
+        match frame:
+            case DraftFrame() if self._session is not None:
+                self._session.link.received(frame)
+            case DraftFrame():  # of an answer that is whole already
+                pass
+            case Pong() if frame.at == self._pinged:
+                self._rtt_s.add(time.monotonic() - frame.at)
+            case Pong():
+                pass
+            case AskFrame():
+                await self._ask(frame)
+            case Resume():
+                self._resume(frame)
+            case End():  # nobody wants it, or all of it is there
+                self._let_go(whole=True)
+            case _:
+                raise FrameError(f"A frame of the kind {frame.kind} is the cloud's; an edge does not send it.")
+
+    async def _ask(self, frame: AskFrame) -> None:
+        service, client = self._service, self._asked.client
+        if (known := self._sessions.get(client.name, frame.session)) is not None:  # asked again, after a cut
+            self._hold(known, 0)
+            return
+        if not service.ready:
+            await self._send(Refused("shutting_down", "The server is shutting down; ask another one."))
+            return
+        try:
+            chat = read_chat(service, frame.chat)
+        except (ApiError, ValidationError, CrossdraftError) as error:
+            failed = as_api_error(error)
+            await self._send(Refused(failed.code or str(failed.status), failed.message))
+            return
+        asked = replace(self._asked, since=time.perf_counter(), facts={})
+        made = EdgeSession(frame.session, chat, Answering(service, chat, asked), service.engine.options.hidden_nodes)
+        self._sessions.add(client.name, frame.session, made)
+        self._hold(made, 0)
+
+    def _resume(self, frame: Resume) -> None:
+        found = self._sessions.get(self._asked.client.name, frame.session)
+        if found is None:
+            raise ApiError(404, "The answer is not known here any more; ask again.", "unknown_session")
+        length = sum(len(piece.tokens) for piece in found.pieces[: frame.pieces])
+        if (
+            frame.pieces > len(found.pieces)
+            or length != frame.length
+            or not found.committed.agrees(length, frame.digest)
+        ):
+            raise ApiError(400, "What the edge knows of the answer is not so; ask again.", "wrong_resume")
+        self._hold(found, frame.pieces)
+
+    def _hold(self, session: EdgeSession, sent: int) -> None:
+        """The answer is this connection's now, which has so many pieces of it."""
+        if self._session is not None and self._session is not session:
+            self._let_go(whole=True)
+        self._cancel_tasks()
+        session.holder = self
+        session.link.resumed(self._rtt_s, self._reply_s)
+        session.changed.set()
+        self._session, self._sent = session, sent
+        self._received_s = time.monotonic()
+        self._tasks = [asyncio.create_task(work) for work in (self._ping(), self._write(session))]
+
+    def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+
+    def _let_go(self, *, whole: bool) -> None:
+        session, self._session = self._session, None
+        self._cancel_tasks()
+        if session is not None and session.holder is self:
+            resume_s = self._service.settings.edge_resume_seconds
+            whole = whole or isinstance(session.last, Refused)
+            self._sessions.leave(self._asked.client.name, session, resume_s, whole=whole)
+
+    async def _write(self, session: EdgeSession) -> None:
+        """Send what is new, until all of it is sent."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            while session.holder is self:
+                await session.changed.wait()
+                session.changed.clear()
+                while self._sent < len(session.pieces):
+                    frame, self._sent = session.commit(self._sent)
+                    session.link.committed(frame.length + len(frame.tokens))
+                    await self._send(frame)
+                if session.last is not None:
+                    await self._send(session.last)
+                    self._tasks[0].cancel()
+                    return
+
+    async def _ping(self) -> None:
+        """Measure the round trip, and hang up on who does not answer."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                if time.monotonic() - self._received_s > SILENT_S:
+                    await self._socket.close(GOING_AWAY)
+                    return
+                self._pinged = time.monotonic()
+                await self._send(Ping(self._pinged))
+                await asyncio.sleep(PING_S)
+
+    async def _receive(self) -> Frame:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        self._received_s = time.monotonic()
+        if not self._rate.passes():
+            raise ApiError(
+                429, f"An edge may send {self._rate.most} frames a second; send fewer, larger ones.", "too_many_frames"
+            )
+        return decode(message.get("bytes"))
+
+    async def _send(self, frame: Frame) -> None:
+        await self._socket.send_bytes(encode(frame))
+
+    async def _close(self, why: Refused | None, code: int) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            if self._socket.application_state is WebSocketState.CONNECTED:
+                if why is not None:
+                    await self._send(why)
+                await self._socket.close(code)
+
+
+def _whole(answer: Answer | None) -> Answer:
+    """The answer.
+
+    Raises:
+        ApiError: there is none.
+    """
+    if answer is None:
+        raise overloaded("The answer was cancelled.", "cancelled")
+    return answer
+
+
+def _connection_of(socket: WebSocket) -> Callable[[], Awaitable[None]]:
+    """What serves a WebSocket.
+
+    Raises:
+        ApiError: nothing here drafts at an edge.
+    """
+    service: Service = socket.app.state.service
+    spec = service.settings.drafter
+    if spec in ("auto", "none") or "edge" not in read_spec(spec).names:
+        raise ApiError(404, "No edge drafts for this server; start it with --drafter edge, or union:edge,memory.")
+    return EdgeConnection(socket).run
+
+
+@router.websocket(ROUTE)
+async def edge(socket: WebSocket) -> None:
+    """Serve an edge."""
+    await _connection_of(socket)()

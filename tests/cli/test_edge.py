@@ -1,0 +1,51 @@
+"""`crossdraft edge`: what is refused before anything is loaded, and what is shown."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from crossdraft.cli.edge import figures, report
+from crossdraft.cli.main import app, run
+from crossdraft.edge.client import EdgeAnswer, EdgeClient
+from crossdraft.errors import CrossdraftError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?"], "needs an event recording"),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "glance"], "are not here"),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "eagle2"], "are not here"),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "nothing"], "no drafter 'nothing'"),
+        (["--server", "http://x", "--prompt", "?", "--drafter", "none"], "give its address as ws://"),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none"], "cannot be reached"),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--draft-top-k", "-1"], "--draft-top-k is -1"),
+    ],
+)
+def test_bad_input_has_one_sentence(arguments, words, capsys):
+    assert run(app, ["edge", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+
+
+def test_an_empty_folder_holds_no_recording(tmp_path, capsys):
+    assert run(app, ["edge", "--server", "ws://127.0.0.1:9", "--prompt", "?", "--events", str(tmp_path)]) == 2
+    assert "holds no recording" in capsys.readouterr().err
+
+
+def test_figures_and_report_of_an_answer():
+    metrics = {"hidden_accepted_tokens": 3, "hidden_draft_tokens": 5}
+    answer = EdgeAnswer(
+        (1, 2), "A van", "stop", (1,), 0.01, 0.1, 0.2, 1, Counter(draft=90, ask=10), Counter(done=7), Counter(draft=2),
+        {"metrics": metrics, "edge": {"rtt_ms": 20.5}},
+    )  # fmt: skip
+    assert "accepted 3 of 5" in figures(answer)[1]
+    assert "100 bytes, 90 of them drafts in 2 frames; received 7; cuts: 1" in figures(answer)[2]
+    assert json.loads(json.dumps(report("?", answer)))["sent"] == {"draft": 90, "ask": 10}
+
+
+def test_an_address_that_is_none():
+    with pytest.raises(CrossdraftError, match="is no address"):
+        EdgeClient("ws://", None, "event", bytes(32)).open()

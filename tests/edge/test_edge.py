@@ -1,0 +1,91 @@
+"""Edge and cloud through a slow network: the answer is the target's own, whatever the network does."""
+
+import time
+
+import pytest
+
+from crossdraft.bench.edge.proxy import DelayingProxy, Network
+from crossdraft.engine.request import Origin
+from crossdraft.errors import CrossdraftError
+
+
+def at(running) -> str:
+    return f"ws://{running.address[0]}:{running.address[1]}"
+
+
+@pytest.mark.parametrize("network", [Network(), Network(0.02, 0.005), Network(0.1, bits_per_s=1e6)], ids=str)
+def test_the_answer_is_the_targets_own(start, edge, alone, network):
+    shown = []
+    with DelayingProxy(start().address, network) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client, lambda *piece: shown.append(piece)) for _ in range(2)]
+        nothing = edge.ask(client, drafts=False)
+    assert {answer.tokens for answer in (*answers, nothing)} == {alone}
+    assert {answer.drafter_error for answer in answers} == {None}
+    assert answers[0].text == nothing.text
+    assert answers[0].frames["draft"]
+    assert nothing.frames["draft"] == 0
+    assert answers[0].report["metrics"]["lossless"]
+    assert answers[1].report["edge"]["rtt_ms"] >= 1e3 * network.rtt_s
+    final = [piece for origin, *piece in shown if origin is not Origin.PROVISIONAL]
+    assert [token for tokens, _ in final for token in tokens] == [*alone, *alone]
+
+
+def test_the_draft_is_on_its_way_while_the_cloud_reads(start, edge, alone):
+    """The edge begins without a word of the cloud; a slow network costs the question as much as the draft."""
+    with DelayingProxy(start().address, Network(0.3)) as proxy, edge.client(proxy.address) as client:
+        client.open()
+        answers = [edge.ask(client) for _ in range(3)]  # other work may hold the edge's drafter
+    assert all(answer.first_provisional_s < answer.first_s for answer in answers)
+    assert any(answer.report["metrics"]["hidden_accepted_tokens"] > 0 for answer in answers)
+    assert {answer.tokens for answer in answers} == {alone}
+
+
+@pytest.mark.parametrize(("nbytes", "drafts"), [(1, True), (60, True), (1, False), (200, False), (600, False)])
+def test_a_cut_costs_no_token(start, edge, alone, nbytes, drafts):
+    """Before anything final is there, in the midst of the answer, near its end."""
+    with DelayingProxy(start().address, Network(0.01)) as proxy, edge.client(proxy.address) as client:
+        client.open()
+        proxy.cut_after = nbytes
+        shown = []
+        answer = edge.ask(client, lambda *piece: shown.append(piece), drafts=drafts)
+        # A draft may be accepted whole; then all of the answer may come at once.
+        assert (answer.cuts, proxy.connections) in {(1, 2), *([(0, 1)] if (nbytes, drafts) == (60, True) else [])}
+    assert answer.tokens == alone
+    final = [token for origin, tokens, _ in shown if origin is not Origin.PROVISIONAL for token in tokens]
+    assert tuple(final) == alone  # nothing twice
+
+
+def test_an_edge_that_does_not_come_back_costs_nothing(start, edge):
+    running = start(edge_resume_seconds=0.2)
+    with DelayingProxy(running.address) as proxy, edge.client(proxy.address, patience_s=0.0) as client:
+        client.open()
+        proxy.cut_after = 1
+        proxy.upstream = ("127.0.0.1", 9)  # nobody
+        with pytest.raises(CrossdraftError, match="lost"):
+            edge.ask(client)
+    until = time.monotonic() + 10
+    while (running.rows() or running.service.limits.active) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert (running.rows(), running.service.limits.active) == (0, 0)
+
+
+def test_a_sampled_draft_is_sent_node_by_node(start, edge):
+    with edge.client(at(start())) as client:
+        answer = edge.ask(client, temperature=1.0, top_k=16, seed=3)
+    assert answer.drafter_error is None
+    assert answer.frames["draft"] > 4  # a node each
+    per_node = answer.sent["draft"] / answer.frames["draft"]
+    assert per_node < 60 + 16 * 8 + 12 * 8
+
+
+def test_a_question_that_is_refused_has_a_sentence(start, edge):
+    with edge.client(at(start())) as client:
+        client.open()
+        request = edge.request()
+        with pytest.raises(CrossdraftError, match="no model 'other'"):
+            client.ask({"model": "other", "messages": [{"role": "user", "content": "?"}]}, request, edge.drafter)
+        with pytest.raises(CrossdraftError, match="tools"):
+            client.ask(
+                {"model": "reference", "messages": [{"role": "user", "content": "?"}], "tools": [1]}, request, None
+            )
+        assert edge.ask(client).tokens  # and the next one is answered

@@ -1,0 +1,128 @@
+"""The cloud's side of an answer: which of an edge's drafts are used, and how long they are waited for."""
+
+import threading
+import time
+
+import pytest
+
+from crossdraft.edge.committed import Committed
+from crossdraft.edge.drafts import frame_of
+from crossdraft.edge.frames import DraftFrame
+from crossdraft.edge.remote import NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
+from crossdraft.engine.checks import checked
+from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+
+SESSION, V = bytes(16), 32
+
+
+def frame(tokens, committed=(), serial=1, session=SESSION, **more) -> DraftFrame:
+    after = Committed(session)
+    after.add(committed)
+    return frame_of(Draft(DraftTree.chain(tokens)), (len(after), after.digest()), serial, **more)
+
+
+@pytest.fixture
+def link() -> EdgeLink:
+    return EdgeLink(SESSION)
+
+
+@pytest.fixture
+def drafter() -> EdgeDrafter:
+    return EdgeDrafter(V)
+
+
+@pytest.fixture
+def state(link, drafter):
+    return drafter.begin([Request("?", events=EdgeEvents(link))])[0]
+
+
+def proposed(drafter, state, **budget) -> tuple[int, ...]:
+    return drafter.propose([state], [Budget(**({"nodes": 8, "wait_s": 0.0} | budget))])[0].tree.tokens
+
+
+def test_a_draft_is_used_up_to_the_budget_and_goes_on_after_what_was_committed(link, drafter, state):
+    link.received(frame((1, 2, 3, 4)))
+    assert proposed(drafter, state, nodes=2) == (1, 2)
+    drafter.commit([state], [VerifyOutput((0,), (1, 2))])
+    assert proposed(drafter, state) == (3, 4)
+    drafter.commit([state], [VerifyOutput((0,), (9,))])
+    assert proposed(drafter, state) == ()
+
+
+def test_replays_and_old_drafts_are_dropped(link, drafter, state):
+    link.received(frame((1, 2), serial=2))
+    link.received(frame((7, 8), serial=2))
+    link.received(frame((5, 6), serial=1))
+    assert proposed(drafter, state) == (1, 2)
+    assert (link.frames, link.refused) == (3, 2)
+
+
+@pytest.mark.parametrize("bad", [frame((1,), (5,)), frame((1,), (), session=b"x" * 16), frame((1,), start=1)])
+def test_what_does_not_follow_is_dropped(link, drafter, state, bad):
+    link.received(bad)
+    assert proposed(drafter, state) == ()
+
+
+def test_a_draft_of_what_is_committed_a_moment_later_is_kept_for_then(link, drafter, state):
+    link.received(frame((3,), (1, 2)))
+    assert proposed(drafter, state) == ()
+    drafter.commit([state], [VerifyOutput((), (1, 2))])
+    assert proposed(drafter, state) == (3,)
+
+
+@pytest.mark.parametrize(
+    "bad", [DraftFrame(0, Committed(SESSION).digest(), 1, 0, (1, 2), (-1, 5)), frame((1, -4)), frame((1, V))]
+)
+def test_a_faulty_draft_costs_itself(link, drafter, state, bad):
+    link.received(bad)
+    (draft,) = drafter.propose([state], [Budget(8, wait_s=0.0)])
+    with pytest.raises(CrossdraftError):
+        checked(draft, V)
+    link.received(frame((1, 2), serial=2))
+    assert proposed(drafter, state) == (1, 2)
+
+
+def test_nobody_waits_for_an_edge_that_was_never_quick_enough(link, drafter, state):
+    start = time.perf_counter()
+    assert proposed(drafter, state, wait_s=0.5) == ()
+    link.reply_s.add(0.6)
+    assert proposed(drafter, state, wait_s=0.5) == ()
+    assert time.perf_counter() - start < 0.3
+
+
+def test_a_quick_edge_is_waited_for_and_no_longer_once_it_is_cut_off(link, drafter, state):
+    link.reply_s.add(0.01)
+    threading.Timer(0.05, link.received, [frame((1, 2))]).start()
+    assert proposed(drafter, state, wait_s=5.0) == (1, 2)
+    drafter.commit([state], [VerifyOutput((), (9,))])
+    threading.Timer(0.05, link.cut).start()
+    start = time.perf_counter()
+    assert proposed(drafter, state, wait_s=5.0) == ()
+    assert time.perf_counter() - start < 0.9  # the longest wait is 1 s
+
+
+def test_a_hidden_draft_is_taken_when_the_target_is_there(link, drafter, state):
+    until = threading.Event()
+    wait = drafter.propose_async([state], [Budget(8, until=until)])
+    link.received(frame((1, 2)))
+    until.set()
+    (draft,) = wait()
+    assert draft.tree.tokens == (1, 2)
+    assert [span.name for span in draft.spans] == ["hidden draft"]
+
+
+def test_a_copy_goes_its_own_way(link, drafter, state):
+    link.received(frame((1, 2, 3)))
+    (copy,) = drafter.fork([state])
+    drafter.commit([copy], [VerifyOutput((0,), (1, 2))])
+    assert proposed(drafter, copy) == (3,)
+    assert proposed(drafter, state) == (1, 2, 3)
+
+
+def test_a_request_without_an_edge_is_refused():
+    drafter = EdgeDrafter(V)
+    (draft,) = drafter.propose(drafter.begin([Request("?")]), [Budget(8)])
+    assert draft.refusal == NO_EDGE
