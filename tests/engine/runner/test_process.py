@@ -195,6 +195,7 @@ def test_nothing_is_prepared_for_while_the_target_reads(factory, requests):
         assert {span.name for span in runner.drain()[0]} == {"read", "hidden draft"}
         assert until(drafter.spare_cores)
         runner.commit([0], [VerifyOutput((), (9,))])
+        assert until(drafter.spare_cores)  # it has prepared what it can
         runner.ask([0], [Budget(4)])()
         assert "ahead" in {span.name for span in runner.drain()[0]}
     finally:
