@@ -15,10 +15,9 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import build
-from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.service import load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
-from tests.serve.conftest import Runner, Running
+from tests.serve.conftest import Runner, Running, with_clip
 
 QUESTION = "What is the car in front doing?"
 TOKENS = 24
@@ -26,11 +25,7 @@ TOKENS = 24
 
 @pytest.fixture(scope="session")
 def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("edge")
-    clip = write_clip(make_scene(split_seeds("test")[0]), root)
-    clip.video.rename(root / "clip.mp4")
-    clip.events.rename(root / "clip.h5")
-    return root
+    return with_clip(tmp_path_factory.mktemp("edge"))
 
 
 def settings(**more) -> ServerSettings:

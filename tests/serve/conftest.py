@@ -79,7 +79,11 @@ class Runner:
 
 @pytest.fixture(scope="session")
 def media_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("media")
+    return with_clip(tmp_path_factory.mktemp("media"))
+
+
+def with_clip(root: Path) -> Path:
+    """A folder of media: a scene's clip and recording, by plain names."""
     clip = write_clip(make_scene(split_seeds("test")[0]), root)
     clip.video.rename(root / "clip.mp4")
     clip.events.rename(root / "clip.h5")

@@ -241,7 +241,7 @@ class EdgeClient:
         *,
         rounds: bool = True,
     ) -> EdgeAnswer:
-        """AskFrame, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
+        """Ask, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
 
         Args:
             chat: the body of `/v1/chat/completions`.

@@ -193,10 +193,14 @@ class Answering:
         }
 
     def _broken(self, error: Exception) -> bytes:
-        """The error of a stream, whose status is sent already: the gate does not see it."""
+        """The error of a stream, as an event of it."""
+        return sse.data(self.broken(error).body)
+
+    def broken(self, error: Exception) -> ApiError:
+        """The error of an answer that is being sent already: the gate does not see it, so it is counted here."""
         found = self.failed(error)
         self.service.metrics.failed(found.status)
-        return sse.data(found.body)
+        return found
 
     def failed(self, error: Exception) -> ApiError:
         """What the client gets in place of an answer."""

@@ -106,7 +106,7 @@ class EdgeSession:
             finish = convert.FINISH_REASONS[answer.finish]
             self.last = Done(len(self.committed), self.committed.digest(), finish, json.dumps(report).encode())
         except Exception as error:  # noqa: BLE001 - told to the edge
-            failed = self._answering.failed(error)
+            failed = self._answering.broken(error)
             self.last = Refused(failed.code or str(failed.status), failed.message)
         finally:
             self.changed.set()

@@ -22,6 +22,7 @@ from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles
 from crossdraft.bench.serving.process import Connection, serving
 from crossdraft.bench.statistics import ratio
 from crossdraft.bench.throughput import VLLM_GIB
+from crossdraft.bench.vllm_child import LONGEST, MOST
 from crossdraft.bench.workload import Workload, items
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import REFERENCE, find_checkpoint
@@ -29,7 +30,6 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 
 LEAST_ALONE = 1.5  # how many times sooner an answer is asked to be there, with one client
 LEAST_SHARED = 1.0  # throughput over vLLM's, with the most clients
-LONGEST, MOST = 1024, 64  # tokens of a prompt with its answer; requests that share a pass
 LEAST_QUESTIONS = 12  # of a block
 START_S = 300.0
 # The reference target has no chat template; this one puts the text where ours does.
