@@ -145,8 +145,8 @@ def test_what_is_no_frame_is_refused_by_name(data, words):
 
 
 def test_numbers_are_bounded():
-    long = packed(VERSION, "draft", 0, bytes(8), 1, 0, bytes(4 * 5000), b"", b"", b"", b"", b"", b"")
-    odd = packed(VERSION, "draft", 0, bytes(8), 1, 0, b"abc", b"", b"", b"", b"", b"", b"")
+    long = packed(VERSION, "draft", 0, bytes(8), 1, 0, bytes(4 * 5000), b"", b"", b"", b"", b"", b"", 0)
+    odd = packed(VERSION, "draft", 0, bytes(8), 1, 0, b"abc", b"", b"", b"", b"", b"", b"", 0)
     for data in (long, odd):
         with pytest.raises(FrameError, match="tokens"):
             decode(data)

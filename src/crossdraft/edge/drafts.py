@@ -14,7 +14,9 @@ from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
 
-def frame_of(draft: Draft, after: tuple[int, bytes], serial: int, start: int = 0, start_rows: int = 0) -> DraftFrame:
+def frame_of(
+    draft: Draft, after: tuple[int, bytes], serial: int, start: int = 0, start_rows: int = 0, *, known: int = 0
+) -> DraftFrame:
     """The frame of a draft's nodes from `start` on.
 
     Args:
@@ -22,6 +24,7 @@ def frame_of(draft: Draft, after: tuple[int, bytes], serial: int, start: int = 0
         after: how many tokens are committed in front of it, and their digest.
         serial: its number.
         start, start_rows: nodes and distributions that were sent before.
+        known: see `DraftFrame`.
     """
     tree = draft.tree
     rows = [] if tree.dists is None else [_entries(row) for row in tree.dists[start_rows : 1 + max(tree.drawn_from)]]
@@ -36,6 +39,7 @@ def frame_of(draft: Draft, after: tuple[int, bytes], serial: int, start: int = 0
         tuple(len(ids) for ids, _ in rows),
         tuple(i for ids, _ in rows for i in ids),
         tuple(value for _, values in rows for value in values),
+        known,
     )
 
 

@@ -200,6 +200,7 @@ class DraftFrame:
         probs: the drafter's probabilities of the paths; empty where it knows none.
         counts: entries of each further distribution.
         ids, values: these entries: what the tokens were drawn from, to the bit.
+        known: committed tokens that the edge knew of; fewer than `length` where it drafted for what may be committed.
 
     Raises:
         FrameError: its parts differ in number.
@@ -217,6 +218,7 @@ class DraftFrame:
     counts: Nodes = ()
     ids: Annotated[tuple[int, ...], Numbers(INT32, MOST_ENTRIES)] = ()
     values: Annotated[tuple[float, ...], Numbers(FLOAT32, MOST_ENTRIES)] = ()
+    known: Length = 0
 
     def __post_init__(self) -> None:
         nodes, entries = len(self.tokens), len(self.ids)

@@ -26,6 +26,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 
 LONGEST_WAIT_S = 1.0
+MOST_HELD = 64  # drafts of one answer
 NO_EDGE = "the question did not come from an edge"
 
 
@@ -38,7 +39,8 @@ class EdgeLink:
         self.rtt_s = Ema()
         self.reply_s = Ema()  # from a commit until a draft that follows it is here
         self.frames = self.refused = 0
-        self._held: HeldDraft | None = None
+        self._held: dict[int, HeldDraft] = {}  # by serial number
+        self._serial = -1  # the last one
         self._since = self._arrived = time.perf_counter()  # what is drafted now began and came; for the timeline
         self._committed: tuple[int, float] = (0, 0.0)  # of the last commit: tokens, when it was sent
         self._changed = threading.Condition()
@@ -47,13 +49,16 @@ class EdgeLink:
         """A frame came. One that is old, or does not follow what was sent before, is dropped."""
         with self._changed:
             self.frames, self._arrived = self.frames + 1, time.perf_counter()
-            held = self._held
             if frame.start:
+                held = self._held.get(frame.serial)
                 fits = held is not None and held.extend(frame)
-            elif fits := held is None or frame.serial > held.frame.serial:
-                self._held = HeldDraft(frame)
+            elif fits := frame.serial > self._serial:
+                self._serial = frame.serial
+                self._held[frame.serial] = HeldDraft(frame)
+                if len(self._held) > MOST_HELD:
+                    del self._held[min(self._held)]
                 length, sent = self._committed
-                if frame.length == length and length:
+                if frame.known == frame.length == length and length:
                     self.reply_s.add(time.monotonic() - sent)
                     self._committed = 0, 0.0
             self.refused += not fits
@@ -99,12 +104,20 @@ class EdgeLink:
                 self._changed.wait(left)
 
     def _after(self, committed: Committed, vocabulary: int, *, draws: bool) -> Draft | None:
-        try:
-            return None if self._held is None else self._held.after(committed, vocabulary, draws=draws)
-        except Exception as error:  # noqa: BLE001 - whatever the edge made of it
-            # Its number stays: a replay of it is old.
-            self._held = HeldDraft(DraftFrame(0, b"", self._held.frame.serial if self._held else 0, 0, (), ()))
-            return faulty(str(error).rstrip("."))
+        """Of the drafts that follow the committed tokens the one that was written after most of them."""
+        best: tuple[int, int, Draft] | None = None
+        for serial, held in list(self._held.items()):
+            length = held.frame.length
+            if length > len(committed):
+                continue
+            try:
+                draft = held.after(committed, vocabulary, draws=draws)
+            except Exception as error:  # noqa: BLE001 - whatever the edge made of it
+                del self._held[serial]
+                return faulty(str(error).rstrip("."))
+            if draft is not None and (best is None or (length, serial) > best[:2]):
+                best = length, serial, draft
+        return best and best[2]
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ class EdgeDrafter:
     """
 
     # The edge may know the request's seed, so the target must not draw by it: see `Needs.learns`.
-    needs = Needs(learns=True, runs_in=frozenset({"process"}))
+    needs = Needs(learns=True, unasked=True, runs_in=frozenset({"process"}))
 
     def __init__(self, vocabulary: int, *, draws: bool = True) -> None:
         self._vocabulary, self._draws = vocabulary, draws

@@ -75,11 +75,11 @@ class Decoder(Admission):
         kv_bytes: int | None = None,
     ) -> None:
         guarded = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
-        probes = guarded.supervisor.probes
+        probes, unasked = guarded.supervisor.probes, guarded.supervisor.unasked
         super().__init__(
             target,
             guarded,
-            SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, probes, adaptive=adaptive),
+            SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, probes, adaptive=adaptive, unasked=unasked),
             target.new_cache(max_batch),
             rule=rule,
             on_piece=on_piece,

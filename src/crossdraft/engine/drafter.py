@@ -32,6 +32,7 @@ class Needs:
         probes: most probe rows that one draft brings along: the cache keeps room for them.
         learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
             numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
+        unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.
     """
@@ -42,6 +43,7 @@ class Needs:
     visual: bool = False
     probes: int = 0
     learns: bool = False
+    unasked: bool = False
     hides: bool = False
     runs_in: frozenset[str] = frozenset({"here"})
 
@@ -65,6 +67,7 @@ class Needs:
             visual=any(need.visual for need in needs),
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
+            unasked=all(need.unasked for need in needs),
             hides=any(need.may_hide for need in needs),
             runs_in=frozenset[str]().union(*(need.runs_in for need in needs)),
         )

@@ -69,14 +69,25 @@ class SpeculationPolicy:
         hidden_nodes: most nodes drafted for the ride-along.
         probes: most probe rows that a draft brings along.
         adaptive: draft what pays; else as much as there may be.
+        unasked: drafts come of their own accord; see `Needs.unasked`.
     """
 
-    def __init__(self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool) -> None:
+    def __init__(
+        self,
+        cost: CostModel,
+        nodes: int,
+        hidden_nodes: int,
+        probes: int,
+        *,
+        adaptive: bool,
+        unasked: bool = False,
+    ) -> None:
         self.cost = cost
         self.nodes = nodes
         self.hidden_nodes = hidden_nodes
         self.probes = probes
         self.adaptive = adaptive
+        self.unasked = unasked
 
     @harmless(RequestPlan)
     def plan_request(self, request: Request, hidden: str, *, learns: bool, rows: int = 1) -> RequestPlan:
@@ -111,8 +122,10 @@ class SpeculationPolicy:
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
-        # A drafter that knows how sure it is stops by itself.
-        if plan.depth and depth and state.gives_probs and state.request.sampling.greedy:
+        sure = state.gives_probs and state.request.sampling.greedy  # a drafter that knows how sure it is stops by itself
+        if self.unasked and sure:  # what is there is taken, and trimmed; it is waited for only where that pays
+            budget = Budget(limit, wait_s=wait_s if depth else 0.0)
+        elif plan.depth and depth and sure:
             budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from crossdraft.engine.drafter import NO_NEEDS
 from crossdraft.engine.runner.runner import DraftRunner
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class Supervisor:
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.absence: str | None = None  # why there is no drafter now, where there should be one
-        self.probes = 0 if runner is None else runner.needs.probes  # while it is lost, too: rows keep room for them
+        needs = NO_NEEDS if runner is None else runner.needs
+        self.probes, self.unasked = needs.probes, needs.unasked  # while it is lost, too: rows keep room for probes
         self._runner = runner
         self._restarts = restarts
         self._clock = clock

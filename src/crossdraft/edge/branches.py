@@ -1,0 +1,175 @@
+"""What an edge drafts: after the committed tokens, and, before it is known, after what the target may make of that.
+
+A draft that is rejected takes a round trip to be replaced. While the cloud reads and verifies, the edge is free: so it
+drafts on, on copies of the drafter's state, for the likeliest outcomes of the draft and of what it drafts for these,
+and sends it at once (speculative speculative decoding, SSD 2026; here over a network). The cloud finds the next draft
+when it knows the outcome.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from crossdraft.edge.committed import Committed
+from crossdraft.edge.drafts import frame_of
+from crossdraft.edge.frames import DraftFrame
+from crossdraft.engine.drafter import NOTHING, Draft, Drafter, VerifyOutput
+from crossdraft.engine.runner.parallel import FORK_BYTES, LEAST_PROB, copy_bytes, held_bytes
+from crossdraft.engine.tree import DraftTree
+
+MOST = 16  # branches beside the main one
+BRANCH_NODES = 24  # of a branch's draft
+
+
+@dataclass(frozen=True)
+class SentDraft:
+    """What the cloud holds: a draft after so many committed tokens, and what of it was sent."""
+
+    after: tuple[int, bytes]
+    serial: int
+    draft: Draft
+
+
+@dataclass(eq=False)
+class DraftBranch:
+    """A text that the target has committed, or may commit, and the draft after it.
+
+    Args:
+        text: the answer up to here.
+        state: of the drafter, which has read it.
+        prob: the drafter's probability that the target commits the text; 1 where it has.
+        draft: what follows.
+        whole: whether the draft does not grow any more.
+        sent: what of it the cloud holds.
+    """
+
+    text: Committed
+    state: Any
+    prob: float = 1.0
+    draft: Draft = NOTHING
+    whole: bool = False
+    sent: SentDraft | None = None
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """What the cloud holds after the text, as a chain; nothing if it does not agree with the text."""
+        if self.sent is None or not self.sent.draft.tree.is_chain:
+            return ()
+        since = tuple(self.text.tokens[self.sent.after[0] :])
+        tokens = self.sent.draft.tree.tokens
+        return tokens[len(since) :] if tokens[: len(since)] == since else ()
+
+    def frame(self, serial: int, known: int) -> DraftFrame | None:
+        """What the cloud does not hold of the draft, if there is such; it counts as sent.
+
+        Args:
+            serial: of the frame, if it begins a draft.
+            known: committed tokens that the edge knows of.
+        """
+        draft, after, start, rows = self.draft, (len(self.text), self.text.digest()), 0, 0
+        if not len(draft.tree):
+            return None
+        if (sent := self.sent) is not None:
+            joined, held = self._joined(sent, draft), sent.draft.tree
+            if joined is not None:
+                after, draft, start, serial = sent.after, joined, len(held), sent.serial
+                rows = 0 if held.dists is None else len(held.dists)
+            elif sent.after == after and (held.tokens, held.parents) == (draft.tree.tokens, draft.tree.parents):
+                return None
+            if start == len(draft.tree):
+                return None
+        self.sent = SentDraft(after, serial, draft)
+        return frame_of(draft, after, serial, start, rows, known=known)
+
+    def _joined(self, sent: SentDraft, draft: Draft) -> Draft | None:
+        """What was sent with the draft after it, if that goes on from there: then only its end is sent."""
+        held, tree = sent.draft.tree, draft.tree
+        gone = len(self.text) - sent.after[0]
+        chains = held.is_chain and tree.is_chain and gone <= len(held)
+        tokens = held.tokens[gone:]
+        if not chains or held.tokens[:gone] != tuple(self.text.tokens[sent.after[0] :]):
+            return None
+        if tree.tokens[: len(tokens)] != tokens or (held.dists is None) != (tree.dists is None):
+            return None
+        front = sent.draft
+        chosen = held.tokens + tree.tokens[len(tokens) :]
+        dists = None
+        if held.dists is not None and tree.dists is not None:
+            dists = torch.cat((held.dists, tree.dists[len(tokens) :]))
+        joined = DraftTree.chain(chosen, dists)
+        if not (front.path_probs and draft.path_probs):
+            return Draft(joined)
+        above = front.path_probs[gone - 1] if gone else 1.0
+        probs = (*front.path_probs, *(above * prob for prob in draft.path_probs[len(tokens) : len(tree)]))
+        return Draft(joined, probs)
+
+
+@dataclass
+class DraftBranches:
+    """The main branch, which follows what is committed, and those that may.
+
+    Args:
+        drafter: whose states they hold.
+        main: see above.
+        others: by their texts.
+    """
+
+    drafter: Drafter[Any]
+    main: DraftBranch
+    others: dict[tuple[int, ...], DraftBranch] = field(default_factory=dict[tuple[int, ...], DraftBranch])
+
+    def __iter__(self):  # noqa: ANN204 - the branches
+        return iter((self.main, *self.others.values()))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """The target added these: the branch that has most of them goes on, and those that it may still come to stay."""
+        text = (*self.main.text.tokens, *tokens)
+        begun = [branch for branch in self if text[: len(branch.text)] == tuple(branch.text.tokens)]
+        self.main = max(begun, key=lambda branch: len(branch.text))
+        self.others = {t: b for t, b in self.others.items() if len(t) > len(text) and t[: len(text)] == text}
+        main, rest = self.main, text[len(self.main.text) :]
+        main.prob = 1.0
+        if rest:
+            path = main.draft.tree.follow(rest[:-1])
+            self.drafter.commit([main.state], [VerifyOutput(tuple(path), rest)])
+            main.text.add(rest)
+            main.draft, main.whole = NOTHING, False
+
+    def likeliest(self) -> DraftBranch | None:
+        """The branch to draft on for: one that grows, or one that is begun for the likeliest outcome that has none."""
+        growing = max(filter(_grows, self.others.values()), key=lambda branch: branch.prob, default=None)
+        least = LEAST_PROB if growing is None else growing.prob
+        found = max(self._outcomes(least), key=lambda found: found[0], default=None)
+        if found is None or len(self.others) >= MOST or not self._room():
+            return growing
+        prob, branch, tokens = found
+        (state,) = self.drafter.fork([branch.state])
+        path = branch.draft.tree.follow(tokens[:-1])
+        self.drafter.commit([state], [VerifyOutput(tuple(path), tokens)])
+        text = branch.text.copy()
+        text.add(tokens)
+        made = self.others[tuple(text.tokens)] = DraftBranch(text, state, prob)
+        return made
+
+    def _outcomes(self, least: float) -> list[tuple[float, DraftBranch, tuple[int, ...]]]:
+        """(probability, branch, tokens after its text) of outcomes that no branch is for, of drafts that are written."""
+        return [
+            (branch.prob * outcome.prob, branch, outcome.tokens)
+            for branch in self
+            if branch is self.main or not _grows(branch)
+            for outcome in branch.draft.outcomes
+            if branch.prob * outcome.prob >= least
+            and (*branch.text.tokens, *outcome.tokens) not in self.others
+            and len(branch.draft.tree.follow(outcome.tokens)) == len(outcome.tokens) - 1
+        ]
+
+    def _room(self) -> bool:
+        """Whether a copy of the drafter's state has room besides those that are held."""
+        held = sum(held_bytes(branch.state) for branch in self.others.values())
+        return held + copy_bytes(self.main.state) <= FORK_BYTES
+
+
+def _grows(branch: DraftBranch) -> bool:
+    return not branch.whole and len(branch.draft.tree) < BRANCH_NODES
