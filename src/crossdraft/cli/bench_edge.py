@@ -26,7 +26,7 @@ def edge(
 ) -> None:
     """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the target's own.
 
-    Each question is asked in three ways: sending nothing (off: the target alone over the same link), the hidden draft
+    Each question is asked in three modes: sending nothing (off: the target alone over the same link), the hidden draft
     alone, and what the policy wants. The edge has one core of this machine, the server the others.
     """
     output.check()

@@ -19,7 +19,7 @@ from crossdraft.engine.drafter import NOTHING, Draft, Drafter, VerifyOutput
 from crossdraft.engine.runner.parallel import FORK_BYTES, LEAST_PROB, copy_bytes, held_bytes
 from crossdraft.engine.tree import DraftTree
 
-MOST = 16  # branches beside the main one
+MOST = 32  # branches beside the main one
 BRANCH_NODES = 24  # of a branch's draft
 
 

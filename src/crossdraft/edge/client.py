@@ -17,7 +17,10 @@ from crossdraft.edge.committed import Committed
 from crossdraft.edge.drafting import EdgeDrafting
 from crossdraft.edge.frames import (
     FRAME_BYTES,
+    MODES,
+    OFF,
     ORIGINS,
+    ROUNDS,
     ROUTE,
     SESSION_BYTES,
     AskFrame,
@@ -86,7 +89,7 @@ class _EdgeQuestion:
     """One question: what of its answer is known here.
 
     Args:
-        chat, request, drafter, show, rounds: see `EdgeClient.ask`.
+        chat, request, drafter, show, mode: see `EdgeClient.ask`.
         nodes: most of one draft.
     """
 
@@ -98,7 +101,7 @@ class _EdgeQuestion:
         show: Show,
         nodes: int,
         *,
-        rounds: bool,
+        mode: str,
     ) -> None:
         self.answer = EdgeAnswer()
         self._began, self._show = time.perf_counter(), show
@@ -106,14 +109,16 @@ class _EdgeQuestion:
         self._body = json.dumps(chat).encode()
         self._committed, self._pieces = Committed(self._session), 0
         self.drafting: EdgeDrafting | None = None
-        if drafter is not None:
+        self._mode = OFF if drafter is None else mode
+        if drafter is not None and mode != OFF:
+            rounds = mode == ROUNDS
             self.drafting = EdgeDrafting(drafter, request, self._session, nodes, self._drafted, rounds=rounds)
             self.drafting.start()
 
     def first(self) -> Frame:
         """What a new connection is told."""
         if not self._pieces:
-            return AskFrame(self._session, self._body)
+            return AskFrame(self._session, self._body, MODES.index(self._mode))
         return Resume(self._session, len(self._committed), self._committed.digest(), self._pieces)
 
     def commit(self, frame: Commit) -> None:
@@ -239,7 +244,7 @@ class EdgeClient:
         drafter: Drafter[Any] | None,
         show: Show = lambda origin, tokens, text: None,
         *,
-        rounds: bool = True,
+        mode: str = ROUNDS,
     ) -> EdgeAnswer:
         """Ask, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
 
@@ -247,13 +252,13 @@ class EdgeClient:
             chat: the body of `/v1/chat/completions`.
             request: the same question as the drafter reads it, with the events.
             drafter: `None` = draft nothing.
-            rounds: draft on once something is committed; else the hidden draft is all.
+            mode: of `MODES`: with `hidden` nothing is drafted once something is committed.
 
         Raises:
             CrossdraftError: the question is refused, or the cloud is lost for longer than `patience_s`.
         """
         nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
-        question = _EdgeQuestion(chat, request, drafter, show, nodes, rounds=rounds)
+        question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
         self._answer, drafting = question.answer, question.drafting
         pause, lost_at = AGAIN_S[0], 0.0
         try:

@@ -101,10 +101,10 @@ class EdgeDrafting:
                 if tokens:
                     branches.commit(tokens)
                 if self._grows(branches.main):
-                    self._grow(branches.main, self._most)
+                    self._grow(branches.main, self._most, self._step)
                     self._show(branches.main)
                 elif self._prepares and (branch := branches.likeliest()) is not None:
-                    self._grow(branch, BRANCH_NODES)
+                    self._grow(branch, BRANCH_NODES, 2 * self._step)
                 else:
                     self._idle = True
                 self._send_new(branches)
@@ -143,10 +143,10 @@ class EdgeDrafting:
                     branch.sent = None
             return tokens
 
-    def _grow(self, branch: DraftBranch, most: int) -> None:
+    def _grow(self, branch: DraftBranch, most: int, step: int) -> None:
         """Draft a few nodes more than are known."""
         known = len(branch.draft.tree)
-        wanted = max(known, len(branch.held)) + self._step
+        wanted = max(known, len(branch.held)) + step
         budget = Budget(min(most, wanted), stop=lambda: bool(self._news) or self._ended)
         (draft,) = drafts_of(self._drafter.propose([branch.state], [budget]), 1)
         if draft.refusal or draft.fault:

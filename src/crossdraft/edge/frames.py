@@ -27,6 +27,7 @@ MOST_LENGTH = 1 << 20  # tokens of an answer
 MOST_ENTRIES = 1 << 17  # of the distributions of one frame
 MOST_PIECES = 64  # of text in one frame
 MOST_ARRAY = 64  # elements of any array of a frame
+MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # of drafting: not, until something is committed, on and on
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 
@@ -171,11 +172,16 @@ class Welcome:
 
 @dataclass(frozen=True)
 class AskFrame:
-    """Edge: a question, as the JSON body of `/v1/chat/completions`; the session names it in all that follows."""
+    """Edge: a question, as the JSON body of `/v1/chat/completions`; the session names it in all that follows.
+
+    Args:
+        drafts: how much the edge drafts: an index into `MODES`.
+    """
 
     kind: ClassVar[str] = "ask"
     session: Session
     chat: Annotated[bytes, Blob(2, CHAT_BYTES)]
+    drafts: Annotated[int, Whole(len(MODES) - 1)] = MODES.index(ROUNDS)
 
 
 @dataclass(frozen=True)

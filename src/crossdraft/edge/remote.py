@@ -31,10 +31,15 @@ NO_EDGE = "the question did not come from an edge"
 
 
 class EdgeLink:
-    """The drafts of one answer, as they come; between the connection's thread and the engine's."""
+    """The drafts of one answer, as they come; between the connection's thread and the engine's.
 
-    def __init__(self, session: bytes) -> None:
-        self.session = session
+    Args:
+        session: names the answer.
+        replies: whether more drafts come once something is committed; else none is waited for.
+    """
+
+    def __init__(self, session: bytes, *, replies: bool = True) -> None:
+        self.session, self.replies = session, replies
         self.connected = True
         self.rtt_s = Ema()
         self.reply_s = Ema()  # from a commit until a draft that follows it is here
@@ -184,7 +189,7 @@ class EdgeDrafter:
         elif not state.copied:
             worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, LONGEST_WAIT_S)
             # A draft that takes longer to come than it is worth is not waited for at all.
-            wait_s = worth if (link.reply_s.value or LONGEST_WAIT_S) < worth else 0.0
+            wait_s = worth if link.replies and (link.reply_s.value or LONGEST_WAIT_S) < worth else 0.0
         draft = link.draft_after(state.committed, wait_s, self._vocabulary, draws=self._draws)
         if draft is None or draft.fault is not None:
             return draft or NOTHING

@@ -18,8 +18,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.frames import (
+    MODES,
     MOST_PIECES,
+    OFF,
     ORIGINS,
+    ROUNDS,
     ROUTE,
     AskFrame,
     Commit,
@@ -68,10 +71,11 @@ class EdgeSession:
         chat: what was asked.
         answering: how it is answered.
         most: nodes of a draft.
+        mode: of the edge's drafting, of `MODES`.
     """
 
-    def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int) -> None:
-        self.link = EdgeLink(session)
+    def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int, mode: str) -> None:
+        self.link, self._mode = EdgeLink(session, replies=mode == ROUNDS), mode
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
         self.changed = asyncio.Event()
@@ -88,9 +92,9 @@ class EdgeSession:
             async with AsyncExitStack() as held:
                 question = await self._answering.question(held)
                 self._longest = question.max_new_tokens
-                stream = self._answering.service.engine.astream(
-                    replace(question, events=EdgeEvents(self.link)), final_only=True
-                )
+                if self._mode != OFF:
+                    question = replace(question, events=EdgeEvents(self.link))
+                stream = self._answering.service.engine.astream(question, final_only=True)
                 async for piece in stream:
                     self.pieces.append(piece)
                     self.committed.add(piece.tokens)
@@ -129,6 +133,8 @@ class EdgeSession:
 
     def _wants(self) -> int:
         """Nodes of the next draft: none where the target will be past them, or at the end, before they are here."""
+        if not self.link.replies:
+            return 0
         length, reply_s = len(self.committed), self.link.reply_s.value or self.link.rtt_s.value
         if reply_s is None or not length:
             return self._most
@@ -278,7 +284,8 @@ class EdgeConnection:
             await self._send(Refused(failed.code or str(failed.status), failed.message))
             return
         asked = replace(self._asked, since=time.perf_counter(), facts={})
-        made = EdgeSession(frame.session, chat, Answering(service, chat, asked), service.engine.options.hidden_nodes)
+        most, mode = service.engine.options.hidden_nodes, MODES[frame.drafts]
+        made = EdgeSession(frame.session, chat, Answering(service, chat, asked), most, mode)
         self._sessions.add(client.name, frame.session, made)
         self._hold(made, 0)
 

@@ -2,8 +2,8 @@
 
 The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
 between them is `DelayingProxy`. Each
-question is asked in every way, in shuffled order: without drafts, which is the target alone over the same link, with
-the hidden draft alone, and with whatever the policy wants.
+question is asked in every mode, in shuffled order: without drafts, which is the target alone over the same link, with
+the hidden draft alone, and with whatever the policy wants after it.
 """
 
 import json
@@ -22,7 +22,7 @@ from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.builders import DrafterContext
 from crossdraft.checks import whole
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
-from crossdraft.edge.frames import fingerprint_of
+from crossdraft.edge.frames import MODES, OFF, ROUNDS, fingerprint_of
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
@@ -32,8 +32,6 @@ from crossdraft.methods import build
 if TYPE_CHECKING:
     from rich.table import Table
 
-OFF, HIDDEN, AUTO = "off", "hidden", "auto"
-WAYS = (OFF, HIDDEN, AUTO)
 WARM_UPS = 2
 Tick = Callable[[str], None]
 
@@ -76,12 +74,12 @@ class EdgePlan:
     @property
     def runs(self) -> int:
         """Answers in all, warm-ups excluded."""
-        return len(self.networks) * (self.pairs * len(WAYS) + self.cuts)
+        return len(self.networks) * (self.pairs * len(MODES) + self.cuts)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFigures:
-    """What came out over one network: answers by way, one a question, and those whose connection was cut."""
+    """What came out over one network: answers by mode, one a question, and those whose connection was cut."""
 
     network: Network
     answers: Mapping[str, Sequence[EdgeAnswer]]
@@ -91,8 +89,8 @@ class NetworkFigures:
     def identical(self) -> int:
         """Answers that are the target's own."""
         alone = self.answers[OFF]
-        ways = sum(a.tokens == b.tokens for way in WAYS for a, b in zip(self.answers[way], alone, strict=True))
-        return ways + sum(a.tokens == b.tokens for a, b in self.cut)
+        modes = sum(a.tokens == b.tokens for mode in MODES for a, b in zip(self.answers[mode], alone, strict=True))
+        return modes + sum(a.tokens == b.tokens for a, b in self.cut)
 
     @property
     def count(self) -> int:
@@ -102,14 +100,14 @@ class NetworkFigures:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         alone = [answer.total_s for answer in self.answers[OFF]]
-        ways = {way: _way(self.answers[way], alone) for way in WAYS}
+        modes = {mode: _mode(self.answers[mode], alone) for mode in MODES}
         network = {"rtt_ms": 1e3 * self.network.rtt_s, "jitter_ms": 1e3 * self.network.jitter_s}
         network |= {"mbit_s": (self.network.bits_per_s or 0.0) / 1e6}
         cuts = sum(answer.cuts for answer, _ in self.cut)
-        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "ways": ways}
+        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "modes": modes}
 
 
-def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
+def _mode(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
     drafts = [answer.frames["draft"] for answer in answers]
     rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
     total = [answer.total_s for answer in answers]
@@ -150,8 +148,8 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
             context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
             asking = _Asking(client, build(plan.drafter, context))
             for item in asked[:WARM_UPS]:
-                for way in WAYS:
-                    asking.ask(item, way)
+                for mode in MODES:
+                    asking.ask(item, mode)
             return [_over(network, proxy, asking, asked[WARM_UPS:], plan, tick) for network in plan.networks]
 
 
@@ -160,16 +158,16 @@ def _over(
 ) -> NetworkFigures:
     """All questions over one network."""
     proxy.network, chance = network, random.Random(plan.seed)  # noqa: S311 - an order is no secret
-    answers: dict[str, list[EdgeAnswer]] = {way: [] for way in WAYS}
+    answers: dict[str, list[EdgeAnswer]] = {mode: [] for mode in MODES}
     for item in asked:
-        for way in chance.sample(WAYS, len(WAYS)):
-            answers[way].append(asking.ask(item, way))
-            tick(f"{1e3 * network.rtt_s:g} ms {way}")
+        for mode in chance.sample(MODES, len(MODES)):
+            answers[mode].append(asking.ask(item, mode))
+            tick(f"{1e3 * network.rtt_s:g} ms {mode}")
     cut: list[tuple[EdgeAnswer, EdgeAnswer]] = []
     for number in range(plan.cuts):
         at = number % len(asked)
         proxy.cut_after = chance.randint(1, 600)
-        cut.append((asking.ask(asked[at], AUTO), answers[OFF][at]))
+        cut.append((asking.ask(asked[at], ROUNDS), answers[OFF][at]))
         proxy.cut_after = None
         tick(f"{1e3 * network.rtt_s:g} ms cut")
     return NetworkFigures(network, answers, cut)
@@ -180,7 +178,7 @@ class _Asking:
     client: EdgeClient
     drafter: Drafter[Any]
 
-    def ask(self, item: Item, way: str) -> EdgeAnswer:
+    def ask(self, item: Item, mode: str) -> EdgeAnswer:
         request = item.request
         name = Path(str(request.clip)).name
         content = [
@@ -189,7 +187,7 @@ class _Asking:
         ]
         messages = [{"role": "user", "content": content}]
         chat = {"model": "reference", "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
-        return self.client.ask(chat, request, None if way == OFF else self.drafter, rounds=way == AUTO)
+        return self.client.ask(chat, request, self.drafter, mode=mode)
 
 
 def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object]:
@@ -200,16 +198,16 @@ def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object
 
 def results_table(found: Sequence[NetworkFigures]) -> "Table":
     """A row for each network and way."""
-    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "identical")
+    heads = ("Mbit/s", "mode", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "identical")
     shown = table("An edge's drafts over a network", "RTT ms", heads)
     for one in found:
         plain = one.to_json()
-        for way, figures in plain["ways"].items():
-            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, way)))
+        for mode, figures in plain["modes"].items():
+            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, mode)))
             shown.add_row(
                 f"{plain['rtt_ms']:g}",
                 f"{plain['mbit_s']:g}",
-                way,
+                mode,
                 f"{figures['e2e_ms']:.0f}",
                 f"{figures['first_ms']:.0f}",
                 str(speedup),
