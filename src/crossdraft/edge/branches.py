@@ -21,6 +21,7 @@ from crossdraft.engine.tree import DraftTree
 
 MOST = 32  # branches beside the main one
 BRANCH_NODES = 24  # of a branch's draft
+FIRST = 8  # nodes of a branch that are drafted at once
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ class DraftBranch:
     draft: Draft = NOTHING
     whole: bool = False
     sent: SentDraft | None = None
+
+    def grows(self, most: int) -> bool:
+        """Whether more is to be drafted, up to so many nodes."""
+        return not self.whole and len(self.draft.tree) < most
+
+    @property
+    def reach(self) -> float:
+        """The drafter's probability that the target commits text and draft; of the first nodes, the text's."""
+        probs = self.draft.path_probs
+        return self.prob * probs[-1] if len(probs) > FIRST else self.prob
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -137,13 +148,22 @@ class DraftBranches:
             main.text.add(rest)
             main.draft, main.whole = NOTHING, False
 
-    def likeliest(self) -> DraftBranch | None:
-        """The branch to draft on for: one that grows, or one that is begun for the likeliest outcome that has none."""
-        growing = max(filter(_grows, self.others.values()), key=lambda branch: branch.prob, default=None)
-        least = LEAST_PROB if growing is None else growing.prob
+    def likeliest(self, most: int, *, ahead: bool) -> DraftBranch | None:
+        """The branch whose next token is the likeliest to be committed, if there is any that grows.
+
+        Args:
+            most: nodes of the main branch.
+            ahead: whether others are drafted for; one is begun for the likeliest outcome that has none.
+        """
+        growing = [self.main] if self.main.grows(most) else []
+        if not ahead:
+            return growing[0] if growing else None
+        growing += [branch for branch in self.others.values() if branch.grows(BRANCH_NODES)]
+        best = max(growing, key=lambda branch: branch.reach, default=None)
+        least = LEAST_PROB if best is None else best.reach
         found = max(self._outcomes(least), key=lambda found: found[0], default=None)
         if found is None or len(self.others) >= MOST or not self._room():
-            return growing
+            return best
         prob, branch, tokens = found
         (state,) = self.drafter.fork([branch.state])
         path = branch.draft.tree.follow(tokens[:-1])
@@ -158,7 +178,6 @@ class DraftBranches:
         return [
             (branch.prob * outcome.prob, branch, outcome.tokens)
             for branch in self
-            if branch is self.main or not _grows(branch)
             for outcome in branch.draft.outcomes
             if branch.prob * outcome.prob >= least
             and (*branch.text.tokens, *outcome.tokens) not in self.others
@@ -169,7 +188,3 @@ class DraftBranches:
         """Whether a copy of the drafter's state has room besides those that are held."""
         held = sum(held_bytes(branch.state) for branch in self.others.values())
         return held + copy_bytes(self.main.state) <= FORK_BYTES
-
-
-def _grows(branch: DraftBranch) -> bool:
-    return not branch.whole and len(branch.draft.tree) < BRANCH_NODES

@@ -100,13 +100,14 @@ class EdgeDrafting:
             while (tokens := self._next(branches)) is not None:
                 if tokens:
                     branches.commit(tokens)
-                if self._grows(branches.main):
-                    self._grow(branches.main, self._most, self._step)
-                    self._show(branches.main)
-                elif self._prepares and (branch := branches.likeliest()) is not None:
-                    self._grow(branch, BRANCH_NODES, 2 * self._step)
-                else:
+                branch = branches.likeliest(self._most, ahead=self._ahead)
+                if branch is None:
                     self._idle = True
+                elif branch is branches.main:
+                    self._grow(branch, self._most, self._step)
+                    self._show(branch)
+                else:
+                    self._grow(branch, BRANCH_NODES, 2 * self._step)
                 self._send_new(branches)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
@@ -117,14 +118,11 @@ class EdgeDrafting:
                 self._drafter.end([branches.main.state])
 
     @property
-    def _prepares(self) -> bool:
+    def _ahead(self) -> bool:
         """Whether to draft for what may be committed. Not what is drawn: it is used where it comes in time, and that it
         does says something of it, so it would not follow the distribution that is sent with it.
         """
         return self._rounds and self._most > 0 and self._request.sampling.greedy
-
-    def _grows(self, branch: DraftBranch) -> bool:
-        return not branch.whole and len(branch.draft.tree) < self._most
 
     def _next(self, branches: DraftBranches) -> tuple[int, ...] | None:
         """Wait until there is something to do: tokens that were committed, or to draft on; `None` at the end."""

@@ -42,7 +42,7 @@ class EdgeLink:
         self.session, self.replies = session, replies
         self.connected = True
         self.rtt_s = Ema()
-        self.reply_s = Ema()  # from a commit until a draft that follows it is here
+        self.reply_s = Ema()  # from a commit until the first frame that was sent by an edge that knows of it
         self.frames = self.refused = 0
         self._held: dict[int, HeldDraft] = {}  # by serial number
         self._serial = -1  # the last one
@@ -54,6 +54,10 @@ class EdgeLink:
         """A frame came. One that is old, or does not follow what was sent before, is dropped."""
         with self._changed:
             self.frames, self._arrived = self.frames + 1, time.perf_counter()
+            length, sent = self._committed
+            if length and frame.known == length:
+                self.reply_s.add(time.monotonic() - sent)
+                self._committed = 0, 0.0
             if frame.start:
                 held = self._held.get(frame.serial)
                 fits = held is not None and held.extend(frame)
@@ -62,10 +66,6 @@ class EdgeLink:
                 self._held[frame.serial] = HeldDraft(frame)
                 if len(self._held) > MOST_HELD:
                     del self._held[min(self._held)]
-                length, sent = self._committed
-                if frame.known == frame.length == length and length:
-                    self.reply_s.add(time.monotonic() - sent)
-                    self._committed = 0, 0.0
             self.refused += not fits
             self._changed.notify_all()
 

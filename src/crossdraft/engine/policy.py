@@ -123,7 +123,9 @@ class SpeculationPolicy:
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
         sure = state.gives_probs and state.request.sampling.greedy  # a drafter that knows how sure it is stops by itself
-        if self.unasked and sure:  # what is there is taken, and trimmed; it is waited for only where that pays
+        if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
+            wait_s = cost.costs(rows).verify(1) or None
+        if self.unasked and sure:  # what is there is taken, and trimmed
             budget = Budget(limit, wait_s=wait_s if depth else 0.0)
         elif plan.depth and depth and sure:
             budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
