@@ -20,7 +20,7 @@ from crossdraft.engine.runner.parallel import FORK_BYTES, LEAST_PROB, copy_bytes
 from crossdraft.engine.tree import DraftTree
 
 MOST = 32  # branches beside the main one
-BRANCH_NODES = 24  # of a branch's draft
+BRANCH_NODES = 64  # of a branch's draft
 FIRST = 8  # nodes of a branch that are drafted at once
 
 

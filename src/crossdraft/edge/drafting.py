@@ -20,7 +20,7 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-STEP = 4  # nodes of a greedy draft that are sent at a time
+STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time of a greedy draft: of what is committed, of what may be
 GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for greedy answers only."
 
 
@@ -107,7 +107,7 @@ class EdgeDrafting:
                     self._grow(branch, self._most, self._step)
                     self._show(branch)
                 else:
-                    self._grow(branch, BRANCH_NODES, 2 * self._step)
+                    self._grow(branch, BRANCH_NODES, BRANCH_STEP)
                 self._send_new(branches)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
