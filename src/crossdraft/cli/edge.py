@@ -43,6 +43,11 @@ class CloudOptions:
         int,
         typer.Option(help="Draft a sampled answer from the k likeliest tokens, whose distribution is sent; 0 = all."),
     ] = TOP_K
+    ca: Annotated[Path | None, typer.Option(help="Authorities of the server's certificate, PEM; default: the system's.")] = (
+        None
+    )
+    cert: Annotated[Path | None, typer.Option(help="The edge's own certificate, PEM, for mutual TLS.")] = None
+    cert_key: Annotated[Path | None, typer.Option(help="Its key; by default in the same file.")] = None
     patience: Annotated[float, typer.Option(metavar="S", help="Seconds for which a cut connection is tried anew.")] = 30
 
 
@@ -77,6 +82,7 @@ def edge(
     from crossdraft.cli.view import answer_console, say
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import fingerprint_of
+    from crossdraft.edge.tls import TlsFiles
     from crossdraft.edge.upload import upload
     from crossdraft.engine.request import Request
     from crossdraft.engine.sampling import Sampling
@@ -86,7 +92,8 @@ def edge(
     tokenizer = tokenizer_of(target)
     fingerprint = fingerprint_of(tokenizer.get_vocab())
     console = answer_console(plain=no_color or as_json)
-    with EdgeClient(cloud.server, cloud.key, drafter, fingerprint, patience_s=cloud.patience) as client:
+    tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
+    with EdgeClient(cloud.server, cloud.key, drafter, fingerprint, patience_s=cloud.patience, tls=tls) as client:
         try:
             welcome = client.open()
         except (OSError, EOFError) as error:
@@ -96,7 +103,7 @@ def edge(
         drafts = None if drafter == "none" else _drafter(drafter, target, device, welcome)
         clip = video
         if video is not None and Path(video).is_file():
-            clip = upload(cloud.server, cloud.key, Path(video))
+            clip = upload(cloud.server, cloud.key, Path(video), tls)
         top_k = min(filter(None, (cloud.top_k, cloud.draft_top_k)), default=0)
         drawn = Sampling(cloud.temperature, top_k, cloud.top_p)
         if drafts is not None:

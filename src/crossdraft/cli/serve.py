@@ -104,7 +104,9 @@ def _serve(settings: "ServerSettings") -> None:
     from crossdraft.serve.logs import start_logging
     from crossdraft.serve.server import bound_socket, run
     from crossdraft.serve.service import Service, load_engine
+    from crossdraft.serve.tls import server_context
 
+    scheme = "http" if server_context(settings) is None else "https"
     try:
         socket = bound_socket(settings.host, settings.port)  # before the models are loaded, which takes seconds
     except OSError as error:
@@ -117,7 +119,7 @@ def _serve(settings: "ServerSettings") -> None:
         service = Service(settings, engine)
         try:
             host, port = socket.getsockname()[:2]
-            address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
             run(service, [socket], lambda: typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)"))
         finally:
             service.close()

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ from crossdraft.edge.frames import (
     decode,
     encode,
 )
+from crossdraft.edge.tls import TlsFiles
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.policy import HIDDEN_NODES
 from crossdraft.engine.request import Origin, Request
@@ -182,15 +184,24 @@ class EdgeClient:
         drafter: name of the drafter.
         fingerprint: of the vocabulary that it writes; see `fingerprint_of`.
         patience_s: seconds for which a lost connection is tried anew.
+        tls: certificates, for wss://….
     """
 
     def __init__(
-        self, server: str, key: str | None, drafter: str, fingerprint: bytes, *, patience_s: float = 30.0
+        self,
+        server: str,
+        key: str | None,
+        drafter: str,
+        fingerprint: bytes,
+        *,
+        patience_s: float = 30.0,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 - it is frozen
     ) -> None:
         if not server.startswith(("ws://", "wss://")):
             raise CrossdraftError(f"The server is '{server[:60]}'; give its address as ws://HOST:PORT or wss://HOST.")
         self._address = server.rstrip("/") + ("" if server.rstrip("/").endswith(ROUTE) else ROUTE)
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._tls = tls.context(server)
         self._hello = Hello(drafter, fingerprint)
         self._patience_s = patience_s
         self._connection: ClientConnection | None = None
@@ -227,7 +238,12 @@ class EdgeClient:
                 compression=None,
                 open_timeout=OPEN_S,
                 proxy=None,
+                ssl=self._tls,
             )
+        except ssl.SSLCertVerificationError as error:
+            raise CrossdraftError(
+                f"The certificate of {self._address} is not believed ({error.verify_message}); name its authority with --ca."
+            ) from None
         except InvalidURI:
             raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
         except InvalidStatus as error:

@@ -6,12 +6,13 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from crossdraft.edge.tls import TlsFiles
 from crossdraft.errors import CrossdraftError
 
 UPLOAD_S = 600.0
 
 
-def upload(server: str, key: str | None, path: Path) -> str:
+def upload(server: str, key: str | None, path: Path, tls: TlsFiles = TlsFiles()) -> str:  # noqa: B008 - it is frozen
     """Send a file to a server (ws://… or wss://…); returns the id that requests name it by.
 
     Raises:
@@ -28,7 +29,8 @@ def upload(server: str, key: str | None, path: Path) -> str:
     headers |= {} if key is None else {"Authorization": f"Bearer {key}"}
     address = "http" + server.removeprefix("ws").rstrip("/") + "/v1/files"
     try:
-        with urlopen(Request(address, body, headers), timeout=UPLOAD_S) as response:  # noqa: S310 - http or https
+        asked, context = Request(address, body, headers), tls.context(server)
+        with urlopen(asked, timeout=UPLOAD_S, context=context) as response:  # noqa: S310 - http or https
             return str(json.load(response)["id"])
     except HTTPError as error:
         raise CrossdraftError(f"The server does not take {path} (status {error.code}): {_why(error)}") from None

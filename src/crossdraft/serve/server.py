@@ -18,6 +18,7 @@ from crossdraft.edge.frames import FRAME_BYTES
 from crossdraft.serve.app import create_app
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
+from crossdraft.serve.tls import server_context
 
 log = logging.getLogger("crossdraft.serve")
 
@@ -192,6 +193,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 def configured(service: Service) -> uvicorn.Config:
     """uvicorn's settings."""
     settings = service.settings
+    tls = server_context(settings)
     return uvicorn.Config(
         create_app(service),
         http=protocol(settings.header_seconds),
@@ -199,6 +201,7 @@ def configured(service: Service) -> uvicorn.Config:
         ws_max_size=FRAME_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -51,6 +51,11 @@ class ServerSettings(BaseSettings):
         "names under which it may be asked, beside localhost and addresses, comma-separated; with keys any by default",
     )
     open_to_all: bool = _setting("Network", False, "listen beyond loopback without keys: whoever reaches it may ask")
+    tls_cert: Path | None = _setting("Network", None, "certificate in PEM, with its chain; then the port speaks TLS")
+    tls_key: Path | None = _setting("Network", None, "the certificate's key; by default in the same file")
+    tls_client_ca: Path | None = _setting(
+        "Network", None, "authorities in PEM: clients must have a certificate of theirs (mutual TLS)"
+    )
     connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
     header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
     body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
@@ -119,7 +124,7 @@ class ServerSettings(BaseSettings):
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
-    @field_validator("media_root", "keys_file", "upload_folder")
+    @field_validator("media_root", "keys_file", "upload_folder", "tls_cert", "tls_key", "tls_client_ca")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().resolve()
@@ -143,10 +148,13 @@ class ServerSettings(BaseSettings):
             raise ValueError(
                 "With cors_origins * and no keys every web page could ask; name a --keys-file, or the pages' origins."
             )
-        if self.keys_file is None and not is_loopback(self.host) and not self.open_to_all:
+        if self.tls_cert is None and (self.tls_key or self.tls_client_ca):
+            raise ValueError("A key, or the clients' authority, is given without a certificate; name it by --tls-cert.")
+        known = self.keys_file is not None or self.tls_client_ca is not None
+        if not known and not is_loopback(self.host) and not self.open_to_all:
             raise ValueError(
                 f"Without keys everybody who reaches {self.host or 'any address of this machine'} could ask; make a "
-                "--keys-file (crossdraft serve new-key), or say --open-to-all."
+                "--keys-file (crossdraft serve new-key), name a --tls-client-ca, or say --open-to-all."
             )
         return self
 

@@ -1,0 +1,41 @@
+"""TLS at the edge: whose certificates a server may have, and the edge's own."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files.
+
+    Args:
+        ca: authorities that a server's certificate may be of; `None` = those of the system.
+        cert: the edge's own certificate, for a server that asks for one.
+        key: of it; `None` = it is in the same file.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def context(self, server: str) -> ssl.SSLContext | None:
+        """For a connection to a server, wss://…; `None` for ws://….
+
+        Raises:
+            CrossdraftError: a file cannot be used, or is given for a server without TLS.
+        """
+        if not server.startswith("wss:"):
+            if self != TlsFiles():
+                raise CrossdraftError(f"Certificates are given for {server}, which is without TLS; ask it as wss://….")
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            given = ", ".join(str(one) for one in (self.ca, self.cert, self.key) if one is not None)
+            raise CrossdraftError(f"The certificates {given} cannot be used ({error}); give PEM files.") from None
+        return context
