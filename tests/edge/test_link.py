@@ -8,7 +8,7 @@ import pytest
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.frames import DraftFrame
-from crossdraft.edge.remote import NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
+from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
@@ -102,6 +102,43 @@ def test_a_quick_edge_is_waited_for_and_no_longer_once_it_is_cut_off(link, draft
     start = time.perf_counter()
     assert proposed(drafter, state, wait_s=5.0) == ()
     assert time.perf_counter() - start < 0.9  # the longest wait is 1 s
+
+
+def test_of_two_drafts_that_fit_the_one_that_knew_more_is_used(link, drafter, state):
+    link.received(frame((1, 2, 3), serial=1))
+    link.received(frame((4, 5), (1, 2), serial=2))
+    link.received(frame((1, 2, 7), serial=3))
+    drafter.commit([state], [VerifyOutput((0,), (1, 2))])
+    assert proposed(drafter, state) == (4, 5)
+
+
+def test_so_many_drafts_are_held_and_no_more(link, drafter, state):
+    for serial in range(MOST_HELD + 1):
+        link.received(frame((serial % V,), serial=serial))
+    link.received(frame((5,), serial=0, start=1))  # of one that is gone
+    assert proposed(drafter, state) == (MOST_HELD % V,)
+    assert link.refused == 1
+
+
+def test_a_reply_is_what_was_sent_knowing_a_commit(link):
+    link.committed(2)
+    link.committed(3)
+    link.received(frame((4,), (1, 2, 3), serial=1))  # drafted for what might be committed
+    assert link.reply_s.value is None
+    link.received(frame((4,), (1, 2), serial=2, known=2))
+    first = link.reply_s.value
+    assert first is not None and first < 0.5
+    link.received(frame((4,), (1, 2), serial=3, known=2))  # counts once
+    assert link.reply_s.value == first
+
+
+def test_an_edge_that_drafts_no_more_is_not_waited_for(drafter):
+    link = EdgeLink(SESSION, replies=False)
+    link.reply_s.add(0.01)
+    (state,) = drafter.begin([Request("?", events=EdgeEvents(link))])
+    start = time.perf_counter()
+    assert proposed(drafter, state, wait_s=5.0) == ()
+    assert time.perf_counter() - start < 0.3
 
 
 def test_a_hidden_draft_is_taken_when_the_target_is_there(link, drafter, state):

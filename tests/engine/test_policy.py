@@ -286,6 +286,20 @@ def test_at_the_answers_end_nothing_is_asked_nor_counted():
     assert model.exploration.drafted == 1
 
 
+def test_a_draft_that_comes_unasked_is_taken_where_drafting_loses_and_never_waited_for_longer_than_a_pass():
+    loses, state = trained(0.05, 5.0), RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
+    for unasked, nodes in ((False, 0), (True, 16)):
+        policy = SpeculationPolicy(loses, 16, 64, 0, adaptive=True, unasked=unasked)
+        state.gives_probs = True
+        assert policy.plan_round(state, 1).budget.nodes == nodes
+    assert policy.plan_round(state, 1).budget.wait_s == 0.0
+    state.gives_probs = False  # it could not be trimmed
+    assert policy.plan_round(state, 1).budget.nodes == 0
+    gains = trained(0.9, 0.05)
+    wait_s = SpeculationPolicy(gains, 16, 64, 0, adaptive=True, unasked=True).plan_round(state, 1).budget.wait_s
+    assert wait_s == gains.verify(1) < (gains.longest_wait(16, RequestDifficulty()) or 0.0)
+
+
 # -- queries and observations ------------------------------------------------------------------------------------------
 
 
