@@ -1,4 +1,4 @@
-"""Drafting for what the target may make of a draft: worked by hand, and a whole answer whose link is never waited for."""
+"""Drafting for what the target may make of a draft, worked by hand."""
 
 import pytest
 import torch
@@ -50,7 +50,8 @@ def test_the_likeliest_text_is_drafted_for_first():
     # The first nodes count as sure, so 12 come before the outcome of 0.3, though 0.9^12 is less.
     texts = worked(branches, 20)
     assert texts[:4] == [(), (), (), (50,)]
-    assert (1, 70) in texts and (1, 2, 90) not in texts  # one in a thousand is not worth a pass
+    assert (1, 70) in texts
+    assert (1, 2, 90) not in texts
     assert branches.likeliest(12, ahead=False) is None
 
 
@@ -105,15 +106,18 @@ def test_a_frame_holds_what_the_cloud_does_not():
     branches = begun(Sure())
     grow(branches, branches.main, 2)
     first = branches.main.frame(1, 0)
-    assert first is not None and (first.tokens, first.start, first.serial, first.known) == ((1, 2), 0, 1, 0)
+    assert first is not None
+    assert (first.tokens, first.start, first.serial, first.known) == ((1, 2), 0, 1, 0)
     assert branches.main.frame(2, 0) is None
     grow(branches, branches.main, 4)
     second = branches.main.frame(2, 0)
-    assert second is not None and (second.tokens, second.start, second.serial) == ((3, 4), 2, 1)
+    assert second is not None
+    assert (second.tokens, second.start, second.serial) == ((3, 4), 2, 1)
     branches.commit((1, 2))
     grow(branches, branches.main, 3)  # 3, 4, 5: the first two are there
     third = branches.main.frame(2, 2)
-    assert third is not None and (third.tokens, third.start, third.length, third.known) == ((5,), 4, 0, 2)
+    assert third is not None
+    assert (third.tokens, third.start, third.length, third.known) == ((5,), 4, 0, 2)
     assert third.probs == pytest.approx((0.9**2 * 0.9**3,))  # after the two that were committed
 
 
@@ -139,7 +143,8 @@ def test_the_first_nodes_reach_as_far_as_their_text():
     for nodes in (1, FIRST, FIRST + 1):
         branch.draft = Draft(DraftTree.chain(range(nodes)), tuple(0.5 ** (1 + i) for i in range(nodes)))
         assert branch.reach == (0.5 if nodes <= FIRST else 0.5 * 0.5**nodes)
-    assert branch.grows(BRANCH_NODES) and not branch.grows(FIRST + 1)
+    assert branch.grows(BRANCH_NODES)
+    assert not branch.grows(FIRST + 1)
     branch.whole = True
     assert not branch.grows(BRANCH_NODES)
 
@@ -151,4 +156,5 @@ def test_distributions_go_on_with_the_draft():
     assert branch.frame(1, 0) is not None
     branch.draft = Draft(DraftTree.chain((1, 2, 3), dists))
     more = branch.frame(2, 0)
-    assert more is not None and (more.tokens, more.start, more.ids, more.counts) == ((3,), 2, (3,), (1,))
+    assert more is not None
+    assert (more.tokens, more.start, more.ids, more.counts) == ((3,), 2, (3,), (1,))

@@ -127,7 +127,8 @@ def test_a_reply_is_what_was_sent_knowing_a_commit(link):
     assert link.reply_s.value is None
     link.received(frame((4,), (1, 2), serial=2, known=2))
     first = link.reply_s.value
-    assert first is not None and first < 0.5
+    assert first is not None
+    assert first < 0.5
     link.received(frame((4,), (1, 2), serial=3, known=2))  # counts once
     assert link.reply_s.value == first
 

@@ -43,9 +43,9 @@ class CloudOptions:
         int,
         typer.Option(help="Draft a sampled answer from the k likeliest tokens, whose distribution is sent; 0 = all."),
     ] = TOP_K
-    ca: Annotated[Path | None, typer.Option(help="Authorities of the server's certificate, PEM; default: the system's.")] = (
-        None
-    )
+    ca: Annotated[
+        Path | None, typer.Option(help="Authorities of the server's certificate, PEM; default: the system's.")
+    ] = None
     cert: Annotated[Path | None, typer.Option(help="The edge's own certificate, PEM, for mutual TLS.")] = None
     cert_key: Annotated[Path | None, typer.Option(help="Its key; by default in the same file.")] = None
     patience: Annotated[float, typer.Option(metavar="S", help="Seconds for which a cut connection is tried anew.")] = 30

@@ -6,7 +6,7 @@ and sends it at once (speculative speculative decoding, SSD 2026; here over a ne
 when it knows the outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,11 +131,11 @@ class DraftBranches:
     main: DraftBranch
     others: dict[tuple[int, ...], DraftBranch] = field(default_factory=dict[tuple[int, ...], DraftBranch])
 
-    def __iter__(self):  # noqa: ANN204 - the branches
+    def __iter__(self) -> Iterator[DraftBranch]:
         return iter((self.main, *self.others.values()))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """The target added these: the branch that has most of them goes on, and those that it may still come to stay."""
+        """The target added these: the branch with most of them goes on, and those that it may still come to stay."""
         text = (*self.main.text.tokens, *tokens)
         begun = [branch for branch in self if text[: len(branch.text)] == tuple(branch.text.tokens)]
         self.main = max(begun, key=lambda branch: len(branch.text))
@@ -174,7 +174,7 @@ class DraftBranches:
         return made
 
     def _outcomes(self, least: float) -> list[tuple[float, DraftBranch, tuple[int, ...]]]:
-        """(probability, branch, tokens after its text) of outcomes that no branch is for, of drafts that are written."""
+        """(probability, branch, tokens after its text) of outcomes that no branch is for."""
         return [
             (branch.prob * outcome.prob, branch, outcome.tokens)
             for branch in self

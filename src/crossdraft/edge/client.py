@@ -242,7 +242,8 @@ class EdgeClient:
             )
         except ssl.SSLCertVerificationError as error:
             raise CrossdraftError(
-                f"The certificate of {self._address} is not believed ({error.verify_message}); name its authority with --ca."
+                f"The certificate of {self._address} is not believed ({error.verify_message}); "
+                "name its authority with --ca."
             ) from None
         except InvalidURI:
             raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None

@@ -73,14 +73,7 @@ class SpeculationPolicy:
     """
 
     def __init__(
-        self,
-        cost: CostModel,
-        nodes: int,
-        hidden_nodes: int,
-        probes: int,
-        *,
-        adaptive: bool,
-        unasked: bool = False,
+        self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool, unasked: bool = False
     ) -> None:
         self.cost = cost
         self.nodes = nodes
@@ -122,7 +115,9 @@ class SpeculationPolicy:
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
-        sure = state.gives_probs and state.request.sampling.greedy  # a drafter that knows how sure it is stops by itself
+        sure = (
+            state.gives_probs and state.request.sampling.greedy
+        )  # a drafter that knows how sure it is stops by itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
             wait_s = cost.costs(rows).verify(1) or None
         if self.unasked and sure:  # what is there is taken, and trimmed
