@@ -126,7 +126,7 @@ def packed(*values):
         (packed(VERSION, "ping", "now"), "no finite number"),
         (packed(VERSION, "ping", float("nan")), "no finite number"),
         (packed(VERSION, "ping", True), "no finite number"),
-        (packed(VERSION, "ask", b"short", b"{}"), "has not 16 to 16 bytes"),
+        (packed(VERSION, "ask", b"short", b"{}", 2), "has not 16 to 16 bytes"),
         (packed(VERSION, "resume", bytes(16), -1, bytes(8), 0), "no whole number"),
         (packed(VERSION, "resume", bytes(16), True, bytes(8), 0), "no whole number"),
         (packed(VERSION, "hello", "x" * 201, bytes(32)), "no text of at most 200"),

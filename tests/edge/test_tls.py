@@ -74,7 +74,7 @@ def test_whoever_must_have_a_certificate_needs_no_key(certificates):
 
 
 @pytest.mark.parametrize("bad", ["tls_cert", "tls_client_ca"])
-def test_files_that_are_no_certificates_are_told_before_anything_is_loaded(certificates, tmp_path, bad):
+def test_files_that_are_no_certificates_are_refused_before_anything_is_loaded(certificates, tmp_path, bad):
     (tmp_path / "bad.pem").write_text("no certificate")
     given = {"tls_cert": certificates.server, bad: tmp_path / "bad.pem"}
     with pytest.raises(CrossdraftError, match="PEM"):

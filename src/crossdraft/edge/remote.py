@@ -47,16 +47,16 @@ class EdgeLink:
         self._held: dict[int, HeldDraft] = {}  # by serial number
         self._serial = -1  # the last one
         self._since = self._arrived = time.perf_counter()  # what is drafted now began and came; for the timeline
-        self._told: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
+        self._unanswered: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
         self._changed = threading.Condition()
 
     def received(self, frame: DraftFrame) -> None:
         """A frame came. One that is old, or does not follow what was sent before, is dropped."""
         with self._changed:
             self.frames, self._arrived = self.frames + 1, time.perf_counter()
-            if (told := self._told.get(frame.known)) is not None:
-                self.reply_s.add(time.monotonic() - told)
-                self._told = {length: sent for length, sent in self._told.items() if length > frame.known}
+            if (since := self._unanswered.get(frame.known)) is not None:
+                self.reply_s.add(time.monotonic() - since)
+                self._unanswered = {length: sent for length, sent in self._unanswered.items() if length > frame.known}
             if frame.start:
                 held = self._held.get(frame.serial)
                 fits = held is not None and held.extend(frame)
@@ -71,7 +71,7 @@ class EdgeLink:
     def committed(self, length: int) -> None:
         """So many tokens are committed, of which the edge is told now."""
         with self._changed:
-            self._told[length], self._since = time.monotonic(), time.perf_counter()
+            self._unanswered[length], self._since = time.monotonic(), time.perf_counter()
 
     def report(self) -> dict[str, object]:
         """Figures of the link: the round trip, what a reply to a commit takes, and frames."""
@@ -87,7 +87,7 @@ class EdgeLink:
     def resumed(self, rtt_s: Ema, reply_s: Ema) -> None:
         """There is a connection, of which this is known. The edge sends its draft anew."""
         with self._changed:
-            self.connected, self._told = True, {}
+            self.connected, self._unanswered = True, {}
             self.rtt_s, self.reply_s = rtt_s, reply_s
 
     def span(self, name: str, tokens: int) -> tuple[Span, ...]:
