@@ -66,7 +66,7 @@ def _holds_eventbench(root: Path) -> bool:
 # In this order they are looked for: the narrower layout goes first.
 DATASETS: Mapping[str, DatasetRecord] = {
     "dsec": DatasetRecord(
-        "DSEC", "Gehrig et al., RA-L 2021", "CC BY-SA 4.0, by its site (not verified here); its scripts MIT",
+        "DSEC", "Gehrig et al., RA-L 2021", "CC BY-SA 4.0 as far as we know: read its site; its scripts MIT",
         "<sequence>/events/left/events.h5", lambda root: any(map(is_sequence, subfolders(root))), Dsec, cuts=True,
     ),
     "mvsec": DatasetRecord(

@@ -123,6 +123,4 @@ def drive_of(sequence: str) -> str:
 
 def is_sequence(folder: Path) -> bool:
     """Whether a folder has DSEC's events of the left camera."""
-    return any(
-        (folder / name / "events.h5").is_file() for name in ("events/left", f"{folder.name}_events_left")
-    )
+    return any((folder / name / "events.h5").is_file() for name in ("events/left", f"{folder.name}_events_left"))

@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS samples (
   answers TEXT NOT NULL, kind TEXT NOT NULL, start_s REAL, end_s REAL, split TEXT NOT NULL DEFAULT ''
 );
 """
+Watch = Callable[[Iterator[Sample]], Iterator[Sample]]
 COLUMNS = (
     "id", "part", "sequence", "kept_together", "video", "events", "question", "wording", "answers", "kind", "start_s",
     "end_s",
@@ -112,14 +113,14 @@ class PairIndex:
         if not known:
             self.describe(version=VERSION, **values)
 
-    def add(self, reader: DatasetReader, part: str, tick: Callable[[], None], most: int | None = None) -> None:
+    def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> None:
         """Read a part of a data set, or what of it is not kept yet.
 
         Args:
             reader: of the data set.
             part: its name.
-            tick: called for each sample that was read.
             most: read no more than so many samples of it; it stays open then.
+            watch: sees the samples pass by, as a progress bar does.
 
         Raises:
             CrossdraftError: what reading raises; what was read before is kept.
@@ -128,9 +129,8 @@ class PairIndex:
         read, missing, done = known
         if done or (most is not None and read >= most):
             return
-        samples = islice(reader.samples(part), read, most)
-        ticking = _ticking(samples, tick)
-        while some := list(islice(ticking, ROWS_AT_ONCE)):
+        samples = watch(islice(reader.samples(part), read, most))
+        while some := list(islice(samples, ROWS_AT_ONCE)):
             read += len(some)
             missing += sum(bool(sample.missing) for sample in some)
             self._keep(part, [sample for sample in some if not sample.missing], (read, missing, 0))
@@ -159,7 +159,8 @@ class PairIndex:
     def rows(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, one at a time."""
         with self._errors():
-            yield from self._db.execute(statement, values)
+            for row in self._db.execute(statement, values):
+                yield row  # noqa: UP028 ("yield from" would close the cursor after its database)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -176,7 +177,9 @@ class PairIndex:
                 db.executemany(insert, [self._row(part, sample) for sample in samples])
                 db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (part, *state))
         except sqlite3.IntegrityError as error:
-            raise CrossdraftError(f"Two questions of {part} have the same id ({error}); mend its annotations.") from error
+            raise CrossdraftError(
+                f"Two questions of {part} have the same id ({error}); mend its annotations."
+            ) from error
 
     def _row(self, part: str, sample: Sample) -> tuple[object, ...]:
         video, events = (
@@ -199,9 +202,3 @@ class PairIndex:
             raise CrossdraftError(
                 f"The index {self.folder / FILE} cannot be used ({error}); if it is damaged, make it anew."
             ) from error
-
-
-def _ticking(samples: Iterator[Sample], tick: Callable[[], None]) -> Iterator[Sample]:
-    for sample in samples:
-        tick()
-        yield sample

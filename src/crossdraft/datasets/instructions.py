@@ -1,12 +1,13 @@
-"""Lists of conversations about event recordings, in LLaVA's form: EventGPT's instructions, their variants, EventBench.
+r"""Lists of conversations about event recordings, in LLaVA's form: EventGPT's instructions, their variants, EventBench.
 
     [{"id": …, "event_data": "interlaken_00_c/000069.npy",
-      "conversations": [{"from": "human", "value": "<event>\\n…"}, {"from": "gpt", "value": "…"}]}, …]
+      "conversations": [{"from": "human", "value": "<event>\n…"}, {"from": "gpt", "value": "…"}]}, …]
 
 Variants carry `split`, `video_data` or `mp4_data` beside it, and may leave the conversations empty: then the plan's
 questions are asked. EventBench's recordings are `.npz` (320x240 unless their kind says otherwise).
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -20,11 +21,21 @@ from crossdraft.datasets.rows import json_rows
 from crossdraft.datasets.sample import Problem, Sample
 from crossdraft.datasets.video_qa import cut_from
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.hdf5_write import write_dsec_h5
+from crossdraft.events.read import iter_events
+from crossdraft.events.stream import Sensor
 
 PLACEHOLDERS = re.compile(r"\s*<(event|video|image|ev_start|ev_end)>\s*")
 VIDEO_FIELDS = ("mp4_data", "video_data")
 KIND_FIELDS = ("task", "task_type", "category", "question_type", "type")
 MOST_TURNS = 200  # of one conversation
+# EventBench's sensors by the kind of its recordings, where they are not the simulator's.
+SIMULATED = (320, 240)
+HD = dict.fromkeys(("event_ocr", "emotion_cls"), (1280, 720))
+VGA = dict.fromkeys(("dsec_n_imagenet", "gesture_recognition_EB_hand"), (640, 480))
+DAVIS = dict.fromkeys(("action_recognition", "action_bullying", "casual_reasoning"), (346, 260))
+SENSORS: Mapping[str, Sensor] = {**HD, **VGA, **DAVIS}
+TYPE_FIELDS = ("event_data_type", "data_type")
 
 
 class Instructions:
@@ -61,6 +72,8 @@ class Instructions:
     def _sample(self, key: str, name: str, row: Mapping[str, Any], question: str, answer: str | None) -> Sample:
         events = self._find(name, (".npy", ".npz", ".h5"))
         videos = (self._find(str(row[field]), VIDEOS) for field in VIDEO_FIELDS if row.get(field))
+        if events is not None and events.suffix == ".npz" and self._plan.folder is not None:
+            events = self._with_sensor(events, name, row)
         sequence, group, start, end = origin_of(name)
         kind = next((str(row[field]) for field in KIND_FIELDS if isinstance(row.get(field), str)), "")
         return Sample(
@@ -76,6 +89,14 @@ class Instructions:
             group,
             "" if events is not None else name or "(no event_data)",
         )
+
+    def _with_sensor(self, path: Path, name: str, row: Mapping[str, Any]) -> Path:
+        """The recording as HDF5, which says how large its sensor is; an `.npz` does not."""
+        kind = next((str(row[field]) for field in (*TYPE_FIELDS, *KIND_FIELDS) if row.get(field)), "")
+        written = (self._plan.folder or path.parent) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.h5"
+        if not written.is_file():
+            write_dsec_h5(written, iter_events(path, format="npz", sensor=SENSORS.get(kind, SIMULATED)))
+        return written
 
     def _find(self, name: str, suffixes: tuple[str, ...]) -> Path | None:
         """The file of that name below one of the folders; or of its name with another suffix."""

@@ -169,9 +169,7 @@ def cut(sequence: FrameSequence, start_us: int, end_us: int, stem: Path) -> tupl
     if last - first < LEAST_FRAMES:
         return None
     excerpt = sequence.events
-    part = Excerpt(
-        excerpt.path, start_us, end_us, format=excerpt.format, sensor=excerpt.sensor, limits=excerpt.limits
-    )
+    part = Excerpt(excerpt.path, start_us, end_us, format=excerpt.format, sensor=excerpt.sensor, limits=excerpt.limits)
     if part.first_time() is None:
         return None
     write_dsec_h5(events, part.chunks())

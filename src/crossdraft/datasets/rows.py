@@ -1,6 +1,7 @@
 """Rows of JSON files, one at a time: a list of any length, or an object a line, in bounded memory."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,6 +11,7 @@ from crossdraft.errors import CrossdraftError
 BLOCK = 1 << 16  # characters read at a time
 MOST_CHARACTERS = 1 << 24  # of one row
 MOST_ROWS = 20_000_000
+BETWEEN = re.compile(r"[ \t\r\n,]*")  # what stands between two values
 
 
 def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -32,34 +34,34 @@ def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _values(file: TextIO, path: Path) -> Iterator[Any]:
     """Every value between the brackets of a list, or one after another."""
-    decoder, held, ended = json.JSONDecoder(), "", False
+    decoder, held, at, ended = json.JSONDecoder(), "", 0, False
     listed: bool | None = None
     while True:
-        held = held.lstrip(" \t\r\n") if listed is None else held.lstrip(" \t\r\n,")
-        if listed is None and held:
-            listed = held[0] == "["
-            held = held.removeprefix("[")
+        at = BETWEEN.match(held, at).end()  # pyright: ignore[reportOptionalMemberAccess] (it matches nothing, too)
+        if listed is None and at < len(held):
+            listed = held[at] == "["
+            at += listed
             continue
-        if listed and held.startswith("]"):
+        if listed and held.startswith("]", at):
             return
         try:
-            value, end = decoder.raw_decode(held) if held else (None, 0)
+            value, end = decoder.raw_decode(held, at) if at < len(held) else (None, at)
         except (ValueError, RecursionError) as error:
-            if ended or len(held) > MOST_CHARACTERS:
+            if ended or len(held) - at > MOST_CHARACTERS:
                 raise CrossdraftError(f"{path} is no whole JSON ({error}); copy it again.") from error
-            end = 0
+            end = at
         # A value that reaches the end of what is held may go on, as a number does.
-        if end and (end < len(held) or ended):
+        if end > at and (end < len(held) or ended):
             yield value
-            held = held[end:]
+            at = end
             continue
         if ended:
             if listed:
                 raise CrossdraftError(f"{path} is no whole JSON: its list does not end; copy it again.")
             return
+        held = held[at:]
         more = file.read(max(BLOCK, len(held)))
-        ended = not more
-        held += more
+        held, at, ended = held + more, 0, not more
 
 
 def field(row: Mapping[str, Any], name: str, path: Path) -> str:

@@ -136,8 +136,8 @@ def leaks(index: PairIndex, most: int = 20) -> Iterator[Leak]:
 def _overlaps(index: PairIndex, used: str, most: int) -> Iterator[Leak]:
     """Spans of one sequence in several splits: sorted by their start, each is held against what reaches furthest."""
     statement = (
-        f"SELECT sequence, start_s, end_s, split FROM samples WHERE {used} AND start_s IS NOT NULL AND end_s IS NOT NULL "  # noqa: S608
-        "ORDER BY sequence, start_s"
+        f"SELECT sequence, start_s, end_s, split FROM samples WHERE {used} "  # noqa: S608 (our own words)
+        "AND start_s IS NOT NULL AND end_s IS NOT NULL ORDER BY sequence, start_s"
     )
     current, reach, found = None, dict[str, float](), 0
     for sequence, start, end, split in index.rows(statement):
@@ -173,9 +173,7 @@ def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
     total = index.counts().samples
     wanted = [(TEST, plan.test * total), (VALIDATION, plan.validation * total)]
     wanted = [(name, size) for name, size in wanted if size > 0]
-    statement = (
-        "SELECT kept_together, COUNT(*) FROM samples GROUP BY kept_together ORDER BY rank_of(kept_together, ?)"
-    )
+    statement = "SELECT kept_together, COUNT(*) FROM samples GROUP BY kept_together ORDER BY rank_of(kept_together, ?)"
     db.execute("DELETE FROM chosen")
     filled, groups = 0, 0
     for group, size in index.rows(statement, plan.seed):
@@ -189,9 +187,7 @@ def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
             f"The index has {groups} {'group' if groups == 1 else 'groups'} of clips that must stay together, too few "
             "to leave one for the training; give smaller shares, or index more sequences."
         )
-    db.execute(
-        "UPDATE samples SET split = (SELECT split FROM chosen WHERE name = samples.kept_together)"
-    )
+    db.execute("UPDATE samples SET split = (SELECT split FROM chosen WHERE name = samples.kept_together)")
 
 
 def _hold_questions(index: PairIndex, db: Any, plan: SplitPlan) -> int:

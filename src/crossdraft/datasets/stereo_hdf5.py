@@ -56,7 +56,7 @@ class Hdf5Sequence:
 
     @property
     def group(self) -> str:
-        """The place and the vehicle: `indoor_flying1` to `4` are one room, and sequences of one route share its sights."""
+        """The vehicle and its route: `indoor_flying1` to `4` are one room."""
         return re.sub(r"(_\d+|\d+)$", "", sequence_name(self._path))
 
     @property

@@ -27,7 +27,15 @@ READERS: Mapping[str, Reader] = {
     "npz": read_npz, "ncaltech101": read_ncaltech101,
 }  # fmt: skip
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid", ".bin": "ncaltech101"}
-BY_CONTENT = {".h5": "HDF5", ".hdf5": "HDF5", ".npy": "numpy", ".zip": "zip", ".npz": "zip", ".aedat": "AEDAT", ".aedat4": "AEDAT"}
+BY_CONTENT = {
+    ".h5": "HDF5",
+    ".hdf5": "HDF5",
+    ".npy": "numpy",
+    ".zip": "zip",
+    ".npz": "zip",
+    ".aedat": "AEDAT",
+    ".aedat4": "AEDAT",
+}
 
 
 def read_events(
