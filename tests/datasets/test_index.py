@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crossdraft.datasets.export import export
 from crossdraft.datasets.index import PairIndex
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.datasets.split import SplitPlan, count_splits, divide, leaks
 from crossdraft.errors import CrossdraftError
 
@@ -25,13 +25,13 @@ class Made:
     def parts(self) -> list[str]:
         return ["all"]
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         for number in range(self.rows):
             if number == self.stop:
                 raise KeyboardInterrupt
             self.given += 1
             clip = number // 10
-            yield Sample(
+            yield DatasetSample(
                 f"q{number}", f"s{number // 100}", f"Question {number % 37}?", ("yes",), Path(f"/data/{clip}.mp4"),
                 start_s=clip % 10, end_s=clip % 10 + 2,
             )  # fmt: skip

@@ -47,7 +47,7 @@ def check(
 
 
 @dataclass(frozen=True, slots=True)
-class ClipOptions:
+class CutOptions:
     """How clips are cut out of recordings, and what is asked about them."""
 
     seconds: Annotated[float, typer.Option(help="Length of a clip that is cut out of a recording.")] = 1.0
@@ -77,7 +77,7 @@ class ClipOptions:
 def pairs(
     folder: Annotated[Path, typer.Argument(help="Folder of a data set.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder of the index; an interrupted one is resumed.", show_default=False)],
-    clips: ClipOptions,
+    clips: CutOptions,
     dataset: Named = None,
     part: Annotated[
         list[str] | None, typer.Option(help="Only this sequence or annotation file; may be given again.")
@@ -107,9 +107,10 @@ def pairs(
     figures = {"dataset": name, "licence": record.licence, **asdict(counts), "lines": lines, "without_video": left_out}
     missing = f" {counts.missing:,} questions are about files that are missing." if counts.missing else ""
     without = f" {left_out:,} clips without a video are not in the list." if left_out else ""
+    held = f"{counts.samples:,} questions about {counts.clips:,} clips in {counts.groups:,} groups"
     report(
         {"out": str(out), **figures},
-        f"{record.title}: {counts.samples:,} questions about {counts.clips:,} clips, {counts.groups:,} groups.{missing}",
+        f"{record.title}: {held}.{missing}",
         f"{out / LIST}: {lines:,} lines.{without}",
         f"Licence: {record.licence}.",
         as_json=as_json,

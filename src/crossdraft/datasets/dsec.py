@@ -39,12 +39,16 @@ class DsecSequence:
     def group(self) -> str:
         return drive_of(self.name)
 
-    @cached_property
+    @property
     def events(self) -> Excerpt:
         return Excerpt(self._file("events/left", "events_left", "events.h5"), format="dsec")
 
-    @cached_property
+    @property
     def times_us(self) -> NDArray[np.int64]:
+        return self._times
+
+    @cached_property
+    def _times(self) -> NDArray[np.int64]:
         times = read_times(self._file("images", "", "timestamps.txt"))
         if len(times) != len(self._images):
             raise CrossdraftError(

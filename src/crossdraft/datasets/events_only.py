@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crossdraft.datasets.files import subfolders
 from crossdraft.datasets.recorded import ClipPlan, FrameSequence, RecordedReader, cut
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.frames import eventgpt_frames
@@ -46,8 +46,12 @@ class EventSequence:
     def events(self) -> Excerpt:
         return Excerpt(self._path)
 
-    @cached_property
+    @property
     def times_us(self) -> NDArray[np.int64]:
+        return self._times
+
+    @cached_property
+    def _times(self) -> NDArray[np.int64]:
         """A frame's time is where its events begin; the last interval is a whole one."""
         span = self.events.time_span()
         if span is None:
@@ -100,9 +104,9 @@ class E2vid(RecordedReader):
             write_dsec_h5(indexed, iter_events(path, format="e2vid"))
         return EventSequence(indexed, self.plan.weights)
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         for sample in super().samples(part):
-            yield Sample(
+            yield DatasetSample(
                 sample.id, part, sample.question, (), sample.video, sample.events, sample.start_s, sample.end_s
             )
 
@@ -126,7 +130,7 @@ class NCaltech101(RecordedReader):
     def sequence(self, part: str) -> FrameSequence:
         return EventSequence(next(iter(self._recordings(part))), self.plan.weights)
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         if self.plan.folder is None:
             raise CrossdraftError("Clips of a recording need a folder to be written to; name one.")
         for path in self._recordings(part):
@@ -135,7 +139,7 @@ class NCaltech101(RecordedReader):
             files = cut(sequence, start, end, self.plan.folder / part / path.stem)
             if files is not None:
                 name = f"{part}/{path.stem}"
-                yield Sample(name, name, OBJECT_QUESTION, (class_name(part),), *files, kind=part)
+                yield DatasetSample(name, name, OBJECT_QUESTION, (class_name(part),), *files, kind=part)
 
     def problems(self, part: str) -> Iterator[Problem]:
         for path in self._recordings(part):

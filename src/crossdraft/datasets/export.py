@@ -17,8 +17,8 @@ def export(index: PairIndex, path: Path, split: str | None = None) -> tuple[int,
     """Write the clips of a split, or all, as JSON lines; the file is whole or absent.
 
     A line holds `video`, `events` where there are any, `prompt` (the questions), and for whoever scores the answers
-    `answers`, `kinds`, `ids`, `sequence`, `dataset` and `licence`. Paths are relative to the index's folder. Questions about
-    a clip that stand apart, or that are very many, make several lines.
+    `answers`, `kinds`, `ids`, `sequence`, `dataset` and `licence`. Paths are relative to the index's folder. Questions
+    about a clip that stand apart, or that are very many, make several lines.
 
     Returns:
         How many lines were written, and how many clips were left out because they have no video file.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from crossdraft.datasets.recorded import relative
-from crossdraft.datasets.sample import DatasetReader, Sample, wording
+from crossdraft.datasets.sample import DatasetReader, DatasetSample, wording
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import make_folder
 
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS samples (
   answers TEXT NOT NULL, kind TEXT NOT NULL, start_s REAL, end_s REAL, split TEXT NOT NULL DEFAULT ''
 );
 """
-Watch = Callable[[Iterator[Sample]], Iterator[Sample]]
+Watch = Callable[[Iterator[DatasetSample]], Iterator[DatasetSample]]
 COLUMNS = (
     "id", "part", "sequence", "kept_together", "video", "events", "question", "wording", "answers", "kind", "start_s",
     "end_s",
@@ -159,8 +159,9 @@ class PairIndex:
     def rows(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, one at a time."""
         with self._errors():
-            for row in self._db.execute(statement, values):
-                yield row  # noqa: UP028 ("yield from" would close the cursor after its database)
+            # "yield from" would close the cursor, also when its database is closed already.
+            for row in self._db.execute(statement, values):  # noqa: UP028
+                yield row
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -168,7 +169,7 @@ class PairIndex:
         with self._errors(), self._db:
             yield self._db
 
-    def _keep(self, part: str, samples: list[Sample], state: tuple[int, int, int]) -> None:
+    def _keep(self, part: str, samples: list[DatasetSample], state: tuple[int, int, int]) -> None:
         """Some samples and how far their part was read, together."""
         marks = ", ".join("?" * len(COLUMNS))
         insert = f"INSERT INTO samples ({', '.join(COLUMNS)}) VALUES ({marks})"  # noqa: S608 (our own names)
@@ -181,7 +182,7 @@ class PairIndex:
                 f"Two questions of {part} have the same id ({error}); mend its annotations."
             ) from error
 
-    def _row(self, part: str, sample: Sample) -> tuple[object, ...]:
+    def _row(self, part: str, sample: DatasetSample) -> tuple[object, ...]:
         video, events = (
             None if path is None else relative(path, self.folder) for path in (sample.video, sample.events)
         )

@@ -18,7 +18,7 @@ from crossdraft.datasets.dsec import drive_of
 from crossdraft.datasets.files import VIDEOS, inside, subfolders
 from crossdraft.datasets.recorded import ClipPlan
 from crossdraft.datasets.rows import json_rows
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.datasets.video_qa import cut_from
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.hdf5_write import write_dsec_h5
@@ -55,7 +55,7 @@ class Instructions:
     def parts(self) -> list[str]:
         return sorted(self._files)
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         for number, row in enumerate(json_rows(self._files[part])):
             name = str(row.get("event_data") or row.get("event") or "")
             turns = list(turns_of(row)) or [(question, None) for question in self._plan.questions]
@@ -69,14 +69,14 @@ class Instructions:
                 last = sample.missing
                 yield Problem(sample.missing, "the recording is missing")
 
-    def _sample(self, key: str, name: str, row: Mapping[str, Any], question: str, answer: str | None) -> Sample:
+    def _sample(self, key: str, name: str, row: Mapping[str, Any], question: str, answer: str | None) -> DatasetSample:
         events = self._find(name, (".npy", ".npz", ".h5"))
         videos = (self._find(str(row[field]), VIDEOS) for field in VIDEO_FIELDS if row.get(field))
         if events is not None and events.suffix == ".npz" and self._plan.folder is not None:
             events = self._with_sensor(events, name, row)
         sequence, group, start, end = origin_of(name)
         kind = next((str(row[field]) for field in KIND_FIELDS if isinstance(row.get(field), str)), "")
-        return Sample(
+        return DatasetSample(
             key,
             sequence,
             question,

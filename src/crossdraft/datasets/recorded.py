@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 
@@ -99,7 +99,7 @@ class RecordedReader:
         """A sequence by its name."""
         raise NotImplementedError
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         """Cuts each clip unless it is there, and yields the questions about it; clips without events are left out."""
         sequence, plan = self.sequence(part), self.plan
         if plan.folder is None:
@@ -109,7 +109,7 @@ class RecordedReader:
             if files is None:
                 continue
             for index, question in enumerate(plan.questions):
-                yield Sample(
+                yield DatasetSample(
                     f"{part}/{number:06d}/{index}",
                     part,
                     question,

@@ -44,6 +44,7 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
             continue
         if listed and held.startswith("]", at):
             return
+        value: Any = None
         try:
             value, end = decoder.raw_decode(held, at) if at < len(held) else (None, at)
         except (ValueError, RecursionError) as error:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DatasetSample:
     """A question about a clip.
 
     Args:
@@ -60,7 +60,7 @@ class DatasetReader(Protocol):
         """
         ...
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         """The samples of a part, the same ones in the same order every time.
 
         Raises:

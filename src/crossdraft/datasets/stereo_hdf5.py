@@ -63,8 +63,12 @@ class Hdf5Sequence:
     def events(self) -> Excerpt:
         return Excerpt(self._path, format=self._kind)
 
-    @cached_property
+    @property
     def times_us(self) -> NDArray[np.int64]:
+        return self._times
+
+    @cached_property
+    def _times(self) -> NDArray[np.int64]:
         with opened(self._path) as file:
             times = dataset(file, self._layout.times)
             if times.ndim != 1 or len(times) > MOST_FRAMES:

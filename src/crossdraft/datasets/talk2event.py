@@ -14,7 +14,7 @@ from typing import Any
 from crossdraft.datasets.dsec import drive_of
 from crossdraft.datasets.files import inside, subfolders
 from crossdraft.datasets.rows import field, json_rows
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
 
 QUESTION = "Where is this: {}"
@@ -41,7 +41,7 @@ class Talk2Event:
     def parts(self) -> list[str]:
         return sorted(self._files)
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         path = self._files[part]
         for number, row in enumerate(json_rows(path)):
             captions = row.get("captions")
@@ -51,7 +51,7 @@ class Talk2Event:
             image = self._root / name
             there = inside(name) and image.is_file()
             for index, caption in enumerate(captions):
-                yield Sample(
+                yield DatasetSample(
                     f"{part}/{number}/{index}",
                     path.stem,
                     QUESTION.format(caption),

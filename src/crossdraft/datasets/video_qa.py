@@ -12,7 +12,7 @@ from typing import Any
 
 from crossdraft.datasets.files import FileFinder, one_folder_with, subfolders
 from crossdraft.datasets.rows import field, json_rows
-from crossdraft.datasets.sample import Problem, Sample
+from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
 
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
@@ -36,7 +36,7 @@ class VideoQa:
         names = sorted(path.name for path in chain(self.folder.glob("*_qa.json"), self.folder.glob("*_q.json")))
         return list(dict.fromkeys(re.sub(r"_qa?\.json$", "", name) for name in names))
 
-    def samples(self, part: str) -> Iterator[Sample]:
+    def samples(self, part: str) -> Iterator[DatasetSample]:
         together, questions = self.folder / f"{part}_qa.json", self.folder / f"{part}_q.json"
         path = together if together.is_file() else questions
         answers = {} if path == together else self._answers(part)
@@ -64,13 +64,13 @@ class VideoQa:
                 raise CrossdraftError(f"{path} has more than {MOST_ANSWERS:,} answers, the limit; divide it.")
         return found
 
-    def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> Sample:
+    def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
         name = self._name(row, path)
         question = field(row, "question", path)
         video = self._videos.find(*self._stems(name))
         group, start, end = self._source(name)
         answer = str(row["answer"]) if "answer" in row else None
-        return Sample(
+        return DatasetSample(
             f"{part}/{key}",
             name,
             question,
