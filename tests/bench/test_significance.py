@@ -140,10 +140,10 @@ def test_a_planted_leak_of_one_token_is_found():
     assert p < 0.001
     none, p = paired_difference("accepted", control, control, of)
     assert (none.value, p) == (0, 1)
-    knows_nothing = [accepted(answers[0], answer) for answer in held_out]
-    gain, p = paired_difference("accepted", knows_nothing, control, of)
-    assert gain.interval.low < 0 < gain.interval.high
-    assert p > 0.05
+    others = [*held_out[1:], held_out[0]]  # told a token of another answer, which is worth nothing
+    misled = [accepted(told(other), answer) for other, answer in zip(others, held_out, strict=True)]
+    gain, _ = paired_difference("accepted", misled, control, of)
+    assert gain.interval.low <= 0
 
 
 def test_what_cannot_be_compared():

@@ -109,7 +109,7 @@ def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.
         raise CrossdraftError(f"There are {len(values)} values of {len(scenes)} scenes; each needs the scene it is of.")
     numbers = {scene: number for number, scene in enumerate(dict.fromkeys(scenes))}
     chosen = np.array([numbers[scene] for scene in scenes])
-    return np.bincount(chosen, np.asarray(values, dtype=np.float64))
+    return np.bincount(chosen, np.asarray(values, dtype=np.float64)).astype(np.float64)
 
 
 def over_scenes(

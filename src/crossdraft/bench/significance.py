@@ -120,7 +120,7 @@ def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
         return 1.0
     from scipy import stats
 
-    return float(stats.wilcoxon(values).pvalue)
+    return float(stats.wilcoxon(values)[1])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
