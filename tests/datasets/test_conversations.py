@@ -106,3 +106,19 @@ def test_talk2event_asks_where(tmp_path):
     write_json(tmp_path / "meta_data_v10" / "test" / "thun_00_a.json", [{**row, "bbox": [1, 2, 3, 4]}])
     with pytest.raises(CrossdraftError, match="no box"):
         samples(tmp_path)
+
+
+def test_real_recordings_under_a_list(tmp_path, shared):
+    recordings = shared / "data" / "events"
+    if not recordings.is_dir():
+        pytest.skip("no real recordings here")
+    folder = tmp_path / "interlaken_00_d"
+    folder.mkdir()
+    for number in ("000069", "000099"):
+        (folder / f"{number}.npy").symlink_to(recordings / f"dsec_interlaken_00_d_{number}.npy")
+    rows = [{"event_data": f"interlaken_00_d/{number}.npy", "conversations": []} for number in ("000069", "000099")]
+    write_json(tmp_path / "EventGPT_Instruction_Subset.json", rows)
+    name, found = samples(tmp_path, ClipPlan(questions=("What is ahead?",)))
+    assert (name, {one.kept_together for one in found}) == ("eventgpt", {"interlaken_00"})
+    read = [read_events(one.events) for one in found]
+    assert all((one.width, one.height) == (640, 480) and len(one) > 100_000 for one in read)

@@ -16,7 +16,7 @@ from crossdraft.datasets.talk2event import Talk2Event
 from crossdraft.datasets.video_qa import ActivityNetQa, MsrvttQa, MsvdQa
 from crossdraft.errors import CrossdraftError
 
-UNKNOWN = "not stated in what is distributed; ask its authors"
+UNKNOWN = "none that we found; ask its authors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ DATASETS: Mapping[str, DatasetRecord] = {
         NCaltech101, cuts=True,
     ),
     "talk2event": DatasetRecord(
-        "Talk2Event", "Kong et al., NeurIPS 2025", f"{UNKNOWN}; its scenes are DSEC's",
+        "Talk2Event", "Kong et al., NeurIPS 2025", f"{UNKNOWN} (its scenes are DSEC's)",
         "meta_data_v10/<split>/<sequence>.json", lambda root: any(root.glob("meta_data*")),
         lambda root, _: Talk2Event(root),
     ),
