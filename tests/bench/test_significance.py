@@ -129,19 +129,19 @@ def test_a_planted_leak_of_one_token_is_found():
     template = best_text(answers[:30])
     held_out, of = answers[30:], scenes[30:]
 
-    def told(answer):
+    def with_leak(answer):
         at = accepted(template, answer)  # the first token that the template has wrong is the one that leaks
         return (*template[:at], *answer[at : at + 1], *template[at + 1 :])
 
     control = [accepted(template, answer) for answer in held_out]
-    leaking = [accepted(told(answer), answer) for answer in held_out]
+    leaking = [accepted(with_leak(answer), answer) for answer in held_out]
     gain, p = paired_difference("accepted", leaking, control, of)
     assert gain.interval.low > 0.9
     assert p < 0.001
     none, p = paired_difference("accepted", control, control, of)
     assert (none.value, p) == (0, 1)
     others = [*held_out[1:], held_out[0]]  # told a token of another answer, which is worth nothing
-    misled = [accepted(told(other), answer) for other, answer in zip(others, held_out, strict=True)]
+    misled = [accepted(with_leak(other), answer) for other, answer in zip(others, held_out, strict=True)]
     gain, _ = paired_difference("accepted", misled, control, of)
     assert gain.interval.low <= 0
 

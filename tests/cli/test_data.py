@@ -121,3 +121,32 @@ def test_refusals_are_one_sentence(tmp_path, capsys, arguments, words):
     assert words in err
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_answers_are_joined_on_ids_and_scored_with_n(tmp_path, capsys):
+    out_folder = tmp_path / "out"
+    assert run(capsys, "pairs", msvd(tmp_path / "data"), "--out", out_folder)[0] == 0
+    rows = [{"id": "test/3", "text": "A car."}, {"id": "train/1", "text": "a dog"}, {"id": "val/2", "text": "Car"}]
+    (tmp_path / "answers.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    status, out, _ = run(capsys, "score", out_folder, tmp_path / "answers.jsonl", "--json")
+    found = {figure["name"]: figure for figure in json.loads(out)["figures"]}
+    assert status == 0
+    assert found["normalised match"]["value"] == 0.667
+    assert found["normalised match"]["n"] == 2, "two YouTube videos, not three questions"
+    assert found["exact match"]["value"] == 0
+    assert {"BLEU-4", "ROUGE-L", "CIDEr"} <= set(found)
+    assert run(capsys, "split", out_folder, "--validation", 0, "--test", 0.3)[0] == 0
+    shown = [json.loads(line) for line in (out_folder / "test.jsonl").open()]
+    keys = [key for line in shown for key in line["ids"]]
+    (tmp_path / "some.jsonl").write_text(json.dumps({"id": keys[0], "text": "car"}))
+    status, out, _ = run(capsys, "score", out_folder, tmp_path / "some.jsonl", "--split", "test", "--json")
+    assert json.loads(out)["unanswered"] == len(keys) - 1
+    for rows, words in (
+        ([{"id": "x", "text": "a"}], "no such question"),
+        ([{"id": keys[0], "text": "a"}] * 2, "twice"),
+        ([], "nothing to score"),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(rows))
+        status, _, err = run(capsys, "score", out_folder, tmp_path / "bad.json")
+        assert (status, err.count("\n")) == (2, 1)
+        assert words in err

@@ -7,6 +7,7 @@ are compared by the logarithm of their ratio, so that half as fast and twice as 
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,8 @@ def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
         return 1.0
     from scipy import stats
 
-    return float(stats.wilcoxon(values)[1])
+    found: Any = stats.wilcoxon(values)
+    return float(found.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

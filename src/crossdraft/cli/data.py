@@ -154,6 +154,31 @@ def split(
     report({**asdict(counts), "files": {name: str(path) for name, path in files.items()}}, *lines, as_json=as_json)
 
 
+@app.command()
+def score(
+    folder: Annotated[Path, typer.Argument(help="Folder of an index.", show_default=False)],
+    answers: Annotated[
+        Path, typer.Argument(help='Answers: lines, or a list, of {"id": …, "text": …}.', show_default=False)
+    ],
+    split: Annotated[str | None, typer.Option(help="The split that was asked, all of which must be answered.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score answers to an index's questions: accuracies and text scores, each with its interval over groups."""
+    from crossdraft.bench.quality import accuracies, text_scores
+    from crossdraft.bench.answer_files import read_answers
+    from crossdraft.cli.reporting import report
+
+    found = read_answers(folder, answers, split)
+    figures = [*accuracies(found.answers), *text_scores(found.answers)]
+    unanswered = f"{found.unanswered:,} questions have no answer and count as wrong." if found.unanswered else ""
+    report(
+        {"unanswered": found.unanswered, "figures": [figure.to_json() for figure in figures]},
+        *map(str, figures),
+        *filter(None, [unanswered]),
+        as_json=as_json,
+    )
+
+
 def _lists(dataset: str | None, as_json: bool) -> bool:
     """`--dataset help` lists the data sets, whatever else was given."""
     if dataset != "help":

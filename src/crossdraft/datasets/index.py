@@ -75,7 +75,6 @@ class PairIndex:
             raise CrossdraftError(f"{folder} holds no index of pairs ({FILE}); make one: crossdraft data pairs.")
         self._db = sqlite3.connect(path)
         with self._errors():
-            self._db.execute("PRAGMA journal_mode=WAL")
             if create:
                 self._db.executescript(SCHEMA)
             self._db.execute("SELECT split FROM samples LIMIT 1")
@@ -142,7 +141,13 @@ class PairIndex:
         names = (*COLUMNS, "split")
         where, values = ("", ()) if split is None else (" WHERE split = ?", (split,))
         for row in self.rows(f"SELECT {', '.join(names)} FROM samples{where} ORDER BY number", *values):  # noqa: S608
-            yield dict(zip(names, row, strict=True)) | {"answers": json.loads(row[names.index("answers")])}
+            yield _as_mapping(row, names)
+
+    def sample(self, key: str) -> Mapping[str, Any] | None:
+        """The sample of that id, as `samples` gives it, or `None`."""
+        statement = f"SELECT {', '.join(COLUMNS)} FROM samples WHERE id = ?"  # noqa: S608 (our own names)
+        row = next(self.rows(statement, key), None)
+        return None if row is None else _as_mapping(row, COLUMNS)
 
     def counts(self) -> PairCounts:
         """How much there is."""
@@ -203,3 +208,8 @@ class PairIndex:
             raise CrossdraftError(
                 f"The index {self.folder / FILE} cannot be used ({error}); if it is damaged, make it anew."
             ) from error
+
+
+def _as_mapping(row: tuple[Any, ...], names: tuple[str, ...]) -> Mapping[str, Any]:
+    found = dict(zip(names, row, strict=True))
+    return {**found, "answers": json.loads(found["answers"])}

@@ -86,7 +86,7 @@ class RecurrentEncoder(nn.Module):
         return hidden, (hidden, cell)
 
 
-class ResidualBlock(nn.Module):
+class ResidualConvolutions(nn.Module):
     """Two convolutions of 3x3 beside the identity (He et al. 2016)."""
 
     def __init__(self, channels: int, norm: bool) -> None:
@@ -116,7 +116,7 @@ class E2vidNetwork(nn.Module):
         pairs = list(pairwise(widths))
         self.head = Convolution((bins, base), 5, 1, norm=False)
         self.encoders = nn.ModuleList(RecurrentEncoder(pair, norm) for pair in pairs)
-        self.resblocks = nn.ModuleList(ResidualBlock(widths[-1], norm) for _ in range(residuals))
+        self.resblocks = nn.ModuleList(ResidualConvolutions(widths[-1], norm) for _ in range(residuals))
         self.decoders = nn.ModuleList(Upsampling((high, low), norm, transposed) for low, high in reversed(pairs))
         self.pred = Convolution((base, 1), 1, 1, norm, last=True)
 
