@@ -164,8 +164,8 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score answers to an index's questions: accuracies and text scores, each with its interval over groups."""
-    from crossdraft.bench.quality import accuracies, text_scores
     from crossdraft.bench.answer_files import read_answers
+    from crossdraft.bench.quality import accuracies, text_scores
     from crossdraft.cli.reporting import report
 
     found = read_answers(folder, answers, split)
