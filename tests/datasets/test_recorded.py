@@ -15,6 +15,10 @@ from tests.datasets.helpers import START_US, dsec, m3ed, mvsec, ncaltech101
 from tests.events.helpers import made_up
 
 
+def cut_off(path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
 def plan(folder, **settings) -> ClipPlan:
     return ClipPlan(folder, **{"seconds": 0.2, "questions": ("What is ahead?", "Is it dark?"), **settings})
 
@@ -93,6 +97,7 @@ def test_a_span_without_events_is_no_clip(tmp_path):
         (lambda folder: (folder / "events/left/rectify_map.h5").unlink(), "no rectify map"),
         (lambda folder: (folder / "events/left/events.h5").write_bytes(b"x" * 99), "damaged|HDF5"),
         (lambda folder: (folder / "images/left/rectified/000000.png").write_bytes(b"x" * 99), "image"),
+        (lambda folder: cut_off(folder / "images/left/rectified/000005.png"), "cut off"),
     ],
 )
 def test_what_is_wrong_with_a_sequence_is_named(tmp_path, breaks, words):

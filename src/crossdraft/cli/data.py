@@ -107,11 +107,11 @@ def pairs(
     figures = {"dataset": name, "licence": record.licence, **asdict(counts), "lines": lines, "without_video": left_out}
     missing = f" {counts.missing:,} questions are about files that are missing." if counts.missing else ""
     without = f" {left_out:,} clips without a video are not in the list." if left_out else ""
-    held = f"{counts.samples:,} questions about {counts.clips:,} clips in {counts.groups:,} groups"
+    held = f"{_count(counts.samples, 'question')}, {_count(counts.clips, 'clip')}, {_count(counts.groups, 'group')}"
     report(
         {"out": str(out), **figures},
         f"{record.title}: {held}.{missing}",
-        f"{out / LIST}: {lines:,} lines.{without}",
+        f"{out / LIST}: {_count(lines, 'line')}.{without}",
         f"Licence: {record.licence}.",
         as_json=as_json,
     )
@@ -144,12 +144,13 @@ def split(
         for name, path in files.items():
             export(index, path, name)
     lines = [
-        f"{name}: {counts.samples[name]:,} questions, {counts.groups[name]:,} groups: {files[name]}" for name in files
+        f"{name}: {_count(counts.samples[name], 'question')}, {_count(counts.groups[name], 'group')}: {files[name]}"
+        for name in files
     ]
     if counts.samples.get("unused"):
         lines.append(
-            f"unused: {counts.samples['unused']:,} questions, new by their clip or by their wording alone "
-            f"({counts.held_questions} wordings are held out)"
+            f"unused: {_count(counts.samples['unused'], 'question')}, new by clip or by wording alone; held out: "
+            f"{_count(counts.held_questions, 'wording')}"
         )
     report({**asdict(counts), "files": {name: str(path) for name, path in files.items()}}, *lines, as_json=as_json)
 
@@ -177,6 +178,10 @@ def score(
         *filter(None, [unanswered]),
         as_json=as_json,
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _lists(dataset: str | None, as_json: bool) -> bool:

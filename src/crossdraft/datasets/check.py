@@ -39,7 +39,7 @@ class DatasetCheck:
     def lines(self) -> list[str]:
         """For people: what it is, under which licence, and each problem."""
         count = f"{self.parts} {'part' if self.parts == 1 else 'parts'}"
-        found = f"{len(self.problems)} problems" if self.problems else "whole"
+        found = f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)}" if self.problems else "whole"
         return [
             f"{self.title}: {count}, {found}.",
             f"Licence: {self.licence}.",

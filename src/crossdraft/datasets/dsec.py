@@ -23,6 +23,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.dsec_rgb import RgbAligner, read_rectify_map
 from crossdraft.events.excerpt import Excerpt
 
+PNG, PNG_END = b"\x89PNG\r\n\x1a\n", b"\x00\x00\x00\x00IEND\xaeB`\x82"
+
 
 class DsecSequence:
     """One sequence of DSEC, seen by the left event camera and the left colour camera.
@@ -63,6 +65,15 @@ class DsecSequence:
         for path in self._images[first:last]:
             image = read_pixels(str(path))[0]
             yield image if aligner is None else aligner(image)
+
+    def damaged_images(self) -> Iterator[Path]:
+        """Images that do not begin and end as a PNG does; none is decoded."""
+        for path in self._images[1:]:  # the first is decoded
+            with path.open("rb") as file:
+                begin = file.read(len(PNG))
+                file.seek(max(0, path.stat().st_size - len(PNG_END)))
+                if begin != PNG or file.read() != PNG_END:
+                    yield path
 
     @property
     def rectify_map(self) -> Path:
@@ -106,6 +117,8 @@ class Dsec(RecordedReader):
 
     def problems(self, part: str) -> Iterator[Problem]:
         yield from super().problems(part)
+        for path in self._sequence(part).damaged_images():
+            yield Problem(f"{part}/{path.name}", "the image is cut off, or no PNG")
         try:
             read_rectify_map(self._sequence(part).rectify_map)
         except CrossdraftError as error:
