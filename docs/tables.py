@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from crossdraft.compression import COMPRESSIONS
+from crossdraft.datasets.catalogue import DATASETS
 from crossdraft.engine.rules import RULES
 from crossdraft.methods import SHIPPED
 from crossdraft.serve.settings import ServerSettings
@@ -52,11 +53,20 @@ def settings() -> list[tuple[str, ...]]:
     ]
 
 
+def datasets() -> list[tuple[str, ...]]:
+    """Every data set: what a folder is told by, and its licence."""
+    head = ("name", "data set", "told by", "licence", "paper")
+    return [head] + [
+        (f"`{name}`", one.title, f"`{one.layout}`", one.licence, one.paper) for name, one in DATASETS.items()
+    ]
+
+
 TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {
     "drafters": drafters,
     "rules": rules,
     "compressions": compressions,
     "settings": settings,
+    "datasets": datasets,
 }
 
 

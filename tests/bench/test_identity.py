@@ -1,6 +1,7 @@
 """The identity check passes where the tokens are the target's, and fails where they are not."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,3 +175,23 @@ def test_with_prefix_caches_every_way_knows_prompts():
 def test_named_drafters_are_not_those_with_caches():
     with pytest.raises(CrossdraftError, match="leave out --drafters"):
         choose_configs(["event"], cached=True)
+
+
+class OneWrongToken(Decoder):
+    """Changes the last token of one answer, on the way out."""
+
+    given = 0
+
+    def answer(self, request_id):
+        found = super().answer(request_id)
+        OneWrongToken.given += 1
+        if OneWrongToken.given == 5:
+            found = replace(found, tokens=(*found.tokens[:-1], found.tokens[-1] + 1))
+        return found
+
+
+def test_one_token_of_one_answer_is_found_out(target, known):
+    check = IdentityCheck("planted")
+    check_config(target, check, [OneWrongToken(target)], known)
+    assert (check.equal, check.total) == (7, 8)
+    assert check.divergences[0].position == len(known[4].tokens) - 1

@@ -60,7 +60,8 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Format: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4 or evt; by default by content.",
+        help="Format: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4, evt, npz or ncaltech101; by default by "
+        "content.",
     ),
 ]
 SensorSize = Annotated[

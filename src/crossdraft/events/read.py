@@ -12,7 +12,9 @@ from crossdraft.events.binary import read_aedat2, read_dat
 from crossdraft.events.faery_io import read_aedat4, read_evt
 from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
+from crossdraft.events.ncaltech101 import read_ncaltech101
 from crossdraft.events.npy import read_eventgpt
+from crossdraft.events.npz import holds_arrays, read_npz
 from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, concatenate
 from crossdraft.events.text import read_e2vid
 
@@ -22,9 +24,18 @@ Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 READERS: Mapping[str, Reader] = {
     "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "eventgpt": read_eventgpt, "e2vid": read_e2vid,
     "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4, "evt": read_evt,
+    "npz": read_npz, "ncaltech101": read_ncaltech101,
 }  # fmt: skip
-SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid"}
-BY_CONTENT = {".h5": "HDF5", ".hdf5": "HDF5", ".npy": "numpy", ".zip": "zip", ".aedat": "AEDAT", ".aedat4": "AEDAT"}
+SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid", ".bin": "ncaltech101"}
+BY_CONTENT = {
+    ".h5": "HDF5",
+    ".hdf5": "HDF5",
+    ".npy": "numpy",
+    ".zip": "zip",
+    ".npz": "zip",
+    ".aedat": "AEDAT",
+    ".aedat4": "AEDAT",
+}
 
 
 def read_events(
@@ -157,7 +168,7 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "eventgpt"
     if head.startswith(b"PK"):
-        return "e2vid"
+        return "npz" if holds_arrays(name) else "e2vid"
     if head.startswith(b"#!AER-DAT"):
         return "aedat4" if head.startswith(b"#!AER-DAT4") else "aedat2"
     if suffix in SUFFIXES:

@@ -4,6 +4,8 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 
     {"video": "clips/a.mp4", "prompt": "What is ahead?"}
     {"video": "clips/b.mp4", "prompt": ["What is ahead?", "Is it dark?"], "events": "clips/b.h5"}
+
+`crossdraft data pairs` writes such lists, with more about each clip than is read here.
 """
 
 import json
@@ -29,6 +31,8 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # of one scene
 KEYS = {"video", "prompt", "events"}  # of a line
+# What else `crossdraft.datasets.export` writes into one.
+ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
 
 
 @dataclass(frozen=True)
@@ -269,7 +273,7 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
         entry: Any = json.loads(line)
     except ValueError as error:
         raise CrossdraftError(f"{where} is no JSON: {error}.") from error
-    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys() or not entry.keys() <= KEYS:
+    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys() or not entry.keys() <= KEYS | ABOUT:
         raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
     prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
     if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):

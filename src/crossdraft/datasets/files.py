@@ -1,0 +1,55 @@
+"""Where a data set's files are: folders that go by several names, and files whose suffix is not known."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from crossdraft.errors import CrossdraftError
+
+VIDEOS = (".mp4", ".avi", ".mkv", ".webm", ".mov", ".mpeg", ".mpg")
+
+
+class FileFinder:
+    """Finds a file by its name without the suffix, in the first of some folders that has it."""
+
+    def __init__(self, folders: Iterable[Path], suffixes: Sequence[str] = VIDEOS) -> None:
+        self.folders = [folder for folder in folders if folder.is_dir()]
+        self._suffixes = suffixes
+        self.find = lru_cache(maxsize=4096)(self._find)  # questions about one video follow one another
+
+    def _find(self, *stems: str) -> Path | None:
+        """The first file of these names; names that leave the folders are refused."""
+        for stem in stems:
+            if inside(stem):
+                for folder in self.folders:
+                    for suffix in self._suffixes:
+                        path = folder / f"{stem}{suffix}"
+                        if path.is_file():
+                            return path
+        return None
+
+
+def inside(name: str) -> bool:
+    """Whether a name from an annotation stays below the folder that it is looked up in."""
+    return bool(name) and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def subfolders(root: Path, depth: int = 2) -> list[Path]:
+    """The folder and those in it, to so many levels, sorted; what is hidden is left out."""
+    found, level = [root], [root]
+    for _ in range(depth):
+        level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
+        found += level
+    return found
+
+
+def one_folder_with(root: Path, pattern: str) -> Path:
+    """The folder, or the one right below it, that holds files of a pattern.
+
+    Raises:
+        CrossdraftError: none does.
+    """
+    for folder in subfolders(root, 1):
+        if any(folder.glob(pattern)):
+            return folder
+    raise CrossdraftError(f"There is no {pattern} in {root} or right below it; name the data set's own folder.")

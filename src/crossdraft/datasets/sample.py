@@ -1,0 +1,82 @@
+"""One question about one clip of a data set, with the answers that count as right."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSample:
+    """A question about a clip.
+
+    Args:
+        id: tells it from all others of its data set.
+        sequence: the recording or video that the clip is part of.
+        question: plain text, without a model's placeholders.
+        answers: those that count as right; none where the data set has none.
+        video, events: files of the clip; `None` where the data set has none of that kind.
+        start_s, end_s: where the clip lies in its group, in seconds; `None` where the layout does not say.
+        kind: of question, in the data set's own terms.
+        group: what a split must keep together, the drive or the source video; the sequence if empty.
+        missing: a file that the annotations name and that is not there; such a sample cannot be asked.
+    """
+
+    id: str
+    sequence: str
+    question: str
+    answers: tuple[str, ...] = ()
+    video: Path | None = None
+    events: Path | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    kind: str = ""
+    group: str = ""
+    missing: str = ""
+
+    @property
+    def kept_together(self) -> str:
+        """The group that a split must not divide."""
+        return self.group or self.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file of a data set."""
+
+    path: str
+    what: str
+
+
+class DatasetReader(Protocol):
+    """A data set in its own layout. Nothing is held beyond one part's table of names."""
+
+    def parts(self) -> list[str]:
+        """What is read one after another: annotation files, or sequences.
+
+        Raises:
+            CrossdraftError: there are none.
+        """
+        ...
+
+    def samples(self, part: str) -> Iterator[DatasetSample]:
+        """The samples of a part, the same ones in the same order every time.
+
+        Raises:
+            CrossdraftError: an annotation or a recording that cannot be read.
+        """
+        ...
+
+    def problems(self, part: str) -> Iterator[Problem]:
+        """What is missing or broken of a part; nothing if it is whole."""
+        ...
+
+
+def wording(question: str) -> str:
+    """A question as far as its words go: two that differ in capitals, stops or spaces are one.
+
+    >>> wording("What is  ahead?") == wording("what is ahead")
+    True
+    """
+    return " ".join(re.findall(r"[^\W_]+", question.casefold()))

@@ -1,0 +1,185 @@
+"""Open-ended questions about videos: ActivityNet-QA, MSRVTT-QA, MSVD-QA.
+
+Questions and answers come in one file (`test_qa.json`) or in two (`test_q.json`, `test_a.json`), which are joined on
+`question_id`: neither file promises an order.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from crossdraft.datasets.files import FileFinder, one_folder_with, subfolders
+from crossdraft.datasets.rows import field, json_rows
+from crossdraft.datasets.sample import DatasetSample, Problem
+from crossdraft.errors import CrossdraftError
+
+# ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
+ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
+QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
+MOST_ANSWERS = 4_000_000  # of one file, joined in memory
+
+
+class VideoQa:
+    """What the three have in common.
+
+    Raises:
+        CrossdraftError: no annotations in the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.folder = one_folder_with(root, "*_q*.json")
+        self._videos = FileFinder(dict.fromkeys([*subfolders(root), *subfolders(self.folder, 1)]))
+
+    def parts(self) -> list[str]:
+        names = sorted(path.name for path in chain(self.folder.glob("*_qa.json"), self.folder.glob("*_q.json")))
+        return list(dict.fromkeys(re.sub(r"_qa?\.json$", "", name) for name in names))
+
+    def samples(self, part: str) -> Iterator[DatasetSample]:
+        together, questions = self.folder / f"{part}_qa.json", self.folder / f"{part}_q.json"
+        path = together if together.is_file() else questions
+        answers = {} if path == together else self._answers(part)
+        for number, row in enumerate(json_rows(path)):
+            key = str(row.get("question_id", row.get("id", number)))
+            yield self._sample(part, key, {**row, **answers.get(key, {})}, path)
+
+    def problems(self, part: str) -> Iterator[Problem]:
+        seen: set[str] = set()
+        for sample in self.samples(part):
+            if sample.missing and sample.missing not in seen:
+                seen.add(sample.missing)
+                yield Problem(sample.missing, "the video is missing")
+            if not sample.answers:
+                yield Problem(f"{part}_a.json", f"no answer to question {sample.id}")
+
+    def _answers(self, part: str) -> Mapping[str, Mapping[str, Any]]:
+        path = self.folder / f"{part}_a.json"
+        if not path.is_file():  # ActivityNet-QA's test answers were held back at first
+            return {}
+        found: dict[str, Mapping[str, Any]] = {}
+        for row in json_rows(path):
+            found[field(row, "question_id", path)] = {key: row[key] for key in ("answer", "type") if key in row}
+            if len(found) > MOST_ANSWERS:
+                raise CrossdraftError(f"{path} has more than {MOST_ANSWERS:,} answers, the limit; divide it.")
+        return found
+
+    def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
+        name = self._name(row, path)
+        question = field(row, "question", path)
+        video = self._videos.find(*self._stems(name))
+        group, start, end = self._source(name)
+        answer = str(row["answer"]) if "answer" in row else None
+        return DatasetSample(
+            f"{part}/{key}",
+            name,
+            question,
+            () if answer is None else (answer,),
+            video,
+            start_s=start,
+            end_s=end,
+            kind=self._kind(row, question),
+            group=group,
+            missing="" if video is not None else f"{self._stems(name)[0]}.mp4",
+        )
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return field(row, "video_name" if "video_name" in row else "video_id", path)
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        """Names that the video's file may have."""
+        return (name,)
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        """The video that the clip was taken from, and which seconds of it."""
+        return name, None, None
+
+    def _kind(self, row: Mapping[str, Any], question: str) -> str:
+        first = question.split(maxsplit=1)[0].casefold() if question.strip() else ""
+        return first if first in QUESTION_WORDS else "other"
+
+
+class ActivityNetQa(VideoQa):
+    """ActivityNet-QA (Yu et al., AAAI 2019): files `v_<video_name>.mp4` and of other suffixes."""
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return f"v_{name}", name
+
+    def _kind(self, row: Mapping[str, Any], question: str) -> str:
+        kind = row.get("type")
+        known = isinstance(kind, int | str) and str(kind).isdecimal() and int(kind) < len(ACTIVITYNET_KINDS)
+        return ACTIVITYNET_KINDS[int(str(kind))] if known else ""
+
+
+class MsrvttQa(VideoQa):
+    """MSRVTT-QA (Xu et al., ACM MM 2017): files `video<id>.mp4`.
+
+    Several clips come from one YouTube video. `*videodatainfo.json`, where it is there, says from which and where.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._sources = {}
+        for path in sorted(chain(root.glob("*videodatainfo*.json"), root.glob("*/*videodatainfo*.json"))):
+            self._sources |= _msrvtt_sources(path)
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return f"video{super()._name(row, path).removeprefix('video')}"
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        return self._sources.get(name, (name, None, None))
+
+
+class MsvdQa(VideoQa):
+    """MSVD-QA (Xu et al., ACM MM 2017): `youtube_mapping.txt` names the file of `vid<id>`, `<YouTube id>_<from>_<to>`.
+
+    Clips of one YouTube video may overlap, so they form a group.
+
+    Raises:
+        CrossdraftError: the mapping is missing or damaged.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        near = [folder / "youtube_mapping.txt" for folder in (self.folder, root)]
+        path = next((path for path in near if path.is_file()), near[-1])
+        try:
+            pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            self._files = {number: stem for stem, number in pairs}
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise CrossdraftError(
+                f"{path} cannot be read as lines of 'file vid<number>' ({error}); copy it again."
+            ) from error
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return f"vid{super()._name(row, path).removeprefix('vid')}"
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return self._files.get(name, name), name
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        return cut_from(self._files.get(name, name))
+
+
+def cut_from(stem: str) -> tuple[str, float | None, float | None]:
+    """The source video and the seconds that a name such as `<id>_<from>_<to>` says.
+
+    >>> cut_from("-4wsuPCjDBc_5_15")
+    ('-4wsuPCjDBc', 5.0, 15.0)
+    """
+    found = re.fullmatch(r"(.+)_(\d{1,9})_(\d{1,9})", stem)
+    return (stem, None, None) if found is None else (found[1], float(found[2]), float(found[3]))
+
+
+def _msrvtt_sources(path: Path) -> dict[str, tuple[str, float | None, float | None]]:
+    """Of each video: its URL, and from where to where it was cut."""
+    import json
+
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            row["video_id"]: (str(row["url"]), float(row["start time"]), float(row["end time"]))
+            for row in content["videos"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CrossdraftError(f"{path} does not say where the videos are from ({error!r}); copy it again.") from error

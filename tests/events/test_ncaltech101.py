@@ -1,0 +1,31 @@
+import pytest
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import read_events
+from tests.datasets.helpers import five_bytes
+
+
+def test_the_five_bytes_by_hand(tmp_path):
+    # x = 17, y = 5, ON, t = 0x012345 = 74565 µs
+    (tmp_path / "a.bin").write_bytes(bytes([17, 5, 0x81, 0x23, 0x45]))
+    events = read_events(tmp_path / "a.bin")
+    assert (events.x[0], events.y[0], events.p[0], events.t[0]) == (17, 5, 1, 74565)
+    assert (events.width, events.height) == (240, 180)
+
+
+def test_an_overflow_of_the_clock_is_no_event(tmp_path):
+    rows = [(1, 1, 0, 8000), (0, 240, 0, 0), (2, 2, 1, 100), (0, 240, 0, 0), (3, 3, 1, 50)]
+    (tmp_path / "a.bin").write_bytes(five_bytes(rows))
+    events = read_events(tmp_path / "a.bin")
+    assert events.x.tolist() == [1, 2, 3]
+    assert events.t.tolist() == [8000, 8192 + 100, 2 * 8192 + 50]
+
+
+def test_what_is_cut_off_or_outside(tmp_path):
+    (tmp_path / "a.bin").write_bytes(five_bytes([(1, 1, 0, 5)])[:-1])
+    with pytest.raises(CrossdraftError, match="within an event"):
+        read_events(tmp_path / "a.bin")
+    (tmp_path / "a.bin").write_bytes(five_bytes([(1, 200, 0, 5)]))
+    with pytest.raises(CrossdraftError, match="outside the 240x180 sensor"):
+        read_events(tmp_path / "a.bin")
+    assert len(read_events(tmp_path / "a.bin", sensor=(304, 240))) == 1
