@@ -96,14 +96,7 @@ def capture(
 
 
 def _run(
-    out: Path,
-    plan: "CapturePlan",
-    index: "CaptureIndex",
-    *,
-    compare: bool,
-    dry_run: bool,
-    as_json: bool,
-    ray: int,
+    out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool, dry_run: bool, as_json: bool, ray: int
 ) -> None:
     """Estimate the disk space, capture, and report."""
     from dataclasses import asdict, replace
@@ -125,7 +118,7 @@ def _run(
         turns.warm_up(plan.source.read(0))
     recorder = turns or FeatureRecorder(plan.target, plan.spec, plan.batch)
     with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
-        if ray:
+        if ray and index.done < len(plan.source):
             index, done = _by_ray(out, plan, index, ray, lambda: tick("clips"))
         else:
             index, done = run(out, plan, index, recorder, lambda: tick("clips"))

@@ -42,7 +42,9 @@ def test_an_answer_is_what_the_server_alone_gives(proxied, server):
     page = httpx.get(f"{found.url}/")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert httpx.get(f"{found.url}/v1/models").json()["data"][0]["id"] == "reference"
-    assert httpx.get(f"{found.url}/v1/media/content?url=file:clip.mp4").content == (found.root / "clip.mp4").read_bytes()
+    assert (
+        httpx.get(f"{found.url}/v1/media/content?url=file:clip.mp4").content == (found.root / "clip.mp4").read_bytes()
+    )
 
 
 def test_what_a_replica_refuses_is_passed_on(proxied):

@@ -51,9 +51,7 @@ def test_the_shards_are_those_of_one_process_to_the_last_bit(plan, workers, tmp_
     alone = FeatureRecorder(plan.target, plan.spec, plan.batch, learns=False)
     one, wanted = capture(tmp_path / "one", plan, plan.resume(tmp_path / "one"), alone, lambda: None)
     many, ticks = tmp_path / "many", []
-    index, report = capture_by(
-        InOrder(workers, (2, 0, 1)), many, plan, plan.resume(many), lambda: ticks.append(1)
-    )
+    index, report = capture_by(InOrder(workers, (2, 0, 1)), many, plan, plan.resume(many), lambda: ticks.append(1))
     assert shards(many) == shards(tmp_path / "one")
     assert len(shards(many)) == 3
     assert index.shards == one.shards

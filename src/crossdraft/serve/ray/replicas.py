@@ -84,7 +84,9 @@ class RayReplicas:
             raise ReplicaLost(str(error)) from error
         except BackPressureError:
             whole = True
-            raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full") from None
+            raise overloaded(
+                "As many requests wait as the server's queue holds; ask again later.", "queue_full"
+            ) from None
         except DeploymentUnavailableError:
             whole = True
             raise overloaded("There are no replicas; ask again later.", "no_replicas") from None

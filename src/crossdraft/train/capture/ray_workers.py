@@ -37,13 +37,14 @@ class RayShardWorkers:
                 raise CrossdraftError(
                     f"The cluster has {held.get(name, 0):g} {name}s, and {count} workers need {needed}; lower --ray."
                 )
-        worker = ray.remote(ShardRecorder).options(num_cpus=1, num_gpus=gpus)
+        self._count = count
+        self._worker = ray.remote(ShardRecorder).options(num_cpus=1, num_gpus=gpus)
         # Ray shows each worker the GPU that it may use as the first one.
-        given = (plan.info, plan.source, plan.spec, plan.batch, "cuda" if gpus else str(device))
-        self._workers = [worker.remote(*given) for _ in range(count)]
+        self._given = (plan.info, plan.source, plan.spec, plan.batch, "cuda" if gpus else str(device))
 
     def capture(self, tasks: Sequence[ShardTask]) -> Iterator[CapturedShard]:
-        idle, left = deque(self._workers), deque(tasks)
+        idle = deque(self._worker.remote(*self._given) for _ in range(min(self._count, len(tasks))))
+        left = deque(tasks)
         running: dict[Any, tuple[Any, ShardTask]] = {}
         while left or running:
             while idle and left:

@@ -153,9 +153,7 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.safetensors"
 
 
-def write_counted(
-    path: Path, name: str, clips: int, answers: Sequence[CapturedAnswer], spec: CaptureSpec
-) -> ShardInfo:
+def write_counted(path: Path, name: str, clips: int, answers: Sequence[CapturedAnswer], spec: CaptureSpec) -> ShardInfo:
     """Write a shard to `path`; what the index is to say of it as `name`."""
     write_shard(path, answers, spec)
     tokens = sum(len(answer.tokens) for answer in answers)
