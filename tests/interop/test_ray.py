@@ -128,7 +128,10 @@ class Server:
 
     def metric(self, name: str) -> dict[str, float]:
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
-        return {labels: float(value) for labels, value in re.findall(rf"^crossdraft:{name}{{(.*)}} (\S+)$", text, re.M)}
+        return {
+            labels: float(value)
+            for labels, value in re.findall(rf"^crossdraft:{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
+        }
 
     def wait_for(self, replicas: int, seconds: float = 120) -> None:
         until = time.monotonic() + seconds
@@ -278,7 +281,7 @@ def test_a_node_killed_under_streams_gives_no_wrong_answer(server, two, right):
     assert not streams.wrong, streams.wrong[0]
     lost = server.metric("proxy_replica_lost_total")
     seconds = [round(one - killed, 2) for one in streams.broken]
-    print(f"\nbefore the kill {dict(before)}, in all {dict(streams.outcomes)}, lost {lost}, broken after {seconds} s")
+    print(f"\nbefore the kill {dict(before)}, in all {dict(streams.outcomes)}, lost {lost}, broken after {seconds} s")  # noqa: T201 - a figure of the page
     assert streams.outcomes["broken"] + lost.get('outcome="retried"', 0) > 0  # it was hit
     assert streams.outcomes["whole"] > before["whole"]
     assert streams.outcomes["refused"] == lost.get('outcome="refused"', 0)

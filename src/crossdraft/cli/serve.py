@@ -120,7 +120,7 @@ def _serve(settings: "ServerSettings") -> None:
         typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)")
 
     if settings.ray:
-        from crossdraft.serve.ray.run import serve_on_ray
+        from crossdraft.serve.replicas.run import serve_on_ray
 
         with socket:
             serve_on_ray(settings, socket, started)

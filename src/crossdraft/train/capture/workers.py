@@ -98,8 +98,10 @@ def tasks_of(plan: CapturePlan, index: CaptureIndex) -> list[ShardTask]:
 def capture_by(
     workers: ShardWorkers, folder: Path, plan: CapturePlan, index: CaptureIndex, on_clip: Callable[[], None]
 ) -> tuple[CaptureIndex, CaptureReport]:
-    """As `run.capture`, by workers. An interruption costs the shards that were being captured, and those behind the
-    first of them, which the index does not name.
+    """As `run.capture`, by workers.
+
+    An interruption costs the shards that were being captured, and those behind the first of them, which the index does
+    not name yet.
     """
     began, filing = time.perf_counter(), 0.0
     make_folder(folder)

@@ -1,4 +1,4 @@
-"""A proxy on loopback in front of servers that live in this process: what Ray does between the two is not tested here."""
+"""A proxy on loopback in front of servers of this process: what Ray does between the two is not tested here."""
 
 import threading
 import time
@@ -11,8 +11,8 @@ import pytest
 from starlette.types import ASGIApp, Message, Scope
 
 from crossdraft.serve.app import create_app, guarded
-from crossdraft.serve.ray.called import called
-from crossdraft.serve.ray.proxy import ReplicaLost, ReplicaProxy
+from crossdraft.serve.replicas.called import called
+from crossdraft.serve.replicas.proxy import ReplicaLost, ReplicaProxy
 from crossdraft.serve.server import DrainingServer, bound_socket, config_of
 from crossdraft.serve.service import Service
 from tests.serve.conftest import Running, settings
@@ -20,7 +20,7 @@ from tests.serve.conftest import Running, settings
 
 @dataclass
 class LocalReplicas:
-    """`proxy.Replicas` on applications of this process. `lose` holds after how many messages the next calls are lost."""
+    """`proxy.Replicas` on applications of this process. `lose`: after how many messages the next calls are lost."""
 
     service: Service
     apps: list[ASGIApp]

@@ -1,10 +1,9 @@
 """The proxy in front of replicas: it checks who asks, chooses a replica, and passes on what that sends.
 
-A request whose replica is lost before anything of the answer was sent is asked again, once, of another. A stream that had
-begun ends with one error event: what came until then is right, and the client asks again.
+A request whose replica is lost before anything of the answer was sent is asked again, once, of another. A stream that
+had begun ends with one error event: what came until then is right, and the client asks again.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, Protocol
@@ -12,14 +11,14 @@ from typing import Any, Protocol
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from crossdraft.serve import sse
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
-from crossdraft.serve.ray.metrics import ProxyMetrics
-from crossdraft.serve.ray.sticky import session_of
+from crossdraft.serve.replicas.metrics import ProxyMetrics
+from crossdraft.serve.replicas.sticky import session_of
 from crossdraft.serve.service import RequestLimits, RequestRates
 from crossdraft.serve.settings import ServerSettings
 
@@ -148,26 +147,27 @@ class ReplicaProxy:
         session = await session_of(body, asked.client) if request.method == "POST" else ""
         scope = _passed_on(request.scope, len(body), asked.request_id)
         for last in (False, True):
-            relay = _Relay(send)
+            forwarding = _Forwarding(send)
             try:
                 async with aclosing(self._replicas.answer(scope, body, session)) as messages:
-                    await relay.run(messages)
-                return
+                    await forwarding.run(messages)
             except ReplicaLost:
                 error = overloaded("The replica that answered was lost; ask again.", "replica_lost")
-                if relay.begun or last:
-                    self.metrics.lost("broken" if relay.begun else "refused")
-                    await relay.end(error)
+                if forwarding.begun or last:
+                    self.metrics.lost("broken" if forwarding.begun else "refused")
+                    await forwarding.end(error)
                     return
                 self.metrics.lost("retried")
                 asked.facts["retried"] = True
             except ApiError as error:
-                await relay.end(error)
+                await forwarding.end(error)
+                return
+            else:
                 return
 
 
-class _Relay:
-    """Sends on the messages of a response. Its head waits for the first bytes, so that until then all can be taken back.
+class _Forwarding:
+    """Sends on the messages of a response. Its head waits for the first bytes: until then all can be taken back.
 
     Args:
         send: to the client.

@@ -10,7 +10,7 @@ from starlette.types import Message, Scope
 
 from crossdraft.serve.app import create_app
 from crossdraft.serve.logs import start_logging
-from crossdraft.serve.ray.called import called
+from crossdraft.serve.replicas.called import called
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from crossdraft.clusters import ray_cluster
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.app import guarded
-from crossdraft.serve.ray.proxy import ReplicaProxy
+from crossdraft.serve.replicas.proxy import ReplicaProxy
 from crossdraft.serve.server import config_of, run
 from crossdraft.serve.settings import ServerSettings
 
@@ -23,7 +23,7 @@ def deployed(settings: ServerSettings) -> Iterator[ReplicaProxy]:
     """
     from ray import serve
 
-    from crossdraft.serve.ray.replicas import RayReplicas, application
+    from crossdraft.serve.replicas.deployment import RayReplicas, application
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(proxy_location="Disabled")

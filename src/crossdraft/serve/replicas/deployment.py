@@ -1,7 +1,6 @@
 # pyright: basic, reportMissingImports=false
 """Replicas as Ray Serve runs them: how many, where, which one answers, and how calls of theirs fail."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -18,8 +17,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import Message, Scope
 
 from crossdraft.serve.errors import overloaded
-from crossdraft.serve.ray.proxy import ReplicaLost
-from crossdraft.serve.ray.replica import Replica
+from crossdraft.serve.replicas.proxy import ReplicaLost
+from crossdraft.serve.replicas.replica import Replica
 from crossdraft.serve.settings import ServerSettings
 
 # Ray's own session affinity: a ring of hashes, on which a replica that has no room passes to the next.

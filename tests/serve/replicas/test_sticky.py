@@ -6,7 +6,7 @@ import json
 import pytest
 
 from crossdraft.serve.keys import Client
-from crossdraft.serve.ray.sticky import INLINE, clip_name, session_of
+from crossdraft.serve.replicas.sticky import INLINE, clip_name, session_of
 from tests.serve.conftest import body, content
 
 
