@@ -1,7 +1,7 @@
 """Replicas and workers on a real Ray cluster of two nodes: `make interop-ray`, in an environment that has Ray.
 
-One node is killed while streams run. A stream may end with one error, or be answered by the other replica; no answer may
-be wrong, none may end without saying so.
+One node is killed while streams run. A stream may end with one error, or be answered by the other replica; no answer
+may be wrong, none may end without saying so.
 """
 
 import asyncio
@@ -201,7 +201,7 @@ def text_of(answer: dict) -> str:
 
 
 def test_a_clip_is_asked_about_where_it_was_read(server, right):
-    """Every further question finds the clip in the prefix cache: on a replica chosen at random every other would not."""
+    """Every further question finds the clip in the prefix cache: of replicas chosen at random every other would not."""
     with ThreadPoolExecutor(4) as pool:
         first = [*pool.map(lambda clip: ask(server, clip, QUESTIONS[0]), range(CLIPS))]
         asked = [(clip, question) for question in QUESTIONS[1:] for clip in range(CLIPS)]

@@ -134,13 +134,20 @@ def test_a_client_that_leaves_ends_its_call(proxied):
     assert (found.proxy.active, found.service.active, found.rows()) == (0, 0, 0)
 
 
-def test_a_proxy_that_drains_takes_nothing(proxied):
+def test_a_proxy_that_drains_ends_what_runs_and_takes_no_more(proxied):
     found = proxied()
     assert httpx.get(f"{found.url}/ready").json() == {"status": "ready", "replicas": 2}
-    found.proxy.draining = True
-    assert httpx.get(f"{found.url}/ready").status_code == 503
-    assert found.post(body()).json()["error"]["code"] == "shutting_down"
-    assert httpx.get(f"{found.url}/health").status_code == 200
+    asked = body(stream=True, max_tokens=300, min_tokens=300)
+    with httpx.stream("POST", f"{found.url}/v1/chat/completions", json=asked, timeout=60) as running:
+        lines = running.iter_lines()
+        next(lines)
+        found.proxy.draining = True
+        assert httpx.get(f"{found.url}/ready").status_code == 503
+        assert found.post(body()).json()["error"]["code"] == "shutting_down"
+        assert httpx.get(f"{found.url}/health").status_code == 200
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert not any('"error"' in line for line in rest)  # what runs is answered whole
 
 
 def test_metrics_are_those_of_every_replica(proxied):

@@ -1,18 +1,14 @@
 # pyright: basic, reportMissingImports=false
 """Replicas as Ray Serve runs them: how many, where, which one answers, and how calls of theirs fail."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from ray import serve
-from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError, WorkerCrashedError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.exceptions import (
-    BackPressureError,
-    DeploymentUnavailableError,
-    ReplicaUnavailableError,
-    RequestCancelledError,
-)
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.types import Message, Scope
 
@@ -25,9 +21,7 @@ from crossdraft.serve.settings import ServerSettings
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 MOST_BACKOFF_S = 0.1  # between two looks whether a replica has room
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 5.0, 15.0
-LOST = (
-    ActorDiedError, NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError, ReplicaUnavailableError,
-)  # fmt: skip
+LOST = (NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 
 
 def at_a_time(settings: ServerSettings) -> int:
@@ -73,29 +67,24 @@ class RayReplicas:
     async def answer(self, scope: Scope, body: bytes, session: str) -> AsyncGenerator[Message]:
         response = self._handle.options(stream=True, session_id=session).answer.remote(scope, body)
         self._running.add(response)
-        whole = False
         try:
             async for message in response:
                 yield message
-            whole = True
         except LOST as error:
-            whole = True
             raise ReplicaLost(str(error)) from error
         except BackPressureError:
-            whole = True
             raise overloaded(
                 "As many requests wait as the server's queue holds; ask again later.", "queue_full"
             ) from None
         except DeploymentUnavailableError:
-            whole = True
             raise overloaded("There are no replicas; ask again later.", "no_replicas") from None
-        except RequestCancelledError:
-            whole = True
+        except TaskCancelledError:  # by `stop`
             raise overloaded("The server is shutting down; ask another one.", "shutting_down") from None
+        except (asyncio.CancelledError, GeneratorExit):  # the client has gone
+            response.cancel()
+            raise
         finally:
             self._running.discard(response)
-            if not whole:  # the client has gone, and with it whoever iterates
-                response.cancel()
 
     async def metrics(self, seconds: float) -> dict[str, str]:
         return dict(await self._of_all("metrics", seconds))
