@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from grpc.aio import AioRpcError
 from ray import serve
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError, WorkerCrashedError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
@@ -21,7 +22,7 @@ from crossdraft.serve.settings import ServerSettings
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 MOST_BACKOFF_S = 0.1  # between two looks whether a replica has room
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 5.0, 15.0
-LOST = (NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError, ReplicaUnavailableError)
+LOST = (AioRpcError, NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 
 
 def at_a_time(settings: ServerSettings) -> int:
