@@ -165,6 +165,8 @@ class ServerSettings(BaseSettings):
             )
         if self.ray and self.upload_folder is not None:
             raise ValueError("Replicas on a Ray cluster take no uploads; leave out --upload-folder, or --ray.")
+        if self.ray and re.search(r"\bedge\b", self.drafter):
+            raise ValueError("Replicas on a Ray cluster serve no edges; choose another --drafter, or leave out --ray.")
         if self.max_replicas > 1 and not self.ray:
             raise ValueError(f"max_replicas is {self.max_replicas}, and replicas are made by --ray alone; add it.")
         return self

@@ -139,8 +139,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     """Sentences for people."""
     found = [
         f"{name}: {one['e2e_ms']['p50']:.1f} ms a request (p50, one client), {one['added_ms_p50']:+.1f} ms to the "
-        f"server alone; {one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, {one['of_the_server']:.2f} of "
-        f"its; {one['statuses']}, {one['wrong_answers']} wrong answers."
+        f"server alone; {one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, "
+        f"{one['of_the_server']:.2f} of its; {one['statuses']}, {one['wrong_answers']} wrong answers."
         for name, one in report["contestants"].items()
     ]
     return [*found, "All is as it should be." if report["passed"] else "Not all is as it should be."]
