@@ -232,6 +232,13 @@ class Streams:
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def wait_for(self, count: int, seconds: float = 120) -> None:
+        """Until so many have ended."""
+        until = time.monotonic() + seconds
+        while self.outcomes.total() < count:
+            assert time.monotonic() < until, self.outcomes
+            time.sleep(0.05)
+
     def run(self, client: int) -> None:
         number = 0
         while not self.stop.is_set():
@@ -269,13 +276,13 @@ def test_a_node_killed_under_streams_gives_no_wrong_answer(server, two, right):
     assert any("Replica" in command_of(pid) for pid in doomed)
     with ThreadPoolExecutor(clients) as pool:
         running = [pool.submit(streams.run, client) for client in range(clients)]
-        time.sleep(4)
-        assert streams.outcomes["whole"]
-        before = streams.outcomes.copy()
-        killed = time.monotonic()
-        two.kill()
-        time.sleep(8)
-        streams.stop.set()
+        try:
+            streams.wait_for(2 * clients)  # by now all of them are in the midst of one
+            before, killed = streams.outcomes.copy(), time.monotonic()
+            two.kill()
+            streams.wait_for(before.total() + 2 * clients)
+        finally:
+            streams.stop.set()
         for one in running:
             one.result()
     assert not streams.wrong, streams.wrong[0]

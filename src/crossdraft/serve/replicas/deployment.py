@@ -1,4 +1,4 @@
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
 """Replicas as Ray Serve runs them: how many, where, which one answers, and how calls of theirs fail."""
 
 import asyncio
