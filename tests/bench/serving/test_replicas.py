@@ -11,7 +11,7 @@ from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
 
 
-def test_what_is_said_names_every_contestant_and_what_is_wrong():
+def test_what_is_said_names_every_server_and_what_is_wrong():
     one = {"e2e_ms": {"p50": 70.0}, "added_ms_p50": 0.0, "tokens_per_s": 500.0, "of_the_server": 1.0}
     one |= {"statuses": {"200": 4}, "wrong_answers": 0}
     two = one | {"added_ms_p50": 2.5, "of_the_server": 1.8, "wrong_answers": 1}
