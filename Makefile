@@ -7,6 +7,7 @@
 # make docs     the tables of the docs, from the code, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
+# make interop-ray   replicas and workers on a Ray cluster of two nodes, one of which is killed: minutes, an environment of its own
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
 PYTHON ?= python3
@@ -17,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm interop-ray gpu bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -113,5 +114,16 @@ $(INTEROP_VLLM)/.ready: Makefile
 	$(INTEROP_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check av h5py hdf5plugin
 	@touch $@
 
+INTEROP_RAY := .venv-ray
+interop-ray: $(INTEROP_RAY)/.ready
+	PYTHONPATH=src:. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py $(ARGS)
+
+$(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
+	test -x $(INTEROP_RAY)/bin/python || $(PYTHON) -m venv $(INTEROP_RAY)
+	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' \
+	  pytest hypothesis httpx
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-interop .venv-vllm .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

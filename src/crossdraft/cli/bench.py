@@ -16,6 +16,7 @@ from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_edge import edge
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.bench_replicas import replicas
 from crossdraft.cli.bench_serve import serve
 from crossdraft.cli.bench_watch import watch
 from crossdraft.cli.options import Device, DraftDevice, Dtype, Quantize, check_values, option_groups
@@ -32,6 +33,7 @@ app.command()(align)
 app.command()(throughput)
 app.command()(soak)
 app.command()(serve)
+app.command()(replicas)
 app.command()(edge)
 app.command()(watch)
 

@@ -31,8 +31,8 @@ PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
     "fastapi": "fastapi", "matplotlib": "matplotlib", "msgpack": "msgpack", "prometheus_client": "prometheus-client",
     "pydantic": "pydantic", "pydantic_settings": "pydantic-settings", "python_multipart": "python-multipart",
-    "rouge_score": "rouge-score", "sacrebleu": "sacrebleu", "scipy": "scipy", "tokenizers": "tokenizers",
-    "uvicorn": "uvicorn", "websockets": "websockets", "yaml": "pyyaml",
+    "ray": "'crossdraft[ray]'", "rouge_score": "rouge-score", "sacrebleu": "sacrebleu", "scipy": "scipy",
+    "tokenizers": "tokenizers", "uvicorn": "uvicorn", "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise

@@ -102,7 +102,7 @@ def serve(
 def _serve(settings: "ServerSettings") -> None:
     from crossdraft.cli.reporting import hush
     from crossdraft.serve.logs import start_logging
-    from crossdraft.serve.server import bound_socket, run
+    from crossdraft.serve.server import bound_socket, configured, run
     from crossdraft.serve.service import Service, load_engine
     from crossdraft.serve.tls import server_context
 
@@ -115,12 +115,22 @@ def _serve(settings: "ServerSettings") -> None:
         ) from None
     hush()
     start_logging(settings.log_format)
+
+    def started() -> None:
+        host, port = socket.getsockname()[:2]
+        address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)")
+
+    if settings.ray:
+        from crossdraft.serve.replicas.run import serve_on_ray
+
+        with socket:
+            serve_on_ray(settings, socket, started)
+        return
     with socket, load_engine(settings) as engine:
         service = Service(settings, engine)
         try:
-            host, port = socket.getsockname()[:2]
-            address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-            run(service, [socket], lambda: typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)"))
+            run(service, configured(service), [socket], started)
         finally:
             service.close()
 

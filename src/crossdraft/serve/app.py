@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, edge, files, status
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
-from crossdraft.serve.gate import Gate
+from crossdraft.serve.gate import Gate, Guarded
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
@@ -32,7 +32,12 @@ def create_app(service: Service) -> ASGIApp:
     routes.add_exception_handler(HTTPException, unrouted)
     routes.add_exception_handler(RequestValidationError, misnamed)
     routes.add_exception_handler(ClientDisconnect, left)
-    app: ASGIApp = Gate(routes, service)
+    return guarded(routes, service)
+
+
+def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
+    """An application behind the gate, and behind CORS where origins are named."""
+    app = Gate(app, service)
     if service.settings.cors_origins:  # outside the gate: a browser's preflight has no key
         app = CORSMiddleware(
             app,

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,9 +19,10 @@ from starlette.websockets import WebSocket
 
 from crossdraft.engine.request import Answer
 from crossdraft.serve.errors import GONE, ApiError, overloaded
-from crossdraft.serve.keys import Client
+from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.service import Service
-from crossdraft.serve.settings import is_address
+from crossdraft.serve.settings import ServerSettings, is_address
+from crossdraft.serve.tracing import SpanRecorder
 
 log = logging.getLogger("crossdraft.serve")
 
@@ -60,6 +61,32 @@ class RequestInfo:
     commas: int = 0
 
 
+class FailureCounts(Protocol):
+    """Counts requests that were refused or failed."""
+
+    def failed(self, status: int) -> None: ...
+
+
+class Guarded(Protocol):
+    """What the gate needs of a server behind it: a `Service`, or what passes requests on to several of them.
+
+    `body_bytes` are those of all requests that are here.
+    """
+
+    body_bytes: int
+
+    @property
+    def settings(self) -> ServerSettings: ...
+    @property
+    def keys(self) -> Keys | None: ...
+    @property
+    def anybody(self) -> Client: ...
+    @property
+    def metrics(self) -> FailureCounts: ...
+    @property
+    def spans(self) -> SpanRecorder | None: ...
+
+
 def service_of(request: Request) -> Service:
     """The service behind a route."""
     return request.app.state.service
@@ -95,7 +122,7 @@ def _parts(address: str) -> SplitResult:
 class Gate:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Guarded) -> None:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

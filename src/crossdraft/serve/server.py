@@ -8,16 +8,18 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossdraft.edge.frames import FRAME_BYTES
 from crossdraft.serve.app import create_app
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
+from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
 
 log = logging.getLogger("crossdraft.serve")
@@ -129,6 +131,27 @@ def protocol(header_seconds: float) -> type[DeadlineProtocol]:
     return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds})
 
 
+class Drained(Protocol):
+    """What a server needs of what it serves, to end in order: a `Service`, or what passes requests on.
+
+    `draining` is set once no more requests are to be taken.
+    """
+
+    draining: bool
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+    @property
+    def active(self) -> int:
+        """Answers that run."""
+        ...
+
+    def stop(self) -> None:
+        """End what runs, with an error."""
+        ...
+
+
 class DrainingServer(uvicorn.Server):
     """On SIGTERM, and on Ctrl-C, the server takes no more requests, ends those that run, and leaves with status 0.
 
@@ -136,7 +159,7 @@ class DrainingServer(uvicorn.Server):
     deadline, end what is left with an error.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Drained) -> None:
         super().__init__(config)
         self._service = service
         self._draining: asyncio.Task[None] | None = None
@@ -170,13 +193,13 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
-        log.info("shutting down: no more requests, %s run", self._service.limits.active)
+        log.info("shutting down: no more requests, %s run", self._service.active)
         until = asyncio.get_running_loop().time() + seconds
-        while self._service.limits.active and not self._hurried and asyncio.get_running_loop().time() < until:
+        while self._service.active and not self._hurried and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
-        if self._service.limits.active:
-            log.warning("%s requests did not end in time", self._service.limits.active)
-            await asyncio.to_thread(self._service.engine.close)
+        if self._service.active:
+            log.warning("%s requests did not end in time", self._service.active)
+            await asyncio.to_thread(self._service.stop)
         self.should_exit = True
 
 
@@ -191,11 +214,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def configured(service: Service) -> uvicorn.Config:
-    """uvicorn's settings."""
-    settings = service.settings
+    """uvicorn's settings for a service."""
+    return config_of(create_app(service), service.settings)
+
+
+def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    """uvicorn's settings for an application."""
     tls = server_context(settings)
     return uvicorn.Config(
-        create_app(service),
+        app,
         http=protocol(settings.header_seconds),
         ws="websockets-sansio",
         ws_max_size=FRAME_BYTES,
@@ -214,8 +241,8 @@ def configured(service: Service) -> uvicorn.Config:
     )
 
 
-def run(service: Service, sockets: list[socket.socket], started: Callable[[], None] = lambda: None) -> None:
+def run(service: Drained, config: uvicorn.Config, sockets: list[socket.socket], started: Callable[[], None]) -> None:
     """Serve until a signal."""
-    server = DrainingServer(configured(service), service)
+    server = DrainingServer(config, service)
     started()
     server.run(sockets)

@@ -149,6 +149,15 @@ class Service:
         )
 
     @property
+    def active(self) -> int:
+        """Answers that run."""
+        return self.limits.active
+
+    def stop(self) -> None:
+        """End what runs, with an error."""
+        self.engine.close()
+
+    @property
     def ready(self) -> bool:
         """Whether it takes requests."""
         return not (self.draining or self.engine.closed)

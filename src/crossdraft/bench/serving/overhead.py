@@ -87,7 +87,7 @@ def throughput(
     def directly(one: Question) -> int:
         return len(engine.generate(one.request).tokens)
 
-    connections = _PerThread(server)
+    connections = PerThread(server)
     tokens, seconds = {"server": 0, "direct": 0}, {"server": 0.0, "direct": 0.0}
     with ThreadPoolExecutor(plan.max_batch) as pool:
         for block in range(plan.repeats + 1):  # the first one warms up
@@ -111,7 +111,7 @@ def throughput(
     }
 
 
-class _PerThread:
+class PerThread:
     """A connection for each thread."""
 
     def __init__(self, server: ServerProcess) -> None:

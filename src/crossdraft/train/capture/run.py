@@ -12,7 +12,7 @@ from pathlib import Path
 from crossdraft.files import atomic_path, make_folder
 from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, ShardInfo
 from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.shard import CapturedAnswer, write_shard
+from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard
 from crossdraft.train.capture.sources import ClipSource, PromptedClip, grouped
 from crossdraft.train.core.dist import worker_pool
 from crossdraft.train.core.provenance import sha256
@@ -79,13 +79,11 @@ def capture(
         clips = _Timed(read)
         while index.done < len(plan.source):
             count = min(plan.shard_clips, len(plan.source) - index.done)
-            answers: list[CapturedAnswer] = []
-            for group in grouped(islice(clips, count), GROUP * plan.batch):
-                answers += [answer for some in recorder.record(group) for answer in some]
-                for _ in group:
-                    on_clip()
+            answers = record_shard(recorder, islice(clips, count), on_clip)
             start = time.perf_counter()
-            shard = _write(folder, len(index.shards), count, answers, plan)
+            name = shard_name(len(index.shards))
+            with atomic_path(folder / name) as path:  # complete or not at all
+                shard = write_counted(path, name, count, answers, plan.spec)
             index = replace(index, shards=(*index.shards, shard))
             index.write(folder)
             filing += time.perf_counter() - start
@@ -138,12 +136,26 @@ class _Timed:
             self.seconds += time.perf_counter() - start
 
 
-def _write(folder: Path, number: int, clips: int, answers: Sequence[CapturedAnswer], plan: CapturePlan) -> ShardInfo:
-    """Write a shard, complete or not at all."""
-    name = f"shard-{number:05d}.safetensors"
+def record_shard(
+    recorder: FeatureRecorder, clips: Iterable[PromptedClip], on_clip: Callable[[], None] = lambda: None
+) -> list[CapturedAnswer]:
+    """The answers about the clips of a shard, a few batches of questions at a time."""
+    answers: list[CapturedAnswer] = []
+    for group in grouped(clips, GROUP * recorder.batch):
+        answers += [answer for some in recorder.record(group) for answer in some]
+        for _ in group:
+            on_clip()
+    return answers
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def write_counted(path: Path, name: str, clips: int, answers: Sequence[CapturedAnswer], spec: CaptureSpec) -> ShardInfo:
+    """Write a shard to `path`; what the index is to say of it as `name`."""
+    write_shard(path, answers, spec)
     tokens = sum(len(answer.tokens) for answer in answers)
-    with atomic_path(folder / name) as path:
-        write_shard(path, answers, plan.spec)
-        size, digest = path.stat().st_size, sha256(path)
     answer_tokens = tokens - sum(answer.start for answer in answers)
-    return ShardInfo(name, clips, len(answers), tokens, answer_tokens, size, digest)
+    return ShardInfo(name, clips, len(answers), tokens, answer_tokens, path.stat().st_size, sha256(path))

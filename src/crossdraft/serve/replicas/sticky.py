@@ -1,0 +1,56 @@
+"""Session affinity: by what the requests about one clip are told, so that they meet the replica that has read it."""
+
+import asyncio
+import hashlib
+
+from pydantic import ValidationError
+
+from crossdraft.serve.keys import Client
+from crossdraft.serve.schema import ChatRequest, EventPart, FilePart, ImagePart, VideoPart
+
+INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
+
+
+async def session_of(body: bytes, client: Client) -> str:
+    """What to route a chat request by, a digest; "" where nothing is to be found again.
+
+    Args:
+        body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
+        client: who asks. What is kept of a clip belongs to its key, so the same clip of another is another session.
+    """
+    name = clip_name(body) if len(body) < INLINE else await asyncio.to_thread(clip_name, body)
+    return "" if name is None else hashlib.sha256(f"{client.name}\0{name}".encode()).hexdigest()
+
+
+def clip_name(body: bytes) -> str | None:
+    r"""The client's name of the first clip or image of a conversation: its `uuid`, else its address.
+
+    The first, since prompts share what they begin with: later turns add clips behind it. A recording stands for the
+    clip only where there is none, for the target does not read it.
+
+    >>> clip_name(b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "video_url", "uuid": "one"}]}]}')
+    'one'
+    """
+    try:
+        chat = ChatRequest.model_validate_json(body)
+    except ValidationError:
+        return None
+    parts = [part for message in chat.messages if not isinstance(message.content, str) for part in message.content]
+    for kinds in ((VideoPart, ImagePart, FilePart), (EventPart,)):
+        for part in parts:
+            if isinstance(part, kinds) and (name := _name(part)) is not None:
+                return name
+    return None
+
+
+def _name(part: VideoPart | ImagePart | EventPart | FilePart) -> str | None:
+    match part:
+        case FilePart():
+            return part.file.file_id
+        case VideoPart():
+            source = part.video_url
+        case ImagePart():
+            source = part.image_url
+        case EventPart():
+            source = part.event_url
+    return part.uuid or (None if source is None else source.url)

@@ -1,0 +1,70 @@
+"""Which clip a request is about, by which it finds its replica."""
+
+import asyncio
+import json
+
+import pytest
+
+from crossdraft.serve.keys import Client
+from crossdraft.serve.replicas.sticky import INLINE, clip_name, session_of
+from tests.serve.conftest import body, content
+
+
+def asked(*messages, **more) -> bytes:
+    found = [{"role": role, "content": parts} for role, parts in messages]
+    return json.dumps({"model": "reference", "messages": found, **more}).encode()
+
+
+def clip(url=None, uuid=None, kind="video_url"):
+    return {"type": kind} | ({kind: {"url": url}} if url else {}) | ({"uuid": uuid} if uuid else {})
+
+
+TEXT = {"type": "text", "text": "What is ahead?"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ([clip("file:a.mp4"), TEXT], "file:a.mp4"),
+        ([clip("file:a.mp4", uuid="one"), TEXT], "one"),
+        ([clip(uuid="one"), TEXT], "one"),  # as it is asked about again
+        ([clip("data:image/png;base64,aaaa", kind="image_url"), clip("file:a.mp4")], "data:image/png;base64,aaaa"),
+        ([clip("file:a.h5", kind="event_url"), clip("file:a.mp4"), TEXT], "file:a.mp4"),
+        ([clip("file:a.h5", kind="event_url"), TEXT], "file:a.h5"),
+        ([{"type": "file", "file": {"file_id": "file-0"}}, TEXT], "file-0"),
+        ([TEXT], None),
+    ],
+)
+def test_a_request_is_named_by_its_clip(parts, name):
+    assert clip_name(asked(("user", parts))) == name
+
+
+def test_a_conversation_keeps_the_name_of_its_first_clip():
+    first = ("user", [clip("file:a.mp4"), TEXT])
+    later = ("user", [clip("file:b.mp4"), TEXT])
+    assert clip_name(asked(("system", "Be brief."), first, ("assistant", "A van."), later)) == "file:a.mp4"
+
+
+@pytest.mark.parametrize("found", [b"", b"{", b"[]", b'{"model": 1}', b"\xff", asked(("user", "Hello"))])
+def test_what_names_no_clip_has_no_session(found):
+    assert clip_name(found) is None
+    assert asyncio.run(session_of(found, Client())) == ""
+
+
+def test_the_session_is_of_the_client_and_the_clip_and_of_nothing_else():
+    def session(client="", question="What is ahead?", video="file:clip.mp4", **more):
+        parts = [{"role": "user", "content": content(question, video)}]
+        return asyncio.run(session_of(json.dumps(body(messages=parts, **more)).encode(), Client(client)))
+
+    assert session() == session(question="Is it raining?", stream=True, seed=7)
+    assert len({session(), session("a"), session("b"), session(video="file:other.mp4")}) == 4
+
+
+def test_a_large_clip_has_the_same_session_whatever_reads_it():
+    large = asked(("user", [clip("data:video/mp4;base64," + "A" * INLINE), TEXT]))
+    assert len(large) > INLINE
+    assert asyncio.run(session_of(large, Client())) != ""
+    small = asked(("user", [clip("data:video/mp4;base64," + "A" * INLINE, uuid="x"), TEXT]))
+    assert asyncio.run(session_of(small, Client())) == asyncio.run(
+        session_of(asked(("user", [clip(uuid="x")])), Client())
+    )
