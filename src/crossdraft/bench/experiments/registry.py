@@ -1,0 +1,23 @@
+"""The experiments by name."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from crossdraft.bench.common import check_names
+from crossdraft.bench.experiments.breakdown import BREAKDOWN
+from crossdraft.bench.experiments.record import Experiment
+
+EXPERIMENTS: Mapping[str, Experiment[Any]] = MappingProxyType(
+    {one.name: one for one in sorted((BREAKDOWN,), key=lambda one: one.number)}
+)
+
+
+def chosen(names: tuple[str, ...]) -> list[Experiment[Any]]:
+    """The experiments of these names, `all` being every one, in the order of their numbers.
+
+    Raises:
+        CrossdraftError: an unknown name.
+    """
+    check_names("experiment", names, ("all", *EXPERIMENTS))
+    return [one for name, one in EXPERIMENTS.items() if "all" in names or name in names]
