@@ -39,24 +39,14 @@ def experiment(
         pages = write_report(out)
         report({"files": [str(page) for page in pages]}, *map(str, pages), as_json=as_json)
         return
-    asked, found = chosen(tuple(names)), []
-    for one in asked:
+    found = []
+    for one in chosen(tuple(names)):
         config = one.config(quick=quick)
         with progress(one.name, len(one.units(config))) as tick:
-            units = set(one.units(config))
-            found.append(
-                run_experiment(
-                    one,
-                    config,
-                    out,
-                    cores.cores(None),
-                    lambda key, t=tick, u=units: t(key) if key in u else None,
-                    force=force,
-                )
-            )
+            found.append(run_experiment(one, config, out, cores.cores(None), tick, force=force))
         if not as_json:
-            last = found[-1]
-            report({}, f"{one.number}. {one.title}: {last.summary.found}", f"   {out / one.name}", as_json=False)
+            last = found[-1].summary
+            report({}, f"{one.number}. {one.title}: {last.found}", f"   {out / one.name}", as_json=False)
     if "all" in names:
         write_report(out)
     if as_json:

@@ -30,8 +30,9 @@ COMMANDS = (
 PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
     "fastapi": "fastapi", "jinja2": "jinja2", "matplotlib": "matplotlib", "msgpack": "msgpack",
-    "prometheus_client": "prometheus-client", "pydantic": "pydantic", "pydantic_settings": "pydantic-settings", "python_multipart": "python-multipart",
-    "scipy": "scipy",    "tokenizers": "tokenizers", "uvicorn": "uvicorn", "websockets": "websockets", "yaml": "pyyaml",
+    "prometheus_client": "prometheus-client", "pydantic": "pydantic", "pydantic_settings": "pydantic-settings",
+    "python_multipart": "python-multipart", "scipy": "scipy", "tokenizers": "tokenizers", "uvicorn": "uvicorn",
+    "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from crossdraft.drawing.kinds import ticks
 from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine, TextRun, clean, flow, width_of
@@ -19,7 +20,7 @@ Shape = Box | Line | TextLine
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """A piece of a stacked bar: what it is called, its style of the palette, its length."""
 
     name: str
@@ -32,7 +33,7 @@ class StackedBar:
     """A bar of parts, from left to right, and what is written after it."""
 
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     text: str = ""
 
 
@@ -48,7 +49,7 @@ class IntervalBar:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ChartCurve:
     """Points (x, value, low, high), ascending in x; dashed where it is no measurement but a bound."""
 
     name: str
@@ -99,7 +100,7 @@ def interval_bars(title: str, bars: Sequence[IntervalBar], unit: str, reference:
 
 
 def curves(
-    title: str, found: Sequence[Curve], across: str, upwards: str, *, log_x: bool = False, log_y: bool = False
+    title: str, found: Sequence[ChartCurve], across: str, upwards: str, *, log_x: bool = False, log_y: bool = False
 ) -> Drawing:
     """Curves with their intervals over one axis; logarithmic ones have marks at the points' own x."""
     styles = {curve.name: SERIES[number % len(SERIES)] for number, curve in enumerate(found)}
@@ -141,12 +142,10 @@ def _axis_map(values: Sequence[float], start: float, end: float, *, log: bool) -
     return _AxisMap(values, start, end, log=log)
 
 
-def _curve(curve: Curve, style: str, x_of: _AxisMap, y_of: _AxisMap) -> list[Shape]:
+def _curve(curve: ChartCurve, style: str, x_of: _AxisMap, y_of: _AxisMap) -> list[Shape]:
     """Its segments, then at each point the interval and a mark."""
     places = [(x_of(x), y_of(value)) for x, value, _, _ in curve.points]
-    shapes: list[Shape] = [
-        Line(*here, *there, style, dashed=curve.dashed) for here, there in zip(places, places[1:], strict=False)
-    ]
+    shapes: list[Shape] = [Line(*here, *there, style, dashed=curve.dashed) for here, there in pairwise(places)]
     for (x, value, low, high), (at, up) in zip(curve.points, places, strict=True):
         if high > low:
             shapes.append(Line(at, y_of(low), at, y_of(high), style))

@@ -6,12 +6,14 @@ All that is compared is compared within blocks, so that whatever disturbs the ma
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
-from crossdraft.bench.assembly import EngineMethod, Models, close_all
+from crossdraft.bench.assembly import Models, close_all
 from crossdraft.bench.experiments.record import Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant, make_variant
 from crossdraft.bench.measure import BenchMethod, Results, Run, measure
+from crossdraft.bench.specs import HUGGING_FACE
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.fast.pinning import pinned
@@ -29,7 +31,7 @@ class BlockPlan:
     Args:
         variants: what answers; the first two are the target alone, on its own core and on all, where speed matters.
         work: the pairs; those of a block are `block` of them, one after another.
-        block: pairs of a unit.
+        block: pairs of a unit; whole clips, where there are several questions about each.
         repeats: runs of each pair.
         warm_ups: pairs of another split that are answered first.
         prefix: of the keys.
@@ -50,21 +52,24 @@ class BlockPlan:
     def work_of(self, key: str) -> Workload:
         """The pairs of a block."""
         first = int(key.removeprefix(f"{self.prefix} "))
-        return replace(self.work, pairs=min(self.block, self.work.pairs - first), first=self.work.first + first)
+        scenes = first // self.work.questions
+        return replace(self.work, pairs=min(self.block, self.work.pairs - first), first=self.work.first + scenes)
 
 
 @contextmanager
 def contestants(
-    variants: Sequence[Variant], setting: Setting, target: Target | None = None, models: Models = MODELS
-) -> Iterator[tuple[Target, dict[str, EngineMethod]]]:
+    variants: Sequence[Variant], setting: Setting, models: Models = MODELS
+) -> Iterator[tuple[Target, dict[str, BenchMethod]]]:
     """A target and what answers with it, on the cores of the pair; closed afterwards."""
     cores = setting.cores
     with forking([__name__]), pinned(None if cores is None else cores.pair):
-        target = models.load_target() if target is None else target
-        made: dict[str, EngineMethod] = {}
+        target = models.load_target()
+        made: dict[str, BenchMethod] = {}
         try:
-            for variant in variants:
-                made[variant.name] = make_variant(variant, target, models, cores)
+            plain = models.load_target(packed=False) if any(one.drafts in HUGGING_FACE for one in variants) else target
+            for one in variants:
+                own = plain if one.drafts in HUGGING_FACE else target
+                made[one.name] = make_variant(one, own, models, cores)
             yield target, made
         finally:
             close_all(made.values())
@@ -95,7 +100,13 @@ def answer_block(
     asked = list(items(plan.work_of(key)))
     results = measure(made, asked, plan.repeats, warm, setting.tick)
     pairs = [
-        {"scene": item.seed, "kind": item.kind, "question": item.request.prompt, "facts": dict(item.facts)}
+        {
+            "scene": item.seed,
+            "kind": item.kind,
+            "question": item.request.prompt,
+            "facts": dict(item.facts),
+            "reference": item.answer,
+        }
         for item in asked
     ]
     answers = {name: [target.decode(runs[0].tokens) for runs in found] for name, found in results.runs.items()}
@@ -123,9 +134,9 @@ class Pooled:
         ran = [name for name in (OWN, ALL) if name in self.results.runs]
         return min(ran, key=lambda name: sum(self.results.seconds(name)), default=None)
 
-    def speedup(self, name: str, against: str | None = None) -> Interval:
+    def speedup(self, name: str, against: str | None = None, *, per_token: bool = False) -> Interval:
         """Σ time of the target alone, the faster way, over Σ time of a contestant."""
-        return self.results.speedup(name, against or self.alone or OWN, per_token=False)
+        return self.results.speedup(name, against or self.alone or OWN, per_token=per_token)
 
     def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
         """Runs whose tokens are the target's own, of how many."""
@@ -147,6 +158,36 @@ class Pooled:
         return ratio(each, [1.0] * len(each))
 
 
+SPEED_HEADS = ("same tokens", "τ", "TTFT, ms", "E2E, ms")
+
+
+def speed_row(found: Pooled, name: str, *, per_token: bool = False) -> tuple[str, ...]:
+    """A contestant's row under `SPEED_HEADS` and its speed-up; medians over runs."""
+    equal, total = found.equal(name)
+    runs = found.results.of(name)
+    lossy = any(run.lossy for run in runs)
+    return (
+        name,
+        "–" if per_token else f"{equal}/{total}" + (" (lossy)" if lossy else ""),
+        f"{found.results.tau(name).value:.2f}",
+        f"{1e3 * median(run.ttft_s for run in runs):.1f}",
+        f"{1e3 * median(run.total_s for run in runs):.1f}",
+        str(found.speedup(name, per_token=per_token)),
+    )
+
+
+def speed_json(found: Pooled, name: str, *, per_token: bool = False) -> dict[str, object]:
+    """The same as plain values."""
+    runs = found.results.of(name)
+    return {
+        "equal": list(found.equal(name)),
+        "tau": found.results.tau(name).to_json(),
+        "ttft_ms": round(1e3 * median(run.ttft_s for run in runs), 2),
+        "e2e_ms": round(1e3 * median(run.total_s for run in runs), 2),
+        "speedup": found.speedup(name, per_token=per_token).to_json(),
+    }
+
+
 def pooled(found: Sequence[UnitResult]) -> Pooled:
     """The runs of these blocks, which had the same contestants."""
     names = list(found[0].found["methods"])
@@ -162,7 +203,8 @@ def pooled(found: Sequence[UnitResult]) -> Pooled:
 
 def run_of(found: Mapping[str, Any]) -> Run:
     """A run that was a line."""
-    return Run(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return Run(**values)
 
 
 def sure(pairs: Pooled, repeats: int) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
 from crossdraft.bench.experiments.blocks import (
@@ -16,10 +16,10 @@ from crossdraft.bench.experiments.blocks import (
     sure,
     warm_up_items,
 )
-from crossdraft.bench.experiments.record import Experiment, FigureTable, Setting, Summary, UnitResult
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.workload import Workload, items
-from crossdraft.drawing.charts import Part, StackedBar, stacked_bars
+from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.engine.target import Target
 
 # stage: (style of the palette, the engine's stages that it is the sum of); `prepare` is parted into load and preprocess
@@ -32,6 +32,7 @@ STAGES = {
     "verify": ("verify", ("verify",)),
     "overhead": ("parallel-draft", ("communication", "engine", "other")),
 }
+BEFORE = ("load", "preprocess", "encode", "prefill")
 CLOCKED = 3  # times that a clip is prepared by itself
 SEQUENTIAL = "event, sequential"  # drafts before the prefill, in the target's process and on its core
 
@@ -101,7 +102,7 @@ def stages_ms(found: Pooled, name: str, loading: float) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class LaneTimes:
     """Mean milliseconds of an answer: work on both lanes, and the wall that it took."""
 
     target: float
@@ -119,63 +120,57 @@ class Overlap:
         return max(0.0, self.sequential - self.wall)
 
 
-def overlap(found: Pooled, name: str) -> Overlap:
+def overlap(found: Pooled, name: str) -> LaneTimes:
     """Of a contestant."""
     runs = found.results.of(name)
     lanes = [fmean(1e3 * run.busy_s.get(lane, 0.0) for run in runs) for lane in ("target", "drafter")]
-    return Overlap(lanes[0], lanes[1], fmean(1e3 * run.total_s for run in runs))
+    return LaneTimes(lanes[0], lanes[1], fmean(1e3 * run.total_s for run in runs))
 
 
-def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Summary:
+def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
     """Stages, and sequential sums beside walls."""
     found = pooled(units)
     loading = fmean(unit.found["loading"] for unit in units)
     stages = {name: stages_ms(found, name, loading) for name in found.names}
     lanes = {name: overlap(found, name) for name in found.names}
     speedups = {name: found.speedup(name) for name in found.names}
+    walls = {name: sum(stages[name].values()) for name in found.names}
     rows = tuple(
-        (
-            name,
-            *(f"{value:.1f}" for value in stages[name].values()),
-            f"{sum(stages[name].values()):.1f}",
-            str(speedups[name]),
-        )
+        (name, *(f"{value:.1f}" for value in stages[name].values()), f"{walls[name]:.1f}", str(speedups[name]))
         for name in found.names
     )
     both = tuple(
-        (name, f"{one.target:.1f}", f"{one.drafter:.1f}", f"{one.sequential:.1f}", f"{one.wall:.1f}",
-         f"{one.hidden:.1f}")
+        (name, *(f"{value:.1f}" for value in (one.target, one.drafter, one.sequential, one.wall, one.hidden)))
         for name, one in lanes.items()
-    )  # fmt: skip
+    )
     bars = [
-        StackedBar(name, tuple(Part(stage, STAGES[stage][0], value) for stage, value in stages[name].items()))
+        StackedBar(name, tuple(BarPart(stage, STAGES[stage][0], value) for stage, value in stages[name].items()))
         for name in found.names
     ]
     alone = found.alone or OWN
-    reading = {
-        name: sum(stages[name][stage] for stage in ("load", "preprocess", "encode", "prefill")) for name in stages
-    }
-    share = reading[alone] / sum(stages[alone].values())
+    reading = {name: sum(stages[name][stage] for stage in BEFORE) for name in stages}
     best = max((name for name in found.names if name not in (OWN, ALL)), key=lambda name: speedups[name].value)
     worse = [name for name in found.names if name not in (OWN, ALL) and reading[name] > 1.05 * reading[alone]]
-    return Summary(
+    return Findings(
         found=(
-            f"Reading (load, preprocess, encode, prefill) is {share:.0%} of an answer of {alone}, "
-            f"{sum(stages[alone].values()):.0f} ms. {best} takes {sum(stages[best].values()):.0f} ms, {speedups[best]} times "
-            f"as fast; {lanes[best].hidden:.0f} ms of its drafting passed while the target worked."
+            f"Reading ({', '.join(BEFORE)}) is {reading[alone] / walls[alone]:.0%} of an answer of {alone}, "
+            f"{walls[alone]:.0f} ms. {best} takes {walls[best]:.0f} ms, {speedups[best]} times as fast; "
+            f"{lanes[best].hidden:.0f} ms of work passed on one core while the other one worked."
         ),
         sure=sure(found, config.repeats),
         tables=(
             FigureTable(
                 "Mean milliseconds of an answer by stage", ("", *STAGES, "wall", f"× {alone}"), rows,
-                "On the target's lane: draft is the drafter's computing that the target waited for, overhead the engine's "
-                "own part, the exchange with the drafter's process, and what is in no stage. Loading is told from "
-                f"preprocessing by preparing the same clips from memory as well ({loading:.0%} of preparing is loading).",
+                "On the target's lane: draft is the drafter's computing that the target waited for, overhead the "
+                "engine's own part, the exchange with the drafter's process, and what is in no stage. Loading is told "
+                "from preprocessing by preparing the same clips from memory as well; it is "
+                f"{loading:.0%} of preparing them.",
             ),
             FigureTable(
                 "Both lanes: the sequential sum of their work beside the wall",
                 ("", "target busy, ms", "drafter busy, ms", "sequential sum, ms", "wall, ms", "hidden, ms"), both,
-                f"'{SEQUENTIAL}' is the drafter event on the target's core, drafting before the prefill: its wall is the sum as measured.",
+                f"'{SEQUENTIAL}' is the drafter event on the target's core, drafting before the prefill: its wall is "
+                "the sum as measured.",
             ),
         ),
         figure=stacked_bars("Mean time of an answer by stage", bars, "ms"),
@@ -183,16 +178,11 @@ def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Summary:
             "stages_ms": stages,
             "speedup": {name: one.to_json() for name, one in speedups.items()},
             "against": alone,
-            "reading_share": round(share, 4),
-            "lanes_ms": {
-                name: {"target": one.target, "drafter": one.drafter, "wall": one.wall, "hidden": one.hidden}
-                for name, one in lanes.items()
-            },
+            "reading_share": round(reading[alone] / walls[alone], 4),
+            "lanes_ms": {name: asdict(one) for name, one in lanes.items()},
             "equal": {name: list(found.equal(name)) for name in found.names},
         },
-        negative=(
-            (f"Reading takes longer than in {alone} beside a drafter: {', '.join(worse)}.",) if worse else ()
-        ),
+        negative=(f"Reading takes longer than in {alone} beside a drafter: {', '.join(worse)}.",) if worse else (),
     )  # fmt: skip
 
 

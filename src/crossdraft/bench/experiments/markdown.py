@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from crossdraft.bench.experiments.record import FigureTable, Outcome
+from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
 
 SPECIAL = str.maketrans({"|": r"\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
@@ -28,7 +28,7 @@ def table_lines(table: FigureTable) -> Iterator[str]:
         yield from ("", cell(table.note))
 
 
-def outcome_lines(found: Outcome, level: int = 1) -> Iterator[str]:
+def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
     """One experiment: what was asked, found, and how sure; its tables."""
     experiment, summary = found.experiment, found.summary
     yield f"{'#' * level} {experiment.number}. {experiment.title}"
@@ -39,18 +39,16 @@ def outcome_lines(found: Outcome, level: int = 1) -> Iterator[str]:
         yield from ("", *table_lines(table))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {sentence}" for sentence in summary.negative))
-    yield from (
-        "",
-        f"`{experiment.command(quick=found.quick)}` ({found.size} size, {found.seconds:.0f} s, {found.units} units)",
-    )
+    took = f"{found.size} size, {found.seconds:.0f} s, {found.units} units"
+    yield from ("", f"`{experiment.command(quick=found.quick)}` ({took})")
 
 
-def outcome_page(found: Outcome) -> str:
+def outcome_page(found: ExperimentOutcome) -> str:
     """The page of one experiment."""
     return "\n".join([*outcome_lines(found), "", *setting_lines([found])]) + "\n"
 
 
-def setting_lines(found: Sequence[Outcome]) -> Iterator[str]:
+def setting_lines(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
     """The machines, each once."""
     for machine in dict.fromkeys(machine for outcome in found for machine in outcome.machines):
         yield f"Machine: {machine}."

@@ -59,7 +59,7 @@ class FigureTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Findings:
     """What an experiment's runs say.
 
     Args:
@@ -93,6 +93,7 @@ class Experiment(Generic[C]):
         measure: runs the units of these keys, one after another; whatever they compare they compare interleaved, within
             a unit.
         summarise: of all units' results, in the order of their keys.
+        derived: it is made of the other experiments' results, in moments, and so always anew.
     """
 
     name: str
@@ -103,7 +104,8 @@ class Experiment(Generic[C]):
     quick: C
     units: Callable[[C], Sequence[str]]
     measure: Callable[[C, Sequence[str], Setting], Iterator[UnitResult]]
-    summarise: Callable[[C, Sequence[UnitResult]], Summary]
+    summarise: Callable[[C, Sequence[UnitResult]], Findings]
+    derived: bool = False
 
     def config(self, *, quick: bool) -> C:
         """The configuration of that size."""
@@ -115,7 +117,7 @@ class Experiment(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExperimentOutcome:
     """An experiment's summary with what it is the summary of.
 
     Args:
@@ -129,7 +131,7 @@ class Outcome:
 
     experiment: Experiment[Any]
     config: object
-    summary: Summary
+    summary: Findings
     environment: Mapping[str, Any]
     units: int
     seconds: float

@@ -5,11 +5,13 @@ from types import MappingProxyType
 from typing import Any
 
 from crossdraft.bench.common import check_names
+from crossdraft.bench.experiments.ablations import ABLATIONS
 from crossdraft.bench.experiments.breakdown import BREAKDOWN
+from crossdraft.bench.experiments.drafters import DRAFTERS
 from crossdraft.bench.experiments.record import Experiment
 
 EXPERIMENTS: Mapping[str, Experiment[Any]] = MappingProxyType(
-    {one.name: one for one in sorted((BREAKDOWN,), key=lambda one: one.number)}
+    {one.name: one for one in (DRAFTERS, BREAKDOWN, ABLATIONS)}
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from crossdraft import __version__
 from crossdraft.bench.experiments.markdown import outcome_lines, setting_lines
-from crossdraft.bench.experiments.record import FigureTable, Outcome
+from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import read_outcome
 from crossdraft.drawing.svg import to_svg
@@ -23,29 +23,37 @@ DRAFTERS = "drafters"  # the experiment of the table of all drafters
 TITLE = "crossdraft: the experiments"
 SETTING = (
     "All figures are of the shipped reference pair unless a section says otherwise: a target of 13.6 M parameters, an "
-    "event drafter of 3.0 M that was trained on its answers, held-out scenes of a synthetic road world, and wordings of "
-    "questions that no training has seen. The target computes in float32. On a CPU the target has one core and a "
-    "drafter's process another; the baseline of every speed-up is the faster of the target alone on its own core and on "
-    "both."
+    "event drafter of 3.0 M that was trained on its answers, held-out scenes of a synthetic road world, and wordings "
+    "of questions that no training has seen. The target computes in float32. On a CPU the target has one core and a "
+    "drafter's process another; the baseline of every speed-up is the faster of the target alone on its own core and "
+    "on both."
 )
 THREATS = (
-    "The reference pair is small and its world is regular: its answers are easier to draft than those of a model of 7 "
-    "billion parameters. What its figures say of such a pair is the mechanism, not the size of the gain.",
-    "One machine, and one run of each experiment. The machine may have been shared; rows of one table were interleaved, "
-    "so that a disturbance falls on all of them, but another hour gives other milliseconds.",
-    "Intervals are bootstrapped over pairs of scene and question. They cover which questions were asked, and not other "
-    "trainings of the pair, other machines or other worlds.",
-    "The share of facts that an answer gets right is judged by rules that know the synthetic world. It is no human "
-    "judgement.",
+    (
+        "The reference pair is small and its world is regular: its answers are easier to draft than those of a model "
+        "of 7 billion parameters. What its figures say of such a pair is the mechanism, not the size of the gain."
+    ),
+    (
+        "One machine, and one run of each experiment. The machine may have been shared; rows of one table were "
+        "interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
+    ),
+    (
+        "Intervals are bootstrapped over pairs of scene and question. They cover which questions were asked, and not "
+        "other trainings of the pair, other machines or other worlds."
+    ),
+    (
+        "The share of facts that an answer gets right is judged by rules that know the synthetic world. It is no human "
+        "judgement."
+    ),
     "Nothing here was measured on a GPU unless the machine of a section names one.",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """What a page shows of one experiment."""
 
-    outcome: Outcome
+    outcome: ExperimentOutcome
     figure: str
 
     @property
@@ -57,6 +65,12 @@ class Section:
     def command(self) -> str:
         """What repeats it."""
         return self.outcome.experiment.command(quick=self.outcome.quick)
+
+
+def section_of(outcome: ExperimentOutcome) -> ReportSection:
+    """What is shown of an outcome."""
+    drawn = outcome.summary.figure
+    return ReportSection(outcome, "" if drawn is None else to_svg(drawn))
 
 
 def write_report(out: Path) -> list[Path]:
@@ -83,11 +97,9 @@ def write_report(out: Path) -> list[Path]:
     return [out / name for name in pages]
 
 
-def html_report(found: Sequence[Outcome]) -> str:
+def html_report(found: Sequence[ExperimentOutcome]) -> str:
     """The page; every text is escaped, and nothing is loaded from elsewhere."""
-    sections = [
-        Section(outcome, "" if (drawn := outcome.summary.figure) is None else to_svg(drawn)) for outcome in found
-    ]
+    sections = list(map(section_of, found))
     drafters = next((section for section in sections if section.anchor == DRAFTERS), None)
     return _templates().get_template("report.html.j2").render(
         title=TITLE,
@@ -103,7 +115,7 @@ def html_report(found: Sequence[Outcome]) -> str:
     )  # fmt: skip
 
 
-def leaderboard(ranked: Outcome) -> str:
+def leaderboard(ranked: ExperimentOutcome) -> str:
     """All drafters in one table that sorts by any column."""
     return _templates().get_template("leaderboard.html.j2").render(
         title="Leaderboard of drafters",
@@ -115,12 +127,12 @@ def leaderboard(ranked: Outcome) -> str:
     )  # fmt: skip
 
 
-def markdown_report(found: Sequence[Outcome]) -> str:
+def markdown_report(found: Sequence[ExperimentOutcome]) -> str:
     """The same without pictures of its own: it shows those in the experiments' folders."""
     return "\n".join(_markdown(found)) + "\n"
 
 
-def _markdown(found: Sequence[Outcome]) -> Iterator[str]:
+def _markdown(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
     yield f"# {TITLE}"
     yield from ("", SETTING, "", *setting_lines(found), f"crossdraft {__version__}.")
     for outcome in found:
@@ -135,7 +147,7 @@ def _markdown(found: Sequence[Outcome]) -> Iterator[str]:
     yield from ("crossdraft experiment report --out results", "```")
 
 
-def negative_results(found: Sequence[Outcome]) -> Iterator[str]:
+def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
     """What did not help, of all experiments."""
     for outcome in found:
         for sentence in outcome.summary.negative:
@@ -161,14 +173,14 @@ def numeric(table: FigureTable, column: int) -> bool:
     return bool(cells) and all(isinstance(sort_key(cell), float) for cell in cells)
 
 
-def _machines(found: Sequence[Outcome]) -> list[str]:
+def _machines(found: Sequence[ExperimentOutcome]) -> list[str]:
     return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
 
 
 def _templates() -> "Environment":
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    here = files(__package__)
+    here = files("crossdraft.bench.experiments")
     texts = {path.name: path.read_text(encoding="utf-8") for path in here.iterdir() if path.name.endswith(".j2")}
     made = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters["sort_key"] = sort_key

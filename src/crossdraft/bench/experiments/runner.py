@@ -9,7 +9,7 @@ from crossdraft.bench.common import write_json
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.experiments.markdown import outcome_page
-from crossdraft.bench.experiments.record import Experiment, Outcome, Setting
+from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, Setting
 from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
 from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
@@ -27,7 +27,7 @@ def run_experiment(
     tick: Progress = lambda name: None,
     *,
     force: bool = False,
-) -> Outcome:
+) -> ExperimentOutcome:
     """Run what is missing in OUT/NAME, then write table, figure and summary there.
 
     Args:
@@ -45,14 +45,14 @@ def run_experiment(
     folder = out / experiment.name
     make_folder(folder)
     check_picture(folder / PICTURES[1])
-    if force:
+    if force or experiment.derived:
         (folder / RUNS).unlink(missing_ok=True)
     file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
     pending = [key for key in keys if key not in file.done]
     for key in keys:
         if key in file.done:
             tick(key)
-    setting = Setting(cores, folder / "work", tick)
+    setting = Setting(cores, folder / "work")
     if pending:
         make_folder(setting.work)
         where, start = environment(), time.perf_counter()
@@ -66,7 +66,7 @@ def run_experiment(
     return found
 
 
-def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Outcome:
+def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> ExperimentOutcome:
     """What the lines of a file say.
 
     Raises:
@@ -80,7 +80,7 @@ def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Outc
             "and it goes on where it stopped."
         )
     machines = dict.fromkeys(_machine(line) for line in lines)
-    return Outcome(
+    return ExperimentOutcome(
         experiment,
         config,
         experiment.summarise(config, [line.result for line in lines]),
@@ -91,7 +91,7 @@ def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Outc
     )
 
 
-def read_outcome(experiment: Experiment[Any], out: Path) -> Outcome | None:
+def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
     """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there is none.
 
     Raises:
@@ -107,13 +107,14 @@ def read_outcome(experiment: Experiment[Any], out: Path) -> Outcome | None:
     return outcome(experiment, config, RunsFile(path.parent, experiment.name, config))
 
 
-def write_outcome(found: Outcome, folder: Path) -> None:
+def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
     """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
     write_json(found.to_json(), folder / "summary.json")
     with atomic_path(folder / "table.md") as temporary:
         temporary.write_text(outcome_page(found), encoding="utf-8")
-    for name in PICTURES if found.summary.figure is not None else ():
-        save_drawing(found.summary.figure, folder / name)
+    if (drawn := found.summary.figure) is not None:
+        for name in PICTURES:
+            save_drawing(drawn, folder / name)
 
 
 def _machine(line: RunLine) -> str:

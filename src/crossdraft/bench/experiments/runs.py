@@ -68,7 +68,8 @@ class RunsFile:
         for line in self.lines:
             if line.experiment != self.name:
                 raise CrossdraftError(
-                    f"{self.path} holds runs of the experiment {line.experiment}, not of {self.name}; name another folder."
+                    f"{self.path} holds runs of the experiment {line.experiment}, not of {self.name}; name another "
+                    "folder."
                 )
             changed = [key for key in {**self.config, **line.config} if self.config.get(key) != line.config.get(key)]
             if changed:

@@ -6,9 +6,10 @@ from typing import Any
 
 from crossdraft.api import Engine
 from crossdraft.assembly import assemble
-from crossdraft.bench.assembly import EngineMethod, Models, make_engine_method, options_of
+from crossdraft.bench.assembly import EngineMethod, Models, make_method, options_of
 from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.cores import Cores
+from crossdraft.bench.measure import BenchMethod
 from crossdraft.bench.specs import ALONE, ON_ALL_CORES, is_blind, needs_no_process, spec_of
 from crossdraft.compression import compressed
 from crossdraft.engine.cost_model import CostModel
@@ -70,14 +71,14 @@ class KeptCore:
         self._worker.close()
 
 
-def make_variant(variant: Variant, target: Target, models: Models, cores: Cores | None) -> EngineMethod:
-    """The engine of a contestant; close it when done.
+def make_variant(variant: Variant, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
+    """What answers; close it when done.
 
     Raises:
         CrossdraftError: a model cannot be loaded, or the target cannot be compressed so.
     """
     if not variant.options and variant.compress is None and variant.lends and not variant.one_core:
-        return make_engine_method(variant.drafts, target, models, cores)
+        return make_method(variant.drafts, target, models, cores)
     own = target if variant.compress is None else compressed(target, variant.compress)
     shared = None if cores is None else Cores(cores.target, cores.target)
     found = shared if variant.one_core else cores
