@@ -76,7 +76,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
     first = groups[0]
-    rows = {name: group for name, group in [*((name, first) for name in BASELINES), *by_name.items()]}
+    rows = {**dict.fromkeys(BASELINES, first), **by_name}
     ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
     drafting = [name for name in ranked if name in SHIPPED]
     best = drafting[0]
@@ -86,14 +86,14 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
         "Drafters on equal hardware",
         ("", "where", "trained", "trees", "sees", *SPEED_HEADS, f"× {first.alone}"),
         tuple((name, *_traits(name), *speed_row(rows[name], name)[1:]) for name in ranked),
-        "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every group "
-        "of contestants, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the engine. "
-        "Drafters without a row need weights, a folder or a machine that are not shipped.",
+        "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
+        "group of contestants, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
+        "engine. Drafters without a row need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(
         found=(
-            f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the target "
-            f"alone. {_equality(unequal)}"
+            f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the "
+            f"target alone. {_equality(unequal)}"
         ),
         sure=sure(first, config.repeats),
         tables=(table,),
