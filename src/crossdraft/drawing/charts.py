@@ -49,6 +49,14 @@ class IntervalBar:
 
 
 @dataclass(frozen=True)
+class LaneBar:
+    """What ran when on a lane: (start, end, style, what it is)."""
+
+    label: str
+    parts: tuple[tuple[float, float, str, str], ...]
+
+
+@dataclass(frozen=True)
 class ChartCurve:
     """Points (x, value, low, high), ascending in x; dashed where it is no measurement but a bound."""
 
@@ -96,6 +104,22 @@ def interval_bars(title: str, bars: Sequence[IntervalBar], unit: str, reference:
         y += STEP
     if reference is not None:
         shapes.append(Line(left + reference * scale, top - 4, left + reference * scale, y - 6, "faint", dashed=True))
+    return _card(title, [*shapes, *_axis(left, y, longest, scale, unit)], y + 2 * LINE)
+
+
+def lanes(title: str, bars: Sequence[LaneBar], unit: str) -> Drawing:
+    """Lanes on one axis of time, with a legend of what ran."""
+    legend = dict.fromkeys((what, style) for bar in bars for _, _, style, what in bar.parts)
+    shapes, y = _head(title, [(TextRun("■ ", style), TextRun(what, "faint")) for what, style in legend])
+    left = _left([bar.label for bar in bars])
+    longest = max((end for bar in bars for _, end, _, _ in bar.parts), default=0.0) or 1.0
+    scale = (WIDTH - MARGIN - 60 - left) / longest
+    for bar in bars:
+        shapes.append(_label(bar.label, left, y))
+        for start, end, style, what in bar.parts:
+            wide = max(0.8, (end - start) * scale)
+            shapes.append(Box(left + start * scale, y, wide, BAR, style, f"{what}: {end - start:.3g} {unit}"))
+        y += STEP
     return _card(title, [*shapes, *_axis(left, y, longest, scale, unit)], y + 2 * LINE)
 
 

@@ -124,9 +124,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
     ]
     drawn = [ChartCurve(name, tuple(_point(frames, group, name) for frames, group in sizes.items())) for name in names]
     bound = ChartCurve(
-        BOUND,
-        tuple((frames, *(1 / end for end in (one.value, one.high, one.low))) for frames, one in shares.items()),
-        dashed=True,
+        BOUND, tuple((frames, 1 / one.value, 1 / one.high, 1 / one.low) for frames, one in shares.items()), dashed=True
     )
     return Findings(
         found=(
