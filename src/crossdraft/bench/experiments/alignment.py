@@ -184,8 +184,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             f"{FOREIGN} as it is: {measured[FOREIGN]} tokens of its hidden draft are accepted. Best rung: {best}, "
             f"{measured[best]}; {DISTILLED}, distilled from the beginning: {measured[DISTILLED]}. Strongest control "
             f"that sees nothing: {strongest}, {blind_ones[strongest]}. "
-            + (f"Answers differed from the target's: {', '.join(wrong)}." if wrong else "Every answer was the target's.")
-            + warning
+            f"{_equality(wrong)}{warning}"
         ),
         sure=(
             f"{config.test_clips * config.questions} questions about {config.test_clips} held-out clips in held-out "
@@ -213,6 +212,10 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
         ),
     )  # fmt: skip
+
+
+def _equality(wrong: Sequence[str]) -> str:
+    return f"Answers differed from the target's: {', '.join(wrong)}." if wrong else "Every answer was the target's own."
 
 
 def _prefix(row: Mapping[str, Any]) -> Interval | None:

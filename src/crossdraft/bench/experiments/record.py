@@ -139,8 +139,8 @@ class ExperimentOutcome:
 
     @property
     def quick(self) -> bool:
-        """Whether it ran at the small size."""
-        return self.config == self.experiment.quick
+        """Whether it ran at the small size; where there is one size alone it is the full one."""
+        return self.config == self.experiment.quick != self.experiment.full
 
     @property
     def size(self) -> str:

@@ -8,6 +8,7 @@ from crossdraft.bench.common import check_names
 from crossdraft.bench.experiments.ablations import ABLATIONS
 from crossdraft.bench.experiments.alignment import ALIGNMENT
 from crossdraft.bench.experiments.breakdown import BREAKDOWN
+from crossdraft.bench.experiments.claims import CLAIMS
 from crossdraft.bench.experiments.drafters import DRAFTERS
 from crossdraft.bench.experiments.prefill_hiding import PREFILL_HIDING
 from crossdraft.bench.experiments.quality import QUALITY
@@ -18,7 +19,7 @@ from crossdraft.bench.experiments.utilisation import UTILISATION
 EXPERIMENTS: Mapping[str, Experiment[Any]] = MappingProxyType(
     {
         one.name: one
-        for one in (DRAFTERS, PREFILL_HIDING, BREAKDOWN, ALIGNMENT, STREAMING, QUALITY, ABLATIONS, UTILISATION)
+        for one in (DRAFTERS, PREFILL_HIDING, BREAKDOWN, ALIGNMENT, STREAMING, QUALITY, ABLATIONS, UTILISATION, CLAIMS)
     }
 )
 

@@ -148,8 +148,8 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
                 ("", "ms", "GFLOP", "MB", "FLOPs a byte", "GFLOP/s", "GB/s", "bound, ms", "reached"),
                 tuple(rows),
                 "; ".join(
-                    f"{name}: {peak.gflops:.1f} GFLOP/s, copies {peak.copy_gbs:.1f} GB/s, {peak.cached_gbs:.1f} GB/s of "
-                    "a buffer as large as the weights"
+                    f"{name}: {peak.gflops:.1f} GFLOP/s, copies {peak.copy_gbs:.1f} GB/s, {peak.cached_gbs:.1f} GB/s "
+                    "of a buffer as large as the weights"
                     for name, peak in peaks.items()
                 )
                 + ". Bandwidths count bytes read and written. The bound takes the faster of the two.",
