@@ -9,6 +9,7 @@
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
+# make report-quick  every experiment at its small size, and their report in build/experiments: minutes
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
@@ -17,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm gpu bench report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -41,6 +42,9 @@ serve: setup
 	@test -d demo || $(BIN)/crossdraft scenes make --count 3 --out demo
 	$(BIN)/crossdraft serve --media-root demo $(ARGS)
 
+report-quick: setup
+	$(BIN)/crossdraft experiment all --quick --out build/experiments $(ARGS)
+
 bench: setup
 	$(BIN)/crossdraft bench $(ARGS)
 
@@ -56,6 +60,7 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/readme_numbers.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,10 @@ def experiment(
     force: Annotated[bool, typer.Option("--force", help="Begin anew where there are runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; then the report of all."""
+    """Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the report of them.
+
+    Exit status 1 if a row that is lossless was not: an answer differed from the target's own.
+    """
     from crossdraft.bench.experiments.registry import chosen
     from crossdraft.bench.experiments.report import write_report
     from crossdraft.bench.experiments.runner import run_experiment
@@ -51,3 +54,5 @@ def experiment(
         write_report(out)
     if as_json:
         report({each.experiment.name: each.to_json() for each in found}, as_json=True)
+    if any(each.summary.unequal for each in found):
+        raise typer.Exit(1)

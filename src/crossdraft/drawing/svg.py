@@ -2,7 +2,7 @@
 
 from html import escape
 
-from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine
+from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine, clean
 
 FACES = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace"
 
@@ -13,7 +13,7 @@ def to_svg(drawing: Drawing) -> str:
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     frame = f'<rect class="card edge" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="10"/>'
-    parts = [head, f"<title>{escape(drawing.title)}</title>", f"<style>{_style(drawing)}</style>", frame]
+    parts = [head, f"<title>{escape(clean(drawing.title))}</title>", f"<style>{_style(drawing)}</style>", frame]
     return "\n".join([*parts, *map(_shape, drawing.shapes), "</svg>"]) + "\n"
 
 
@@ -41,7 +41,7 @@ def _shape(shape: Box | Line | TextLine) -> str:
 
 def _box(box: Box) -> str:
     size = f'x="{box.x:.2f}" y="{box.y:g}" width="{box.width:.2f}" height="{box.height:g}"'
-    tip = f"<title>{escape(box.tip)}</title>" if box.tip else ""
+    tip = f"<title>{escape(clean(box.tip))}</title>" if box.tip else ""
     return f'<rect class="{box.style}" {size} rx="2">{tip}</rect>'
 
 

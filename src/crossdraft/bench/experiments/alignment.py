@@ -208,6 +208,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             }
             for name, row in accepted.items()
         },
+        unequal=tuple(wrong),
         negative=(
             (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
         ),
@@ -271,7 +272,7 @@ ALIGNMENT = Experiment(
     "does that cost, and does it beat controls that see nothing?",
     AlignmentConfig(),
     AlignmentConfig(
-        rungs=("linear", "l4", "l6"), clips=6, validation_clips=2, prompts=2, steps=8, test_clips=2, questions=1,
+        rungs=("linear", "l6"), clips=6, validation_clips=2, prompts=2, steps=8, test_clips=2, questions=1,
         learned=8, pairs=2, block=2, max_new_tokens=48,
     ),
     units,

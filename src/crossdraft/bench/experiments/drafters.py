@@ -23,6 +23,11 @@ from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.methods import SHIPPED
 
 BASELINES = (OWN, ALL)
+FIRST_LOOK = (
+    "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
+    "redrafter", "dflash",
+)  # fmt: skip
+"""A drafter of each kind, for the small size: loading all of them takes longer than their answers."""
 
 
 def comparable() -> tuple[str, ...]:
@@ -104,6 +109,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
         ),
         figures={name: speed_json(rows[name], name) for name in ranked},
         negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
+        unequal=tuple(unequal),
     )  # fmt: skip
 
 
@@ -135,7 +141,7 @@ DRAFTERS = Experiment(
     "All drafters on equal hardware",
     "Which drafter is fastest on the shipped pair, when the target alone may use as many cores as the pair does?",
     DraftersConfig(),
-    DraftersConfig(group=10, pairs=2, block=2, warm_ups=1),
+    DraftersConfig(methods=FIRST_LOOK, group=len(FIRST_LOOK), pairs=2, block=2, warm_ups=1),
     units,
     measure,
     summarise,

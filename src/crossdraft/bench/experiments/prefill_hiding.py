@@ -174,7 +174,7 @@ PREFILL_HIDING: Experiment[PrefillConfig] = Experiment(
     "Prefill hiding",
     "How does the gain of drafting during the prefill change as the prefill grows, and how near is it to its bound?",
     PrefillConfig(),
-    PrefillConfig(frames=(1, 8, 64), pairs=2, block=2, warm_ups=1, max_new_tokens=48),
+    PrefillConfig(frames=(1, 8, 32), pairs=2, block=2, warm_ups=1, max_new_tokens=48),
     units,
     measure,
     summarise,

@@ -183,6 +183,7 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
         figure=_figure(config, rows),
         figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
         negative=(f"Fewer facts right than the target's own answers: {', '.join(worse)}.",) if worse else (),
+        unequal=tuple(wrong),
     )
 
 

@@ -69,6 +69,7 @@ class Findings:
         figure: the picture; `None` where there is nothing to draw.
         figures: the numbers of the tables as plain values, for other programs.
         negative: sentences: what did not help, or made something worse.
+        unequal: rows that are lossless by what they are and whose answers were not the target's own; a fault of ours.
     """
 
     found: str
@@ -77,6 +78,7 @@ class Findings:
     figure: "Drawing | None"
     figures: Mapping[str, Any]
     negative: tuple[str, ...] = ()
+    unequal: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

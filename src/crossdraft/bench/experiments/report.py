@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossdraft import __version__
-from crossdraft.bench.experiments.markdown import outcome_lines, setting_lines
+from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines
 from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import read_outcome
@@ -140,7 +140,7 @@ def _markdown(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
         if outcome.summary.figure is not None:
             yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
     yield from ("", "## Negative results", "")
-    yield from (f"- {sentence}" for sentence in negative_results(found))
+    yield from (f"- {prose(sentence)}" for sentence in negative_results(found))
     yield from ("", "## Threats to validity", "", *(f"- {threat}" for threat in THREATS))
     yield from ("", "## How to reproduce", "", "```")
     yield from (outcome.experiment.command(quick=outcome.quick) for outcome in found)
