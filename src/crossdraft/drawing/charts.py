@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from crossdraft.drawing.kinds import ticks
@@ -189,7 +189,8 @@ def _head(title: str, legend: Sequence[tuple[TextRun, ...]]) -> tuple[list[Shape
     y = MARGIN + 14.0
     shapes: list[Shape] = [TextLine(MARGIN, y, (TextRun(clean(title), "ink"),), 14, bold=True)]
     if legend:
-        texts, y = flow(legend, MARGIN, y + LINE, WIDTH - MARGIN, LINE, SMALL)
+        items = [tuple(replace(run, text=clean(run.text)) for run in item) for item in legend]
+        texts, y = flow(items, MARGIN, y + LINE, WIDTH - MARGIN, LINE, SMALL)
         shapes += texts
     return shapes, y + LINE
 

@@ -49,7 +49,7 @@ def test_numbers_and_names_are_unique_and_ordered():
         chosen(("ablation",))
 
 
-def test_every_contestant_can_be_named():
+def test_every_row_can_be_named():
     config = quality.QualityConfig()
     variants: list[Variant] = [variant for plan in config.plans.values() for variant in plan.variants]
     variants += [variant for group in ablations.GROUPS.values() for variant in group.variants]

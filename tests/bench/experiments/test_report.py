@@ -54,7 +54,7 @@ def outcome(text: str = HOSTILE) -> ExperimentOutcome:
     return ExperimentOutcome(BREAKDOWN, BreakdownConfig(), summary, {"cpu": text}, 1, 2.0, (text,))
 
 
-def test_texts_are_escaped_everywhere_and_nothing_is_loaded():
+def test_all_texts_are_escaped_and_nothing_is_loaded():
     page = html_report([outcome()])
     found = read(page)
     assert "script" not in found.tags

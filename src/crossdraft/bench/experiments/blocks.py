@@ -1,6 +1,6 @@
-"""A block: some pairs, answered by all contestants in turn; the unit of most experiments.
+"""A block: some pairs, answered by all methods in turn; the unit of most experiments.
 
-All that is compared is compared within blocks, so that whatever disturbs the machine falls on all contestants.
+All that is compared is compared within blocks, so that whatever disturbs the machine falls on all methods.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class BlockPlan:
 
 
 @contextmanager
-def contestants(
+def loaded_methods(
     variants: Sequence[Variant], setting: Setting, models: Models = MODELS
 ) -> Iterator[tuple[Target, dict[str, BenchMethod]]]:
     """A target and what answers with it, on the cores of the pair; closed afterwards."""
@@ -79,7 +79,7 @@ def measure_blocks(plan: BlockPlan, keys: Sequence[str], setting: Setting) -> It
     """Answer the pairs of these blocks; the first one warms up."""
     if not keys:
         return
-    with contestants(plan.variants, setting) as (target, made):
+    with loaded_methods(plan.variants, setting) as (target, made):
         warm = warm_up_items(plan)
         for key in keys:
             yield answer_block(key, plan, made, target, warm, setting)
@@ -125,7 +125,7 @@ class Pooled:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The contestants."""
+        """The methods."""
         return tuple(self.results.runs)
 
     @property
@@ -135,7 +135,7 @@ class Pooled:
         return min(ran, key=lambda name: sum(self.results.seconds(name)), default=None)
 
     def speedup(self, name: str, against: str | None = None, *, per_token: bool = False) -> Interval:
-        """Σ time of the target alone, the faster way, over Σ time of a contestant."""
+        """Σ time of the target alone, the faster way, over Σ time of a method."""
         return self.results.speedup(name, against or self.alone or OWN, per_token=per_token)
 
     def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
@@ -162,7 +162,7 @@ SPEED_HEADS = ("same tokens", "τ", "TTFT, ms", "E2E, ms")
 
 
 def speed_row(found: Pooled, name: str, *, per_token: bool = False) -> tuple[str, ...]:
-    """A contestant's row under `SPEED_HEADS` and its speed-up; medians over runs."""
+    """A method's row under `SPEED_HEADS` and its speed-up; medians over runs."""
     equal, total = found.equal(name)
     runs = found.results.of(name)
     lossy = any(run.lossy for run in runs)
@@ -189,7 +189,7 @@ def speed_json(found: Pooled, name: str, *, per_token: bool = False) -> dict[str
 
 
 def pooled(found: Sequence[UnitResult]) -> Pooled:
-    """The runs of these blocks, which had the same contestants."""
+    """The runs of these blocks, which had the same methods."""
     names = list(found[0].found["methods"])
     runs: dict[str, list[list[Run]]] = {name: [] for name in names}
     answers: dict[str, list[str]] = {name: [] for name in names}

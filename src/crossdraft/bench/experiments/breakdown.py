@@ -11,7 +11,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
-    contestants,
+    loaded_methods,
     pooled,
     sure,
     warm_up_items,
@@ -39,7 +39,7 @@ SEQUENTIAL = "event, sequential"  # drafts before the prefill, in the target's p
 
 @dataclass(frozen=True, slots=True)
 class BreakdownConfig:
-    """Which contestants, on how many pairs; clips are read from files inside the clock."""
+    """Which methods, on how many pairs; clips are read from files inside the clock."""
 
     methods: tuple[str, ...] = (OWN, ALL, SEQUENTIAL, "event", "glance", "eaglevlm")
     pairs: int = 32
@@ -56,7 +56,7 @@ class BreakdownConfig:
 
 
 def variant_of(name: str) -> Variant:
-    """The contestant of a name."""
+    """The method of a name."""
     if name == SEQUENTIAL:
         return Variant(name, "event", options={"placement": "inline", "hidden": "before"}, one_core=True)
     return Variant(name)
@@ -65,7 +65,7 @@ def variant_of(name: str) -> Variant:
 def measure(config: BreakdownConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Blocks, each with the share of loading in the time that the target prepares its clips."""
     plan = config.plan(setting)
-    with contestants(plan.variants, setting) as (target, made):
+    with loaded_methods(plan.variants, setting) as (target, made):
         warm = warm_up_items(plan)
         for key in keys:
             found = answer_block(key, plan, made, target, warm, setting)
@@ -121,7 +121,7 @@ class LaneTimes:
 
 
 def overlap(found: Pooled, name: str) -> LaneTimes:
-    """Of a contestant."""
+    """Of a method."""
     runs = found.results.of(name)
     lanes = [fmean(1e3 * run.busy_s.get(lane, 0.0) for run in runs) for lane in ("target", "drafter")]
     return LaneTimes(lanes[0], lanes[1], fmean(1e3 * run.total_s for run in runs))

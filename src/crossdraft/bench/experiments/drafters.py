@@ -37,7 +37,7 @@ def comparable() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DraftersConfig:
-    """Which contestants, so many in a group; every group has the target alone in it, and its ratios are within it."""
+    """Which methods, so many in a group; every group has the target alone in it, and its ratios are within it."""
 
     methods: tuple[str, ...] = ("hf", "hf-all", "hf-lookup", "hf-assisted", *comparable())
     group: int = 6
@@ -49,7 +49,7 @@ class DraftersConfig:
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """The contestants besides the target alone."""
+        """The methods besides the target alone."""
         return [self.methods[at : at + self.group] for at in range(0, len(self.methods), self.group)]
 
     @property
@@ -77,7 +77,7 @@ def measure(config: DraftersConfig, keys: Sequence[str], setting: Setting) -> It
 
 
 def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
-    """The contestants, fastest first."""
+    """The methods, fastest first."""
     groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
     first = groups[0]
@@ -92,7 +92,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
         ("", "where", "trained", "trees", "sees", *SPEED_HEADS, f"× {first.alone}"),
         tuple((name, *_traits(name), *speed_row(rows[name], name)[1:]) for name in ranked),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
-        "group of contestants, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
+        "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
         "engine. Drafters without a row need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(

@@ -15,7 +15,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
-    contestants,
+    loaded_methods,
     pooled,
     speed_json,
     speed_row,
@@ -89,7 +89,7 @@ def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Ite
         if not pending:
             continue
         models = LongerModels(dtype="float32", longest=64 * frames + 512)
-        with contestants(plan.variants, setting, models) as (target, made):
+        with loaded_methods(plan.variants, setting, models) as (target, made):
             warm = warm_up_items(plan)
             for key in pending:
                 yield answer_block(key, plan, made, target, warm, setting)

@@ -78,7 +78,7 @@ def measure(config: QualityConfig, keys: Sequence[str], setting: Setting) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class QualityRow:
-    """One contestant.
+    """One method.
 
     Args:
         lossless: by what it is, whatever came out.
@@ -115,7 +115,7 @@ class QualityRow:
 
 
 def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> QualityRow:
-    """The figures of a contestant."""
+    """The figures of a method."""
     facts = [len(pair["facts"]) for pair in found.pairs]
     right = {one: _right(found, one) for one in (name, OWN)}
     texts = found.answers[name]

@@ -14,7 +14,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
-    contestants,
+    loaded_methods,
     pooled,
     sure,
     warm_up_items,
@@ -35,7 +35,7 @@ NVML_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UtilisationConfig:
-    """Which contestants, on how many pairs."""
+    """Which methods, on how many pairs."""
 
     methods: tuple[str, ...] = (OWN, ALL, "event", "glance", "eagle2")
     pairs: int = 16
@@ -56,9 +56,9 @@ def units(config: UtilisationConfig) -> list[str]:
 
 
 def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Blocks, each with the peaks of one core and of all, and a timeline of each contestant's first answer."""
+    """Blocks, each with the peaks of one core and of all, and a timeline of each method's first answer."""
     plan = config.plan()
-    with contestants(plan.variants, setting) as (target, made):
+    with loaded_methods(plan.variants, setting) as (target, made):
         shape, warm = ModelShape.of(target), warm_up_items(plan)
         for key in keys:
             found = answer_block(key, plan, made, target, warm, setting)
@@ -210,7 +210,7 @@ def _best_peak(found: Sequence[Mapping[str, float]]) -> MachinePeak:
 
 
 def _lane_bars(timelines: Mapping[str, Sequence[Sequence[Any]]]) -> list[LaneBar]:
-    """A bar for each lane of each contestant; parts are kinds of spans."""
+    """A bar for each lane of each method; parts are kinds of spans."""
     bars = []
     for name, spans in timelines.items():
         for lane in ("target", "drafter"):

@@ -1,4 +1,4 @@
-"""A contestant: the target alone, or with a drafter, compressed or not, under options of its own."""
+"""A method: the target alone, or with a drafter, compressed or not, under options of its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
