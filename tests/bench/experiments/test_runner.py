@@ -78,7 +78,7 @@ def test_everything_is_written_and_made_of_the_runs_anew(tmp_path):
         one.name for one in folder.iterdir()
     }
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["size"], summary["figures"], summary["units"]) == ("quick", {"sum": 5}, 2)
+    assert (summary["size"], summary["figures"], summary["units"]) == ("quick size", {"sum": 5}, 2)
     assert "| 2 | 4 |" in (folder / "table.md").read_text()
     lines = [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]
     assert [line["seeds"] for line in lines] == [[1], [2]]

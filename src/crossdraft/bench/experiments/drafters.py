@@ -89,7 +89,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     unequal = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
     table = FigureTable(
         "Drafters on equal hardware",
-        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, f"× {first.alone}"),
+        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone"),
         tuple((name, *_traits(name), *speed_row(rows[name], name)[1:]) for name in ranked),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "

@@ -48,7 +48,7 @@ def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
         yield from ("", *table_lines(table))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
-    took = f"{found.size} size, {found.seconds:.0f} s, {found.units} units"
+    took = f"{found.size}, {found.seconds:.0f} s, {found.units} units"
     yield from ("", f"`{experiment.command(quick=found.quick)}` ({took})")
 
 

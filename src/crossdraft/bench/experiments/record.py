@@ -148,8 +148,8 @@ class ExperimentOutcome:
     def size(self) -> str:
         """Which size, for people."""
         if self.quick:
-            return "quick"
-        return "full" if self.config == self.experiment.full else "of its own size"
+            return "quick size"
+        return "full size" if self.config == self.experiment.full else "a size of its own"
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
