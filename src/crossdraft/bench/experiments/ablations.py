@@ -131,7 +131,7 @@ class AblationsConfig:
     pairs: int = 16
     block: int = 8
     repeats: int = 2
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     def __post_init__(self) -> None:

@@ -272,8 +272,8 @@ ALIGNMENT = Experiment(
     "does that cost, and does it beat controls that see nothing?",
     AlignmentConfig(),
     AlignmentConfig(
-        rungs=("linear", "l6"), clips=6, validation_clips=2, prompts=2, steps=8, test_clips=2, questions=1,
-        learned=8, pairs=2, block=2, max_new_tokens=48,
+        rungs=("linear", "l6"), clips=6, validation_clips=2, prompts=1, steps=8, test_clips=2, questions=1,
+        learned=4, pairs=2, block=2, max_new_tokens=48,
     ),
     units,
     measure,

@@ -45,7 +45,7 @@ class BreakdownConfig:
     pairs: int = 32
     block: int = 4
     repeats: int = 2
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     def plan(self, setting: Setting | None = None) -> BlockPlan:

@@ -44,7 +44,7 @@ class DraftersConfig:
     pairs: int = 32
     block: int = 8
     repeats: int = 1
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     @property

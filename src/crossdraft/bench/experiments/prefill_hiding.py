@@ -44,7 +44,7 @@ class PrefillConfig:
     pairs: int = 16
     block: int = 8
     repeats: int = 1
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     @property
@@ -174,8 +174,11 @@ PREFILL_HIDING: Experiment[PrefillConfig] = Experiment(
     "Prefill hiding",
     "How does the gain of drafting during the prefill change as the prefill grows, and how near is it to its bound?",
     PrefillConfig(),
-    PrefillConfig(frames=(1, 8, 32), pairs=2, block=2, warm_ups=1, max_new_tokens=48),
+    PrefillConfig(
+        frames=(1, 8, 32), drafters=("eaglevlm", "event", "glance", "union:event,memory"),
+        compressions=("fastv:keep=0.5",), pairs=2, block=2, warm_ups=1, max_new_tokens=48,
+    ),
     units,
     measure,
     summarise,
-)
+)  # fmt: skip

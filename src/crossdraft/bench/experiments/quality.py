@@ -43,7 +43,7 @@ class QualityConfig:
     )  # fmt: skip
     pairs: int = 96
     block: int = 16
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     @property

@@ -126,7 +126,7 @@ STREAMING = Experiment(
     "Of a window at every frame, how many are answered and how many dropped, how late are the answers, and which rate "
     "is sustained?",
     StreamingConfig(),
-    StreamingConfig(seconds=3, questions=2),
+    StreamingConfig(seconds=3, questions=1),
     units,
     measure,
     summarise,

@@ -41,7 +41,7 @@ class UtilisationConfig:
     pairs: int = 16
     block: int = 8
     repeats: int = 2
-    warm_ups: int = 2
+    warm_ups: int = 3
     max_new_tokens: int = 96
 
     def plan(self) -> BlockPlan:
