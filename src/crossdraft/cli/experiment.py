@@ -24,22 +24,33 @@ def experiment(
     out: Annotated[Path, typer.Option(help="Folder; an experiment that was cut off goes on.")] = Path("results"),
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: all of them in minutes.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Begin anew where there are runs.")] = False,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="With report: recorded answers of a pair, for a page of their replay. Repeatable."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the report of them.
 
     Exit status 1 if a row that is lossless was not: an answer differed from the target's own.
     """
+    from crossdraft.bench.experiments.real_pair import real_pair
     from crossdraft.bench.experiments.registry import chosen
-    from crossdraft.bench.experiments.report import write_report
+    from crossdraft.bench.experiments.report import has_experiments, write_real_pair, write_report
     from crossdraft.bench.experiments.runner import run_experiment
     from crossdraft.cli.reporting import hush, progress, report
 
     if REPORT in names and (len(names) > 1 or quick or force):
         raise CrossdraftError("report stands alone: it is made of the runs that are there, whatever their size.")
+    if traces is not None and names != [REPORT]:
+        raise CrossdraftError("--traces is for the report: crossdraft experiment report --traces FILE.")
     hush()
     if names == [REPORT]:
-        pages = write_report(out)
+        pages = [] if traces is None else write_real_pair(real_pair(traces), out)
+        if traces is None or has_experiments(out):
+            pages += write_report(out)
         report({"files": [str(page) for page in pages]}, *map(str, pages), as_json=as_json)
         return
     found = []

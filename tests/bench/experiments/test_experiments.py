@@ -1,6 +1,7 @@
 """Every experiment: its sizes are valid, and the slow test runs each for real, at a tiny size, up to the report."""
 
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_it_runs_for_real_and_is_reported(name, tmp_path):
     assert found.summary.tables
     assert (tmp_path / name / "figure.png").stat().st_size > 1000
     pages = write_report(tmp_path)
-    assert one.title in pages[0].read_text()
+    assert one.title in unescape(pages[0].read_text())
     runs = (tmp_path / name / "runs.jsonl").read_bytes()
     again = run_experiment(one, config, tmp_path, choose_cores())
     assert again.summary.found == found.summary.found

@@ -44,7 +44,7 @@ def least_alpha(c: float, verify: float, gamma: int | None = None) -> float:
     """The acceptance at which rounds break even, by halving.
 
     >>> round(least_alpha(0.93, 1.0), 3), round(least_alpha(0.93, 1.0, gamma=5), 3)
-    (0.93, 0.975)
+    (0.93, 0.976)
     """
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):

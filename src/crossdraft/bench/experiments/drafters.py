@@ -100,7 +100,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
             f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the "
             f"target alone. {_equality(unequal)}"
         ),
-        sure=sure(first, config.repeats),
+        sure=f"{sure(first, config.repeats)} Rows of different groups share their pairs, and not their process.",
         tables=(table,),
         figure=interval_bars(
             "Speed-up over the faster of the target alone on one core and on two",

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossdraft import __version__
-from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines
+from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
+from crossdraft.bench.experiments.real_pair import RealPairPage
 from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import read_outcome
+from crossdraft.bench.experiments.runs import RUNS
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HTML, MARKDOWN, LEADERBOARD = "report.html", "report.md", "leaderboard.html"
+REAL_PAIR, REAL_PAIR_TEXT = "real_pair.html", "real_pair.md"
 DRAFTERS = "drafters"  # the experiment of the table of all drafters
 TITLE = "crossdraft: the experiments"
 SETTING = (
@@ -73,6 +76,11 @@ def section_of(outcome: ExperimentOutcome) -> ReportSection:
     return ReportSection(outcome, "" if drawn is None else to_svg(drawn))
 
 
+def has_experiments(out: Path) -> bool:
+    """Whether any experiment ran into this folder."""
+    return any((out / name / RUNS).exists() for name in EXPERIMENTS)
+
+
 def write_report(out: Path) -> list[Path]:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
@@ -95,6 +103,25 @@ def write_report(out: Path) -> list[Path]:
         with atomic_path(out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
     return [out / name for name in pages]
+
+
+def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
+    """Write real_pair.html and real_pair.md.
+
+    Raises:
+        CrossdraftError: they cannot be written.
+        ModuleNotFoundError: jinja2 is not installed.
+    """
+    title, command = "The real pair under replay", "crossdraft experiment report --traces FILE --out results"
+    html = _templates().get_template("real_pair.html.j2").render(
+        title=title, version=__version__, page=page, command=command
+    )  # fmt: skip
+    tables = [line for table in page.tables for line in ("", *table_lines(table))]
+    text = "\n".join([f"# {title}", "", prose(page.setting), *tables, "", f"`{command}`"]) + "\n"
+    for name, content in ((REAL_PAIR, html), (REAL_PAIR_TEXT, text)):
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return [out / REAL_PAIR, out / REAL_PAIR_TEXT]
 
 
 def html_report(found: Sequence[ExperimentOutcome]) -> str:
