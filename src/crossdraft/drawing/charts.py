@@ -136,7 +136,7 @@ def curves(
     y_of = _axis_map([*values, *([] if log_y else [0.0])], y + PLOT, y + 6, log=log_y)
     for curve in found:
         shapes += _curve(curve, styles[curve.name], x_of, y_of)
-    marks = xs if log_x or len(xs) <= 8 else [xs[0] + mark for mark in ticks(xs[-1] - xs[0], 8)]
+    marks = xs if log_x else _round_marks(xs)
     for mark in marks:
         shapes.append(_text(x_of(mark), y + PLOT + LINE, f"{mark:g}", "middle"))
     for mark in _log_marks(values) if log_y else ticks(max([*values, 1e-9]), 6):
@@ -181,7 +181,16 @@ def _curve(curve: ChartCurve, style: str, x_of: _AxisMap, y_of: _AxisMap) -> lis
 def _log_marks(values: Sequence[float]) -> list[float]:
     positive = [value for value in values if value > 0] or [1.0]
     first, last = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
-    return [mark for power in range(first, last + 1) if min(positive) <= (mark := 10.0**power) <= max(positive)]
+    marks = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+    return [mark for mark in marks if min(positive) <= mark <= max(positive)]
+
+
+def _round_marks(xs: Sequence[float]) -> list[float]:
+    """Round numbers between the first and the last."""
+    if len(xs) < 2:
+        return list(xs)
+    step = ticks(xs[-1] - xs[0], 8)[1]
+    return [number * step for number in range(math.ceil(xs[0] / step), math.floor(xs[-1] / step) + 1)]
 
 
 def _head(title: str, legend: Sequence[tuple[TextRun, ...]]) -> tuple[list[Shape], float]:

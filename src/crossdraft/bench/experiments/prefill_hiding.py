@@ -138,7 +138,9 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
             "times are of real passes, lengths and acceptances of unusual answers."
         ),
         tables=tuple(_table(frames, group, shares[frames]) for frames, group in sizes.items()),
-        figure=curves("Speed-up over the target alone, by frames", [*drawn, bound], "frames", "×", log_x=True),
+        figure=curves(
+            "Speed-up over the target alone, by frames", [*drawn, bound], "frames", "×", log_x=True, log_y=True
+        ),
         figures={
             str(frames): {
                 "rho": shares[frames].to_json(),
