@@ -46,7 +46,7 @@ def real_pair(paths: Sequence[Path]) -> RealPairPage:
         "SIMULATED, all but acceptance. The answers were recorded, each model alone, greedily; EventGPT as released, "
         f"never tuned on this target. Drafting is free during the prefill and, by {RECORDED}, always; nothing adapts. "
         f"{times} A verifying pass costs {CHEAP} steps, or {AS_RECORDED} as recorded of 4-bit weights. Recordings "
-        "overlap in time, so answers are no independent evidence; what memory knows, it has from earlier ones, in order."
+        "overlap in time, so answers are no independent evidence; what memory knows is from earlier ones, in order."
     )
     costs = {verify: StageCosts(prefill, step, verify) for verify in (CHEAP, AS_RECORDED)}
     return RealPairPage(setting, tuple(_table(path.stem, traces, costs) for path, traces in files.items()))
