@@ -166,7 +166,8 @@ def _table(frames: int, group: Pooled, share: Interval) -> FigureTable:
         ("", *SPEED_HEADS, f"× {group.alone}"),
         tuple(speed_row(group, name) for name in group.names),
         f"ρ of {group.alone}: {share}; no way to hide a draft passes 1/ρ = {1 / share.value:.2f}. Rows of compressions "
-        "are lossy: their answers are another target's, on all cores, without a drafter.",
+        "are lossy: their answers are another target's, on all cores, without a drafter. A drafter's core serves the "
+        "prefill while it is idle; against the target on one core alone that, which hides nothing, may pass the bound.",
     )
 
 
