@@ -10,6 +10,7 @@
 # make interop-ray   replicas and workers on a Ray cluster of two nodes, one of which is killed: minutes, an environment of its own
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
+# make report-quick  every experiment at its small size, and their report in build/experiments: minutes
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
@@ -18,7 +19,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm interop-ray gpu bench clean
+.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm interop-ray gpu bench
+.PHONY: report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -42,6 +44,9 @@ serve: setup
 	@test -d demo || $(BIN)/crossdraft scenes make --count 3 --out demo
 	$(BIN)/crossdraft serve --media-root demo $(ARGS)
 
+report-quick: setup
+	$(BIN)/crossdraft experiment all --quick --out build/experiments $(ARGS)
+
 bench: setup
 	$(BIN)/crossdraft bench $(ARGS)
 
@@ -57,6 +62,7 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/readme_numbers.py
 
 format: setup
 	$(BIN)/ruff check --fix .

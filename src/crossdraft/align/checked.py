@@ -126,7 +126,7 @@ class CheckedPrefill(Generic[R, A]):
         return CheckedAnswer(lossy, own, loss)
 
 
-def rouge_l(found: Sequence[int], wanted: Sequence[int]) -> float:
+def rouge_l(found: Sequence[int] | Sequence[str], wanted: Sequence[int] | Sequence[str]) -> float:
     """ROUGE-L (Lin 2004) of two texts, by tokens: F1 of their longest common subsequence.
 
     >>> rouge_l([1, 2, 3, 4], [1, 3, 4, 5]), rouge_l([], []), rouge_l([1], [])

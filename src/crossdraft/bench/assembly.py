@@ -1,5 +1,6 @@
 """The methods by name: our engine with each drafter in each placement, and the baselines."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +33,7 @@ from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Answer, Piece, Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
+from crossdraft.engine.timeline import Timeline, covered
 from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
 from crossdraft.methods import DrafterContext, build_spec
 from crossdraft.options import Options
@@ -174,7 +176,22 @@ def run_of(answer: Answer, total_s: float) -> Run:
         notes=answer.notes,
         lossy=None if stats.lossless else stats.rule,
         prompt_tokens=stats.prompt_tokens,
+        busy_s=busy(answer.timeline),
     )
+
+
+def busy(timeline: Timeline) -> dict[str, float]:
+    """Seconds in which something ran, by lane.
+
+    >>> from crossdraft.engine.timeline import Span
+    >>> busy(Timeline([Span("target", "encode", 0, 2), Span("drafter", "read", 0, 1), Span("target", "verify", 3, 4)]))
+    {'target': 3.0, 'drafter': 1.0}
+    """
+    lanes = dict.fromkeys(span.lane for span in timeline.spans)
+    return {
+        lane: covered([span for span in timeline.spans if span.lane == lane], timeline.start, math.inf)
+        for lane in lanes
+    }
 
 
 def make_methods(

@@ -38,6 +38,7 @@ class Run:
         notes: what the engine wants to be known (a lost drafter).
         lossy: the acceptance rule with its settings, if it was a lossy one.
         prompt_tokens: that entered the target's language model.
+        busy_s: by lane of the timeline, `target` and `drafter`, the time in which something ran there.
     """
 
     tokens: tuple[int, ...]
@@ -56,6 +57,7 @@ class Run:
     notes: tuple[str, ...] = ()
     lossy: str | None = None
     prompt_tokens: int = 0
+    busy_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class BenchMethod(Protocol):

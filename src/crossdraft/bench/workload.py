@@ -83,12 +83,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One pair: the scene's seed, the kind of question, the request that every method gets, and the facts asked for."""
+    """One pair: scene's seed, kind of question, the request that every method gets, the facts asked for, the answer."""
 
     seed: int
     kind: str
     request: Request
     facts: Mapping[str, str] = field(default_factory=dict)
+    answer: str = ""
 
 
 def items(work: Workload) -> Iterator[Item]:
@@ -99,7 +100,7 @@ def items(work: Workload) -> Iterator[Item]:
         video, events = _clip(scene, work)
         for index in range(number * work.questions, min(work.pairs, (number + 1) * work.questions)):
             qa = _question(scene, index, work)
-            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts)
+            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:

@@ -22,17 +22,18 @@ from crossdraft.errors import CrossdraftError
 
 # Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
 COMMANDS = (
-    "ask", "chat", "watch", "serve", "edge", "drafters", "bench", "plan", "replay", "demo", "capture", "train", "align",
-    "head", "events", "scenes", "data", "convert", "scale",
+    "ask", "chat", "watch", "serve", "edge", "drafters", "bench", "experiment", "plan", "replay", "demo", "capture",
+    "train", "align", "head", "events", "scenes", "data", "convert", "scale",
 )  # fmt: skip
 
 # Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.
 PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
-    "fastapi": "fastapi", "matplotlib": "matplotlib", "msgpack": "msgpack", "prometheus_client": "prometheus-client",
-    "pydantic": "pydantic", "pydantic_settings": "pydantic-settings", "python_multipart": "python-multipart",
-    "ray": "'crossdraft[ray]'", "rouge_score": "rouge-score", "sacrebleu": "sacrebleu", "scipy": "scipy",
-    "tokenizers": "tokenizers", "uvicorn": "uvicorn", "websockets": "websockets", "yaml": "pyyaml",
+    "fastapi": "fastapi", "jinja2": "jinja2", "matplotlib": "matplotlib", "msgpack": "msgpack",
+    "prometheus_client": "prometheus-client", "pydantic": "pydantic", "pydantic_settings": "pydantic-settings",
+    "python_multipart": "python-multipart", "ray": "'crossdraft[ray]'", "rouge_score": "rouge-score",
+    "sacrebleu": "sacrebleu", "scipy": "scipy", "tokenizers": "tokenizers", "uvicorn": "uvicorn",
+    "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise

@@ -45,8 +45,12 @@ def save_timeline(
         CrossdraftError: another ending, or the file cannot be written.
         ModuleNotFoundError: a PNG, and matplotlib is not installed.
     """
+    save_drawing(timeline_drawing(question, answer, baseline), path)
+
+
+def save_drawing(drawing: Drawing, path: str | os.PathLike[str]) -> None:
+    """Write a picture as SVG or PNG, as `save_timeline`."""
     check_picture(Path(path))
-    drawing = timeline_drawing(question, answer, baseline)
     as_png = Path(path).suffix.lower() == ".png"
     content = to_png(drawing) if as_png else to_svg(drawing).encode()
     with atomic_path(path) as temporary:
@@ -74,7 +78,8 @@ def to_png(drawing: Drawing) -> bytes:
             axes.add_patch(Rectangle(corner, shape.width, shape.height, color=_colour(shape.style), lw=0))
         elif isinstance(shape, Line):
             ends = [shape.x1, shape.x2], [shape.y1, shape.y2]
-            axes.plot(*ends, color=_colour(shape.style), lw=0.7, ls="--" if shape.dashed else "-", zorder=0)
+            width, order = (0.7, 0) if shape.style == "border" else (1.2, 2)
+            axes.plot(*ends, color=_colour(shape.style), lw=width, ls="--" if shape.dashed else "-", zorder=order)
         else:
             _text(axes, shape)
     file = BytesIO()

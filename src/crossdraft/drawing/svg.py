@@ -2,7 +2,7 @@
 
 from html import escape
 
-from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine
+from crossdraft.drawing.shapes import PALETTE, Box, Drawing, Line, TextLine, clean
 
 FACES = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace"
 
@@ -13,14 +13,16 @@ def to_svg(drawing: Drawing) -> str:
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     frame = f'<rect class="card edge" x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="10"/>'
-    parts = [head, f"<title>{escape(drawing.title)}</title>", f"<style>{_style()}</style>", frame]
+    parts = [head, f"<title>{escape(clean(drawing.title))}</title>", f"<style>{_style(drawing)}</style>", frame]
     return "\n".join([*parts, *map(_shape, drawing.shapes), "</svg>"]) + "\n"
 
 
-def _style() -> str:
+def _style(drawing: Drawing) -> str:
+    drawn = sorted({shape.style for shape in drawing.shapes if isinstance(shape, Line)} - {"border"})
     light, dark = (
         "".join(f".{name}{{fill:{colours[page]}}}" for name, colours in PALETTE.items() if name != "border")
         + f".edge{{stroke:{PALETTE['border'][page]}}}"
+        + "".join(f".line-{name}{{stroke:{PALETTE[name][page]};stroke-width:1.6}}" for name in drawn)
         for page in (0, 1)
     )
     return f"\ntext{{font-family:{FACES};white-space:pre}}\n{light}\n@media(prefers-color-scheme:dark){{{dark}}}\n"
@@ -32,13 +34,14 @@ def _shape(shape: Box | Line | TextLine) -> str:
     if isinstance(shape, Line):
         dash = ' stroke-dasharray="4 3"' if shape.dashed else ""
         ends = f'x1="{shape.x1:.2f}" y1="{shape.y1:g}" x2="{shape.x2:.2f}" y2="{shape.y2:g}"'
-        return f'<line class="edge" {ends}{dash}/>'
+        style = "edge" if shape.style == "border" else f"line-{shape.style}"
+        return f'<line class="{style}" {ends}{dash}/>'
     return _text(shape)
 
 
 def _box(box: Box) -> str:
     size = f'x="{box.x:.2f}" y="{box.y:g}" width="{box.width:.2f}" height="{box.height:g}"'
-    tip = f"<title>{escape(box.tip)}</title>" if box.tip else ""
+    tip = f"<title>{escape(clean(box.tip))}</title>" if box.tip else ""
     return f'<rect class="{box.style}" {size} rx="2">{tip}</rect>'
 
 

@@ -1,0 +1,217 @@
+"""A block: some pairs, answered by all methods in turn; the unit of most experiments.
+
+All that is compared is compared within blocks, so that whatever disturbs the machine falls on all methods.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from crossdraft.bench.assembly import Models, close_all
+from crossdraft.bench.experiments.record import Setting, UnitResult
+from crossdraft.bench.experiments.variants import Variant, make_variant
+from crossdraft.bench.measure import BenchMethod, Results, Run, measure
+from crossdraft.bench.specs import HUGGING_FACE
+from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.runner.forks import forking
+from crossdraft.engine.target import Target
+
+MODELS = Models(dtype="float32")
+OWN, ALL = "target", "target-all"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """Contestants and pairs.
+
+    Args:
+        variants: what answers; the first two are the target alone, on its own core and on all, where speed matters.
+        work: the pairs; those of a block are `block` of them, one after another.
+        block: pairs of a unit; whole clips, where there are several questions about each.
+        repeats: runs of each pair.
+        warm_ups: pairs of another split that are answered first.
+        prefix: of the keys.
+    """
+
+    variants: tuple[Variant, ...]
+    work: Workload
+    block: int
+    repeats: int = 1
+    warm_ups: int = 1
+    prefix: str = "pairs"
+
+    @property
+    def keys(self) -> list[str]:
+        """A key for each block."""
+        return [f"{self.prefix} {first}" for first in range(0, self.work.pairs, self.block)]
+
+    def work_of(self, key: str) -> Workload:
+        """The pairs of a block."""
+        first = int(key.removeprefix(f"{self.prefix} "))
+        scenes = first // self.work.questions
+        return replace(self.work, pairs=min(self.block, self.work.pairs - first), first=self.work.first + scenes)
+
+
+@contextmanager
+def loaded_methods(
+    variants: Sequence[Variant], setting: Setting, models: Models = MODELS
+) -> Iterator[tuple[Target, dict[str, BenchMethod]]]:
+    """A target and what answers with it, on the cores of the pair; closed afterwards."""
+    cores = setting.cores
+    with forking([__name__]), pinned(None if cores is None else cores.pair):
+        target = models.load_target()
+        made: dict[str, BenchMethod] = {}
+        try:
+            plain = models.load_target(packed=False) if any(one.drafts in HUGGING_FACE for one in variants) else target
+            for one in variants:
+                own = plain if one.drafts in HUGGING_FACE else target
+                made[one.name] = make_variant(one, own, models, cores)
+            yield target, made
+        finally:
+            close_all(made.values())
+
+
+def measure_blocks(plan: BlockPlan, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """Answer the pairs of these blocks; the first one warms up."""
+    if not keys:
+        return
+    with loaded_methods(plan.variants, setting) as (target, made):
+        warm = warm_up_items(plan)
+        for key in keys:
+            yield answer_block(key, plan, made, target, warm, setting)
+            warm = []
+
+
+def warm_up_items(plan: BlockPlan) -> list[Item]:
+    """Pairs of the validation split."""
+    if not plan.warm_ups:
+        return []
+    return list(items(replace(plan.work, pairs=plan.warm_ups, split="validation", first=0)))
+
+
+def answer_block(
+    key: str, plan: BlockPlan, made: Mapping[str, BenchMethod], target: Target, warm: Sequence[Item], setting: Setting
+) -> UnitResult:
+    """One block."""
+    asked = list(items(plan.work_of(key)))
+    results = measure(made, asked, plan.repeats, warm, setting.tick)
+    pairs = [
+        {
+            "scene": item.seed,
+            "kind": item.kind,
+            "question": item.request.prompt,
+            "facts": dict(item.facts),
+            "reference": item.answer,
+        }
+        for item in asked
+    ]
+    answers = {name: [target.decode(runs[0].tokens) for runs in found] for name, found in results.runs.items()}
+    methods = {name: [[asdict(run) for run in runs] for runs in found] for name, found in results.runs.items()}
+    found = {"pairs": pairs, "methods": methods, "answers": answers}
+    return UnitResult(key, tuple(item.seed for item in asked), found)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The runs of several blocks."""
+
+    pairs: tuple[Mapping[str, Any], ...]
+    results: Results
+    answers: Mapping[str, tuple[str, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods."""
+        return tuple(self.results.runs)
+
+    @property
+    def alone(self) -> str | None:
+        """The faster way to run the target alone; `None` if it did not run."""
+        ran = [name for name in (OWN, ALL) if name in self.results.runs]
+        return min(ran, key=lambda name: sum(self.results.seconds(name)), default=None)
+
+    def speedup(self, name: str, against: str | None = None, *, per_token: bool = False) -> Interval:
+        """Σ time of the target alone, the faster way, over Σ time of a method."""
+        return self.results.speedup(name, against or self.alone or OWN, per_token=per_token)
+
+    def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
+        """Runs whose tokens are the target's own, of how many."""
+        own = [runs[0].tokens for runs in self.results.runs[to]]
+        same = [run.tokens == tokens for tokens, runs in zip(own, self.results.runs[name], strict=True) for run in runs]
+        return sum(same), len(same)
+
+    def stage(self, name: str, *stages: str) -> Interval:
+        """Mean seconds of some stages, over runs; drawn over pairs."""
+        each = [
+            sum(run.stages_s.get(stage, 0.0) for run in runs for stage in stages) / len(runs)
+            for runs in self.results.runs[name]
+        ]
+        return ratio(each, [1.0] * len(each))
+
+    def mean(self, name: str, figure: str) -> Interval:
+        """Mean of a figure of runs, drawn over pairs."""
+        each = [sum(getattr(run, figure) for run in runs) / len(runs) for runs in self.results.runs[name]]
+        return ratio(each, [1.0] * len(each))
+
+
+SPEED_HEADS = ("same tokens", "τ", "TTFT, ms", "E2E, ms")
+
+
+def speed_row(found: Pooled, name: str, *, per_token: bool = False) -> tuple[str, ...]:
+    """A method's row under `SPEED_HEADS` and its speed-up; medians over runs."""
+    equal, total = found.equal(name)
+    runs = found.results.of(name)
+    lossy = any(run.lossy for run in runs)
+    return (
+        name,
+        "–" if per_token else f"{equal}/{total}" + (" (lossy)" if lossy else ""),
+        f"{found.results.tau(name).value:.2f}",
+        f"{1e3 * median(run.ttft_s for run in runs):.1f}",
+        f"{1e3 * median(run.total_s for run in runs):.1f}",
+        str(found.speedup(name, per_token=per_token)),
+    )
+
+
+def speed_json(found: Pooled, name: str, *, per_token: bool = False) -> dict[str, object]:
+    """The same as plain values."""
+    runs = found.results.of(name)
+    return {
+        "equal": list(found.equal(name)),
+        "tau": found.results.tau(name).to_json(),
+        "ttft_ms": round(1e3 * median(run.ttft_s for run in runs), 2),
+        "e2e_ms": round(1e3 * median(run.total_s for run in runs), 2),
+        "speedup": found.speedup(name, per_token=per_token).to_json(),
+    }
+
+
+def pooled(found: Sequence[UnitResult]) -> Pooled:
+    """The runs of these blocks, which had the same methods."""
+    names = list(found[0].found["methods"])
+    runs: dict[str, list[list[Run]]] = {name: [] for name in names}
+    answers: dict[str, list[str]] = {name: [] for name in names}
+    for unit in found:
+        for name in names:
+            runs[name] += [[run_of(run) for run in pair] for pair in unit.found["methods"][name]]
+            answers[name] += unit.found["answers"][name]
+    pairs = tuple(pair for unit in found for pair in unit.found["pairs"])
+    return Pooled(pairs, Results(runs), {name: tuple(texts) for name, texts in answers.items()})
+
+
+def run_of(found: Mapping[str, Any]) -> Run:
+    """A run that was a line."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return Run(**values)
+
+
+def sure(pairs: Pooled, repeats: int) -> str:
+    """How sure: pairs, repeats, and how many are enough."""
+    count = len(pairs.pairs)
+    few = " Fewer than 10 pairs: the intervals are narrower than the truth." if count < 10 else ""
+    return (
+        f"{count} held-out pairs of scene and question, {repeats} {'run' if repeats == 1 else 'runs'} each, all rows "
+        f"interleaved in one process; ratios are of sums, intervals are 95 % bootstrap over pairs.{few}"
+    )

@@ -1,0 +1,188 @@
+"""Experiment 8: every quantitative claim of the documents that proposed this project, and what became of it."""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from crossdraft.bench.experiments.derivations import derived
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
+from crossdraft.errors import CrossdraftError
+
+CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
+STYLES = {CONFIRMED: "hidden-draft", REFUTED: "other", UNTESTABLE: "encoder"}
+LARGEST = 1 << 26  # bytes of a summary
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim.
+
+    Args:
+        document: the proposal document, by its subject.
+        claim: what it says.
+        status: `confirmed`, `refuted` or `not testable here`.
+        why: sentences.
+        command: what gives our figure, or the arithmetic with other numbers.
+        claimed, unit: its number; a range's nearer end.
+        derive: arithmetic that it is held against; see `derivations.derived`.
+        measured: an experiment's name and the keys of a figure in its summary.
+
+    Raises:
+        CrossdraftError: a status that is none.
+    """
+
+    document: str
+    claim: str
+    status: str
+    why: str
+    command: str
+    claimed: float | None = None
+    unit: str = ""
+    derive: Mapping[str, object] | None = None
+    measured: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.status not in STYLES:
+            raise CrossdraftError(f"'{self.status}' is no status of a claim; write one of: {', '.join(STYLES)}.")
+
+    @property
+    def value(self) -> float | None:
+        """What the arithmetic gives."""
+        return None if self.derive is None else derived(self.derive)
+
+
+def claims() -> list[Claim]:
+    """All of them, as the package holds them."""
+    text = (files("crossdraft.bench.experiments") / "claims.toml").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = tomllib.loads(text)["claim"]
+    return [Claim(**{**row, "measured": tuple(row.get("measured", ()))}) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsConfig:
+    """Nothing varies."""
+
+    documents: int = 5
+
+
+def measure(config: ClaimsConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """The claims in one unit, with what the other experiments in the same folder found, where they ran."""
+    results = setting.work.parent.parent
+    found = [{"derived": one.value, "measured": measured(results, one.measured)} for one in claims()]
+    for key in keys:
+        yield UnitResult(key, (), {"claims": found})
+
+
+def measured(results: Path, path: Sequence[str]) -> Any:
+    """The figure of another experiment; `None` if that has not run, or has no such figure.
+
+    Raises:
+        CrossdraftError: its summary cannot be read.
+    """
+    if not path:
+        return None
+    summary = results / path[0] / "summary.json"
+    if not summary.exists():
+        return None
+    if summary.stat().st_size > LARGEST:
+        raise CrossdraftError(f"{summary} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
+    try:
+        found = json.loads(summary.read_text(encoding="utf-8")).get("figures", {})
+    except (OSError, ValueError, AttributeError) as error:
+        raise CrossdraftError(f"{summary} is no summary of an experiment; run {path[0]} again.") from error
+    for key in path[1:]:
+        if not isinstance(found, Mapping) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
+    """The table."""
+    known = claims()
+    values = found[0].found["claims"]
+    if len(values) != len(known):
+        raise CrossdraftError("The claims are another version's; run the experiment claims again.")
+    counts = Counter(one.status for one in known)
+    by_document = {document: Counter(one.status for one in known if one.document == document)
+                   for document in dict.fromkeys(one.document for one in known)}  # fmt: skip
+    rows = [
+        (
+            str(number), one.document, one.claim, one.status, shown(value["derived"], one.unit),
+            shown(value["measured"], ""), one.why, one.command,
+        )
+        for number, (one, value) in enumerate(zip(known, values, strict=True), 1)
+    ]  # fmt: skip
+    return Findings(
+        found=(
+            f"Of {len(known)} quantitative claims of {config.documents} proposal documents {counts[REFUTED]} are "
+            f"refuted, {counts[CONFIRMED]} confirmed, and {counts[UNTESTABLE]} not testable here."
+        ),
+        sure=(
+            "Refuted are claims that contradict their own numbers, the field's formulas, or what the public project "
+            "behind them recorded (github.com/xifan-zhang/EventGPT); the arithmetic is code, and tested. Figures of "
+            "ours are of the shipped pair: they stand beside claims about 7B models, and refute none of them. Formulas "
+            "take acceptances to be independent, and passes over a draft to cost what the claim says, or a step."
+        ),
+        tables=(
+            FigureTable(
+                "Claims",
+                ("", "document", "claim", "status", "derived", "measured here", "why", "command"),
+                tuple(rows),
+                "Derived: what the arithmetic gives in the claim's unit. Measured here: our figure of the reference "
+                "pair, from the experiments that ran into the same folder; empty if they did not.",
+            ),
+        ),
+        figure=stacked_bars(
+            "Claims by document",
+            [
+                StackedBar(
+                    document,
+                    tuple(BarPart(status, style, each[status]) for status, style in STYLES.items()),
+                    f"{sum(each.values())}",
+                )
+                for document, each in by_document.items()
+            ],
+            "claims",
+        ),
+        figures={
+            "statuss": dict(counts),
+            "claims": [
+                {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status, **value}
+                for one, value in zip(known, values, strict=True)
+            ],
+        },
+    )  # fmt: skip
+
+
+def shown(value: Any, unit: str) -> str:
+    """A figure for people; two whole numbers are a count of how many.
+
+    >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(120.0, "ms")
+    ('1.07 ×', '8/8', '', '120 ms')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "/".join(map(str, value))
+    return f"{value:.3g} {unit}".strip()
+
+
+CLAIMS = Experiment(
+    "claims",
+    8,
+    "The claims of the project's proposal documents",
+    "Which of the numbers that the project was proposed with hold?",
+    ClaimsConfig(),
+    ClaimsConfig(),
+    lambda config: ["claims"],
+    measure,
+    summarise,
+    derived=True,
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""Experiment 0: every drafter that is shipped, beside the target alone and Hugging Face, on equal hardware."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crossdraft.bench.experiments.blocks import (
+    ALL,
+    OWN,
+    SPEED_HEADS,
+    BlockPlan,
+    Pooled,
+    measure_blocks,
+    pooled,
+    speed_json,
+    speed_row,
+    sure,
+)
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.specs import HUGGING_FACE, runs_in_process
+from crossdraft.bench.workload import Workload
+from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.methods import SHIPPED
+
+BASELINES = (OWN, ALL)
+FIRST_LOOK = (
+    "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
+    "redrafter", "dflash",
+)  # fmt: skip
+"""A drafter of each kind, for the small size: loading all of them takes longer than their answers."""
+
+
+def comparable() -> tuple[str, ...]:
+    """Drafters that run on the shipped pair as they are: those with examples, and heads with shipped weights."""
+    return tuple(name for name, method in SHIPPED.items() if method.examples or method.weights.get("dir"))
+
+
+@dataclass(frozen=True, slots=True)
+class DraftersConfig:
+    """Which methods, so many in a group; every group has the target alone in it, and its ratios are within it."""
+
+    methods: tuple[str, ...] = ("hf", "hf-all", "hf-lookup", "hf-assisted", *comparable())
+    group: int = 6
+    pairs: int = 32
+    block: int = 8
+    repeats: int = 1
+    warm_ups: int = 3
+    max_new_tokens: int = 96
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """The methods besides the target alone."""
+        return [self.methods[at : at + self.group] for at in range(0, len(self.methods), self.group)]
+
+    @property
+    def plans(self) -> list[BlockPlan]:
+        """One for each group."""
+        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
+        return [
+            BlockPlan(
+                tuple(map(Variant, (*BASELINES, *group))), work, self.block, self.repeats, self.warm_ups,
+                f"group {number}, pairs",
+            )
+            for number, group in enumerate(self.groups)
+        ]  # fmt: skip
+
+
+def units(config: DraftersConfig) -> list[str]:
+    """Blocks of all groups."""
+    return [key for plan in config.plans for key in plan.keys]
+
+
+def measure(config: DraftersConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """Group after group."""
+    for plan in config.plans:
+        yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
+
+
+def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
+    """The methods, fastest first."""
+    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans]
+    by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
+    first = groups[0]
+    rows = {**dict.fromkeys(BASELINES, first), **by_name}
+    ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
+    drafting = [name for name in ranked if name in SHIPPED]
+    best = drafting[0]
+    slower = [name for name in drafting if rows[name].speedup(name).high < 1]
+    unequal = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
+    table = FigureTable(
+        "Drafters on equal hardware",
+        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone"),
+        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:]) for name in ranked),
+        "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
+        "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
+        "engine. Drafters without a row need weights, a folder or a machine that are not shipped.",
+    )  # fmt: skip
+    return Findings(
+        found=(
+            f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the "
+            f"target alone. {_equality(unequal)}"
+        ),
+        sure=f"{sure(first, config.repeats)} Rows of different groups share their pairs, and not their process.",
+        tables=(table,),
+        figure=interval_bars(
+            "Speed-up over the faster of the target alone on one core and on two",
+            [_bar(rows[name], name) for name in ranked],
+            "×",
+        ),
+        figures={name: speed_json(rows[name], name) for name in ranked},
+        negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
+        unequal=tuple(unequal),
+    )  # fmt: skip
+
+
+def _equality(unequal: Sequence[str]) -> str:
+    if not unequal:
+        return "Every answer of every row was the target's own."
+    return f"Answers differed from the target's in: {', '.join(unequal)}."
+
+
+def _bar(group: Pooled, name: str) -> IntervalBar:
+    one = group.speedup(name)
+    style = "draft" if name in SHIPPED else "prefill" if name in BASELINES else "encoder"
+    return IntervalBar(name, one.value, one.low, one.high, style)
+
+
+def _traits(name: str) -> tuple[str, str, str, str]:
+    """Where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
+    if name in BASELINES or name in HUGGING_FACE:
+        return ("1 core" if name in (OWN, "hf", "hf-lookup", "hf-assisted") else "all cores", "", "", "")
+    method = SHIPPED[name]
+    yes = {True: "yes", False: "–"}
+    where = "own process" if runs_in_process(name) and not method.needs_target else "target's process"
+    return where, yes[method.trained], yes[method.drafts_trees], ", ".join(method.senses) or "–"
+
+
+DRAFTERS = Experiment(
+    "drafters",
+    0,
+    "All drafters on equal hardware",
+    "Which drafter is fastest on the shipped pair, when the target alone may use as many cores as the pair does?",
+    DraftersConfig(),
+    DraftersConfig(methods=FIRST_LOOK, group=len(FIRST_LOOK), pairs=2, block=2, warm_ups=1),
+    units,
+    measure,
+    summarise,
+)

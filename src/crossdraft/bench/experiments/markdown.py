@@ -1,0 +1,63 @@
+"""Experiments as Markdown: the page of one, and the report's twin."""
+
+from collections.abc import Iterator, Sequence
+
+from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
+
+SPECIAL = str.maketrans({"|": r"\|", "<": "&lt;", ">": "&gt;", "\n": " "})
+
+
+def cell(text: str) -> str:
+    r"""A text as a cell may hold it.
+
+    >>> cell("a|b <i>")
+    'a\\|b &lt;i&gt;'
+    """
+    return text.translate(SPECIAL)
+
+
+def prose(text: str) -> str:
+    """A text that brings along no markup.
+
+    >>> prose("a|b <i>")
+    'a|b &lt;i&gt;'
+    """
+    return text.translate({one: mark for one, mark in SPECIAL.items() if one != ord("|")})
+
+
+def table_lines(table: FigureTable) -> Iterator[str]:
+    """A table with its title and its note."""
+    yield f"**{prose(table.title)}**"
+    yield ""
+    yield "| " + " | ".join(map(cell, table.heads)) + " |"
+    yield "|" + "---|" * len(table.heads)
+    for row in table.rows:
+        yield "| " + " | ".join(map(cell, row)) + " |"
+    if table.note:
+        yield from ("", prose(table.note))
+
+
+def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
+    """One experiment: what was asked, found, and how sure; its tables."""
+    experiment, summary = found.experiment, found.summary
+    yield f"{'#' * level} {experiment.number}. {experiment.title}"
+    yield from ("", f"**Asked.** {prose(experiment.asked)}")
+    yield from ("", f"**Found.** {prose(summary.found)}")
+    yield from ("", f"**How sure.** {prose(summary.sure)}")
+    for table in summary.tables:
+        yield from ("", *table_lines(table))
+    if summary.negative:
+        yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
+    took = f"{found.size}, {found.seconds:.0f} s, {found.units} units"
+    yield from ("", f"`{experiment.command(quick=found.quick)}` ({took})")
+
+
+def outcome_page(found: ExperimentOutcome) -> str:
+    """The page of one experiment."""
+    return "\n".join([*outcome_lines(found), "", *setting_lines([found])]) + "\n"
+
+
+def setting_lines(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
+    """The machines, each once."""
+    for machine in dict.fromkeys(machine for outcome in found for machine in outcome.machines):
+        yield f"Machine: {prose(machine)}."

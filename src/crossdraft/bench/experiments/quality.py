@@ -1,0 +1,251 @@
+"""Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from crossdraft.align.checked import rouge_l
+from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.rules import facts_figures
+from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.workload import Workload
+from crossdraft.drawing.charts import ChartCurve, curves
+from crossdraft.drawing.shapes import Drawing
+from crossdraft.scenes import score
+
+SAMPLED = 1.0  # the temperature at which rules for sampled answers are compared
+GREEDY = "greedy"
+
+# name: a metric of two texts, the answer's and another's
+METRICS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
+    {"ROUGE-L": lambda answer, reference: rouge_l(answer.split(), reference.split())}
+)
+
+
+def _rule(spec: str) -> Variant:
+    return Variant(f"event, {spec}", "event", options={"rule": spec})
+
+
+@dataclass(frozen=True, slots=True)
+class QualityConfig:
+    """Lossless drafters, and lossy compressions and rules with their settings, from mild to strong."""
+
+    drafters: tuple[str, ...] = ("event", "glance", "ngram", "memory", "eagle2", "eaglevlm")
+    compressions: tuple[str, ...] = (
+        "fastv:keep=0.75", "fastv:keep=0.5", "fastv:keep=0.25", "fastv:keep=0.1",
+        "frames:count=4", "frames:count=2", "frames:count=1", "pool:factor=2", "pool:factor=3",
+    )  # fmt: skip
+    rules: tuple[str, ...] = (
+        "typical:eps=0.3", "typical:eps=0.09", "typical:eps=0.01", "ensemble:w=0.75", "ensemble:w=0.5",
+        "ensemble:w=0.25",
+    )  # fmt: skip
+    pairs: int = 96
+    block: int = 16
+    warm_ups: int = 3
+    max_new_tokens: int = 96
+
+    @property
+    def plans(self) -> Mapping[str, BlockPlan]:
+        """Greedy answers, and sampled ones for the rules."""
+        alone = Variant(OWN), Variant(ALL)
+        greedy = (*alone, *map(Variant, self.drafters), *(Variant(spec, OWN, spec) for spec in self.compressions))
+        sampled = (*alone, Variant("event, speculative", "event"), *map(_rule, self.rules))
+        found = {GREEDY: (greedy, 0.0), "sampled": (sampled, SAMPLED)}
+        return {
+            name: BlockPlan(
+                variants,
+                Workload(self.pairs, max_new_tokens=self.max_new_tokens, temperature=warm),
+                self.block,
+                warm_ups=self.warm_ups,
+                prefix=f"{name}, pairs",
+            )
+            for name, (variants, warm) in found.items()
+        }
+
+
+def units(config: QualityConfig) -> list[str]:
+    """Blocks of both."""
+    return [key for plan in config.plans.values() for key in plan.keys]
+
+
+def measure(config: QualityConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """One after the other."""
+    for plan in config.plans.values():
+        yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """One method.
+
+    Args:
+        lossless: by what it is, whatever came out.
+        equal, total: answers that are the target's own.
+        facts, gained: share of facts that are right, and that minus the target's own.
+        metrics: mean of each metric against the right answer.
+        own: the same against the target's own answer.
+        speedup: per token where answers differ.
+        prompt: tokens that enter the language model.
+    """
+
+    lossless: bool
+    equal: int
+    total: int
+    facts: Interval
+    gained: Interval
+    metrics: Mapping[str, Interval]
+    own: Mapping[str, Interval]
+    speedup: Interval
+    prompt: float
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "lossless": self.lossless,
+            "equal": [self.equal, self.total],
+            "facts": self.facts.to_json(),
+            "facts_gained": self.gained.to_json(),
+            "metrics": {name: one.to_json() for name, one in self.metrics.items()},
+            "metrics_with_target": {name: one.to_json() for name, one in self.own.items()},
+            "speedup": self.speedup.to_json(),
+            "prompt_tokens": round(self.prompt, 1),
+        }
+
+
+def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> QualityRow:
+    """The figures of a method."""
+    facts = [len(pair["facts"]) for pair in found.pairs]
+    right = {one: _right(found, one) for one in (name, OWN)}
+    texts = found.answers[name]
+    against_right = {
+        metric: _mean([of(text, pair["reference"]) for text, pair in zip(texts, found.pairs, strict=True)])
+        for metric, of in METRICS.items()
+    }
+    against_own = {
+        metric: _mean([of(text, own) for text, own in zip(texts, found.answers[OWN], strict=True)])
+        for metric, of in METRICS.items()
+    }
+    return QualityRow(
+        lossless,
+        *found.equal(name),
+        *facts_figures(right[name], right[OWN], facts),
+        against_right,
+        against_own,
+        found.speedup(name, per_token=sampled or not lossless),
+        found.mean(name, "prompt_tokens").value,
+    )
+
+
+def _right(found: Pooled, name: str) -> list[int]:
+    """Facts that each answer gets right."""
+    return [
+        sum(score(pair["facts"], text).values()) for pair, text in zip(found.pairs, found.answers[name], strict=True)
+    ]
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    return ratio(values, [1.0] * len(values))
+
+
+def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
+    """A table for greedy answers, one for sampled ones; the curve of what is lost for what is gained."""
+    groups = {
+        name: pooled([unit for unit in found if unit.key in set(plan.keys)]) for name, plan in config.plans.items()
+    }
+    rows = {
+        name: {
+            variant.name: row_of(
+                groups[name], variant.name, lossless=variant.lossless, sampled=plan.work.temperature > 0
+            )
+            for variant in plan.variants
+        }
+        for name, plan in config.plans.items()
+    }
+    greedy = rows[GREEDY]
+    wrong = [name for name, row in greedy.items() if row.lossless and row.equal < row.total]
+    lossless = sum(row.lossless for row in greedy.values())
+    lossy = {name: row for each in rows.values() for name, row in each.items() if not row.lossless}
+    worse = [name for name, row in lossy.items() if row.gained.high < 0]
+    equality = (
+        f"All {lossless} lossless rows are equal to the target's, answer by answer."
+        if not wrong
+        else f"NOT EQUAL to the target's, and should be: {', '.join(wrong)}."
+    )
+    return Findings(
+        found=(
+            f"{equality} Of {len(lossy)} lossy rows {len(worse)} get significantly fewer facts right than the target "
+            f"({greedy[OWN].facts.value:.2f} of them)."
+        ),
+        sure=f"{sure(groups[GREEDY], 1)} Facts are judged by rules that know the scene.",
+        tables=tuple(_table(name, each) for name, each in rows.items()),
+        figure=_figure(config, rows),
+        figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
+        negative=(f"Fewer facts right than the target's own answers: {', '.join(worse)}.",) if worse else (),
+        unequal=tuple(wrong),
+    )
+
+
+def _table(name: str, rows: Mapping[str, QualityRow]) -> FigureTable:
+    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", *METRICS)
+    heads = (*heads, *(f"{metric} with the target" for metric in METRICS), "prompt tokens", "speed-up")
+    sampled = name != GREEDY
+    return FigureTable(
+        f"Quality of {name} answers" + (f", temperature {SAMPLED:g}" if sampled else ""),
+        heads,
+        tuple(
+            (one, "yes" if row.lossless else "NO", "–" if sampled else f"{row.equal}/{row.total}", str(row.facts),
+             str(row.gained), *(f"{value.value:.3f}" for value in row.metrics.values()),
+             *(f"{value.value:.3f}" for value in row.own.values()), f"{row.prompt:.0f}", str(row.speedup))
+            for one, row in rows.items()
+        ),
+        "Metrics are against the world's right answer, and against the target's own. Speed-ups of rows whose answers "
+        "differ are per token.",
+    )  # fmt: skip
+
+
+def _figure(config: QualityConfig, rows: Mapping[str, Mapping[str, QualityRow]]) -> Drawing:
+    """Facts right over the speed-up, a curve for each lossy method."""
+    methods = dict.fromkeys(spec.partition(":")[0] for spec in (*config.compressions, *config.rules))
+    every = [(name, row) for each in rows.values() for name, row in each.items() if not row.lossless]
+    found = [
+        ChartCurve(
+            method,
+            tuple(
+                sorted(
+                    (row.speedup.value, row.facts.value, row.facts.low, row.facts.high)
+                    for name, row in every
+                    if name.removeprefix("event, ").partition(":")[0] == method
+                )
+            ),
+        )
+        for method in methods
+    ]
+    own = rows[GREEDY][OWN].facts
+    span = [row.speedup.value for _, row in every]
+    level = tuple((x, own.value, own.value, own.value) for x in (min(span), max(span)))
+    return curves(
+        "Facts right over the speed-up, lossy methods",
+        [*found, ChartCurve("the target's own answers", level, dashed=True)],
+        "speed-up over the target alone, per token",
+        "share of facts right",
+    )
+
+
+QUALITY = Experiment(
+    "quality",
+    5,
+    "Quality",
+    "Are lossless answers equal to the target's own, and what do lossy ones lose for what they gain?",
+    QualityConfig(),
+    QualityConfig(
+        drafters=("event", "glance", "memory", "eagle2"),
+        compressions=("fastv:keep=0.5", "fastv:keep=0.1", "frames:count=4", "frames:count=1", "pool:factor=2"),
+        rules=("typical:eps=0.09", "ensemble:w=0.5"),
+        pairs=8, block=8, warm_ups=1,
+    ),
+    units,
+    measure,
+    summarise,
+)  # fmt: skip

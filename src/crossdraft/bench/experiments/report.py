@@ -1,0 +1,215 @@
+"""The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crossdraft import __version__
+from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
+from crossdraft.bench.experiments.real_pair import RealPairPage
+from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
+from crossdraft.bench.experiments.registry import EXPERIMENTS
+from crossdraft.bench.experiments.runner import read_outcome
+from crossdraft.bench.experiments.runs import RUNS
+from crossdraft.drawing.svg import to_svg
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HTML, MARKDOWN, LEADERBOARD = "report.html", "report.md", "leaderboard.html"
+REAL_PAIR, REAL_PAIR_TEXT = "real_pair.html", "real_pair.md"
+DRAFTERS = "drafters"  # the experiment of the table of all drafters
+TITLE = "crossdraft: the experiments"
+SETTING = (
+    "All figures are of the shipped reference pair unless a section says otherwise: a target of 13.6 M parameters, an "
+    "event drafter of 3.0 M that was trained on its answers, held-out scenes of a synthetic road world, and wordings "
+    "of questions that no training has seen. The target computes in float32. On a CPU the target has one core and a "
+    "drafter's process another; the baseline of every speed-up is the faster of the target alone on its own core and "
+    "on both."
+)
+THREATS = (
+    (
+        "The reference pair is small and its world is regular: its answers are easier to draft than those of a model "
+        "of 7 billion parameters. What its figures say of such a pair is the mechanism, not the size of the gain."
+    ),
+    (
+        "One machine, and one run of each experiment. The machine may have been shared; rows of one table were "
+        "interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
+    ),
+    (
+        "Intervals are bootstrapped over pairs of scene and question. They cover which questions were asked, and not "
+        "other trainings of the pair, other machines or other worlds."
+    ),
+    (
+        "The share of facts that an answer gets right is judged by rules that know the synthetic world. It is no human "
+        "judgement."
+    ),
+    "Nothing here was measured on a GPU unless the machine of a section names one.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """What a page shows of one experiment."""
+
+    outcome: ExperimentOutcome
+    figure: str
+
+    @property
+    def anchor(self) -> str:
+        """Of its heading."""
+        return self.outcome.experiment.name
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return self.outcome.experiment.command(quick=self.outcome.quick)
+
+
+def section_of(outcome: ExperimentOutcome) -> ReportSection:
+    """What is shown of an outcome."""
+    drawn = outcome.summary.figure
+    return ReportSection(outcome, "" if drawn is None else to_svg(drawn))
+
+
+def has_experiments(out: Path) -> bool:
+    """Whether any experiment ran into this folder."""
+    return any((out / name / RUNS).exists() for name in EXPERIMENTS)
+
+
+def write_report(out: Path) -> list[Path]:
+    """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
+
+    Everything is made of the runs themselves, so that nothing is shown that is not in them.
+
+    Raises:
+        CrossdraftError: no experiment ran there, or one is not complete.
+        ModuleNotFoundError: jinja2 is not installed.
+    """
+    found = [outcome for one in EXPERIMENTS.values() if (outcome := read_outcome(one, out)) is not None]
+    if not found:
+        raise CrossdraftError(
+            f"{out} holds no experiment; run one first: crossdraft experiment all --quick --out {out}"
+        )
+    pages = {HTML: html_report(found), MARKDOWN: markdown_report(found)}
+    ranked = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
+    if ranked is not None:
+        pages[LEADERBOARD] = leaderboard(ranked)
+    for name, content in pages.items():
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return [out / name for name in pages]
+
+
+def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
+    """Write real_pair.html and real_pair.md.
+
+    Raises:
+        CrossdraftError: they cannot be written.
+        ModuleNotFoundError: jinja2 is not installed.
+    """
+    title, command = "The real pair under replay", "crossdraft experiment report --traces FILE --out results"
+    html = _templates().get_template("real_pair.html.j2").render(
+        title=title, version=__version__, page=page, command=command
+    )  # fmt: skip
+    tables = [line for table in page.tables for line in ("", *table_lines(table))]
+    text = "\n".join([f"# {title}", "", prose(page.setting), *tables, "", f"`{command}`"]) + "\n"
+    for name, content in ((REAL_PAIR, html), (REAL_PAIR_TEXT, text)):
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return [out / REAL_PAIR, out / REAL_PAIR_TEXT]
+
+
+def html_report(found: Sequence[ExperimentOutcome]) -> str:
+    """The page; every text is escaped, and nothing is loaded from elsewhere."""
+    sections = list(map(section_of, found))
+    drafters = next((section for section in sections if section.anchor == DRAFTERS), None)
+    return _templates().get_template("report.html.j2").render(
+        title=TITLE,
+        version=__version__,
+        setting=SETTING,
+        machines=_machines(found),
+        drafters=drafters,
+        sections=[section for section in sections if section is not drafters],
+        negative=list(negative_results(found)),
+        threats=THREATS,
+        sizes=sorted({outcome.size for outcome in found}),
+        leaderboard=LEADERBOARD,
+    )  # fmt: skip
+
+
+def leaderboard(ranked: ExperimentOutcome) -> str:
+    """All drafters in one table that sorts by any column."""
+    return _templates().get_template("leaderboard.html.j2").render(
+        title="Leaderboard of drafters",
+        version=__version__,
+        outcome=ranked,
+        table=ranked.summary.tables[0],
+        machines=_machines([ranked]),
+        report=HTML,
+    )  # fmt: skip
+
+
+def markdown_report(found: Sequence[ExperimentOutcome]) -> str:
+    """The same without pictures of its own: it shows those in the experiments' folders."""
+    return "\n".join(_markdown(found)) + "\n"
+
+
+def _markdown(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
+    yield f"# {TITLE}"
+    yield from ("", SETTING, "", *setting_lines(found), f"crossdraft {__version__}.")
+    for outcome in found:
+        yield from ("", *outcome_lines(outcome, level=2))
+        if outcome.summary.figure is not None:
+            yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
+    yield from ("", "## Negative results", "")
+    yield from (f"- {prose(sentence)}" for sentence in negative_results(found))
+    yield from ("", "## Threats to validity", "", *(f"- {threat}" for threat in THREATS))
+    yield from ("", "## How to reproduce", "", "```")
+    yield from (outcome.experiment.command(quick=outcome.quick) for outcome in found)
+    yield from ("crossdraft experiment report --out results", "```")
+
+
+def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
+    """What did not help, of all experiments."""
+    for outcome in found:
+        for sentence in outcome.summary.negative:
+            yield f"{outcome.experiment.title}: {sentence}"
+
+
+def sort_key(text: str) -> float | str:
+    """By what a cell sorts: its first number, else the text.
+
+    >>> sort_key("1.98 [1.77, 2.21]"), sort_key("glance"), sort_key("32/32")
+    (1.98, 'glance', 32.0)
+    """
+    first = text.replace("%", " ").replace("/", " ").split(" ")[0]
+    try:
+        return float(first)
+    except ValueError:
+        return text
+
+
+def numeric(table: FigureTable, column: int) -> bool:
+    """Whether a column holds numbers: whatever it holds that is not empty begins with one."""
+    cells = [row[column] for row in table.rows if row[column] not in ("", "–")]
+    return bool(cells) and all(isinstance(sort_key(cell), float) for cell in cells)
+
+
+def _machines(found: Sequence[ExperimentOutcome]) -> list[str]:
+    return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
+
+
+def _templates() -> "Environment":
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    here = files("crossdraft.bench.experiments")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in here.iterdir() if path.name.endswith(".j2")}
+    made = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters["sort_key"] = sort_key
+    made.filters["numeric"] = numeric
+    return made

@@ -1,0 +1,124 @@
+"""Runs an experiment's units that are not there yet, and writes what all of them say."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crossdraft.bench.common import write_json
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.environment import environment
+from crossdraft.bench.experiments.markdown import outcome_page
+from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, Setting
+from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
+from crossdraft.drawing.save import check_picture, save_drawing
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path, make_folder
+
+PICTURES = ("figure.svg", "figure.png")
+Progress = Callable[[str], None]
+
+
+def run_experiment(
+    experiment: Experiment[Any],
+    config: object,
+    out: Path,
+    cores: Cores | None,
+    tick: Progress = lambda name: None,
+    *,
+    force: bool = False,
+) -> ExperimentOutcome:
+    """Run what is missing in OUT/NAME, then write table, figure and summary there.
+
+    Args:
+        experiment: its record.
+        config: one of its configurations, or another of their type.
+        out: folder of all experiments.
+        cores: of the pair.
+        tick: called with a name for every unit that is there, found or made.
+        force: begin anew, whatever is there.
+
+    Raises:
+        CrossdraftError: the folder cannot be written, or holds runs of another configuration.
+        ModuleNotFoundError: matplotlib, which draws the PNG, is not installed.
+    """
+    folder = out / experiment.name
+    make_folder(folder)
+    check_picture(folder / PICTURES[1])
+    if force or experiment.derived:
+        (folder / RUNS).unlink(missing_ok=True)
+    file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
+    pending = [key for key in keys if key not in file.done]
+    for key in keys:
+        if key in file.done:
+            tick(key)
+    setting = Setting(cores, folder / "work")
+    if pending:
+        make_folder(setting.work)
+        where, start = environment(), time.perf_counter()
+        for result in experiment.measure(config, pending, setting):
+            now = time.perf_counter()
+            file.append(RunLine(experiment.name, file.config, where, now - start, result))
+            tick(result.key)
+            where, start = environment(), time.perf_counter()
+    found = outcome(experiment, config, file)
+    write_outcome(found, folder)
+    return found
+
+
+def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> ExperimentOutcome:
+    """What the lines of a file say.
+
+    Raises:
+        CrossdraftError: units are missing.
+    """
+    keys = experiment.units(config)
+    lines = file.ordered(keys)
+    if len(lines) < len(keys):
+        raise CrossdraftError(
+            f"{file.path} holds {len(lines)} of {len(keys)} units of the experiment {experiment.name}; run it again, "
+            "and it goes on where it stopped."
+        )
+    machines = dict.fromkeys(_machine(line) for line in lines)
+    return ExperimentOutcome(
+        experiment,
+        config,
+        experiment.summarise(config, [line.result for line in lines]),
+        lines[0].environment,
+        len(lines),
+        sum(line.seconds for line in lines),
+        tuple(machines),
+    )
+
+
+def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
+    """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there is none.
+
+    Raises:
+        CrossdraftError: as `outcome`, or the runs are of another version.
+    """
+    path = out / experiment.name / RUNS
+    if not path.exists():
+        return None
+    lines, _ = read_lines(path)
+    if not lines:
+        return None
+    config = typed(type(experiment.full), lines[0].config)
+    return outcome(experiment, config, RunsFile(path.parent, experiment.name, config))
+
+
+def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
+    """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
+    write_json(found.to_json(), folder / "summary.json")
+    with atomic_path(folder / "table.md") as temporary:
+        temporary.write_text(outcome_page(found), encoding="utf-8")
+    if (drawn := found.summary.figure) is not None:
+        for name in PICTURES:
+            save_drawing(drawn, folder / name)
+
+
+def _machine(line: RunLine) -> str:
+    found = line.environment
+    return ", ".join(f"{found.get(name)}" for name in ("cpu", "platform")) + "".join(
+        f", {name} {found.get(name)}" for name in ("crossdraft", "torch", "transformers")
+    )

@@ -1,0 +1,238 @@
+"""Experiment 7: how busy the cores are, and how near passes come to what the machine can do."""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from shutil import which
+from statistics import fmean
+from typing import Any
+
+from crossdraft.bench.assembly import EngineMethod
+from crossdraft.bench.experiments.blocks import (
+    ALL,
+    OWN,
+    BlockPlan,
+    Pooled,
+    answer_block,
+    loaded_methods,
+    pooled,
+    sure,
+    warm_up_items,
+)
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, machine_peak
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.measure import BenchMethod
+from crossdraft.bench.workload import Workload, items
+from crossdraft.drawing.charts import LaneBar, lanes
+from crossdraft.drawing.kinds import kind_of
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.target import Target
+from crossdraft.engine.timeline import Span
+
+NVML_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class UtilisationConfig:
+    """Which methods, on how many pairs."""
+
+    methods: tuple[str, ...] = (OWN, ALL, "event", "glance", "eagle2")
+    pairs: int = 16
+    block: int = 8
+    repeats: int = 2
+    warm_ups: int = 3
+    max_new_tokens: int = 96
+
+    def plan(self) -> BlockPlan:
+        """The blocks."""
+        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
+        return BlockPlan(tuple(map(Variant, self.methods)), work, self.block, self.repeats, self.warm_ups)
+
+
+def units(config: UtilisationConfig) -> list[str]:
+    """Blocks; each measures the machine's peaks beside the answers."""
+    return config.plan().keys
+
+
+def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """Blocks, each with the peaks of one core and of all, and a timeline of each method's first answer."""
+    plan = config.plan()
+    with loaded_methods(plan.variants, setting) as (target, made):
+        shape, warm = ModelShape.of(target), warm_up_items(plan)
+        for key in keys:
+            found = answer_block(key, plan, made, target, warm, setting)
+            warm = []
+            first = next(iter(items(plan.work_of(key))))
+            timelines = {name: _spans(method, first) for name, method in made.items()}
+            more = {"shape": asdict(shape), "peaks": _peaks(target, setting), "timelines": timelines, "gpu": gpu_use()}
+            yield replace(found, found={**found.found, **more})
+
+
+def _peaks(target: Target, setting: Setting) -> dict[str, dict[str, float]]:
+    """Of the target's own core, and of all."""
+    weights = sum(parameter.nbytes for parameter in target.model.parameters())
+    cores = setting.cores
+    found = {OWN: None if cores is None else cores.target, ALL: None if cores is None else cores.pair}
+    peaks = {}
+    for name, own in found.items():
+        with pinned(own):
+            peaks[name] = machine_peak(weights).to_json()
+    return peaks
+
+
+def _spans(method: BenchMethod, item: Any) -> list[list[Any]]:
+    """Lane, name, start and end in milliseconds since the request, tokens."""
+    if not isinstance(method, EngineMethod):
+        return []
+    with pinned(None if method.cores is None else method.cores.target):
+        timeline = method.ask(item.request, lambda piece: None).timeline
+    start = timeline.start
+    return [[s.lane, s.name, 1e3 * (s.start - start), 1e3 * (s.end - start), s.tokens] for s in timeline.spans]
+
+
+def gpu_use() -> list[dict[str, str]]:
+    """What NVML says of each GPU, by nvidia-smi; nothing without one."""
+    program = which("nvidia-smi")
+    if program is None:
+        return []
+    fields = "name,utilization.gpu,utilization.memory,memory.used,power.draw"
+    command = [program, f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=NVML_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(fields.split(","), map(str.strip, line.split(",")), strict=False)) for line in said.splitlines()]
+
+
+def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Findings:
+    """Shares of busy time; stages of the target alone against the roofline; timelines."""
+    group = pooled(found)
+    shape = ModelShape(**found[0].found["shape"])
+    peaks = {name: _best_peak([unit.found["peaks"][name] for unit in found]) for name in (OWN, ALL)}
+    busy = {name: busy_shares(group, name) for name in group.names}
+    stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
+    rows = [
+        (f"{name}, {stage}", *_against(work, seconds, peaks[name]))
+        for name, each in stages.items()
+        for stage, (work, seconds) in each.items()
+    ]
+    decode, seconds = stages[OWN]["decode step"]
+    share = decode.least_s(peaks[OWN]) / seconds
+    pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: sum(busy[name].values()))
+    timelines = found[0].found["timelines"]
+    return Findings(
+        found=(
+            f"A decode step of the target on its core takes {seconds * 1e3:.2f} ms, {share:.0%} of which the roofline "
+            f"explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
+            f"{busy[pair]['target']:.0%} and the drafter's {busy[pair].get('drafter', 0.0):.0%} of an answer's time."
+        ),
+        sure=(
+            f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block; FLOPs and bytes are "
+            "counted from shapes, not by hardware counters, and bytes are the least that a pass reads."
+        ),
+        tables=(
+            FigureTable(
+                "Busy share of an answer's time, by lane",
+                ("", "target", "drafter", "both together, of two cores"),
+                tuple(
+                    (name, f"{each['target']:.1%}", f"{each['drafter']:.1%}" if each.get("drafter") else "–",
+                     f"{(each['target'] * (2 if name == ALL else 1) + each.get('drafter', 0.0)) / 2:.1%}")
+                    for name, each in busy.items()
+                ),
+                "By the timeline's spans: a lane is busy while something runs on it. While a drafter is idle its core "
+                "serves the target, which these spans do not count. target-all has both cores in one lane.",
+            ),
+            FigureTable(
+                "Passes of the target alone against the roofline",
+                ("", "ms", "GFLOP", "MB", "FLOPs a byte", "GFLOP/s", "GB/s", "bound, ms", "reached"),
+                tuple(rows),
+                "; ".join(
+                    f"{name}: {peak.gflops:.1f} GFLOP/s, copies {peak.copy_gbs:.1f} GB/s, {peak.cached_gbs:.1f} GB/s "
+                    "of a buffer as large as the weights"
+                    for name, peak in peaks.items()
+                )
+                + ". Bandwidths count bytes read and written. The bound takes the faster of the two.",
+            ),
+        ),
+        figure=lanes("One answer: what runs on each lane", _lane_bars(timelines), "ms"),
+        figures={
+            "peaks": {name: peak.to_json() for name, peak in peaks.items()},
+            "busy": busy,
+            "decode_ms": 1e3 * seconds,
+            "decode_reached": round(share, 4),
+            "gpu": found[0].found["gpu"],
+        },
+        negative=(
+            (f"{1 - share:.0%} of a decode step is neither computing nor reading weights at the measured peaks.",)
+            if share < 0.9
+            else ()
+        ),
+    )  # fmt: skip
+
+
+def busy_shares(group: Pooled, name: str) -> dict[str, float]:
+    """Σ busy time of each lane over Σ time of the answers."""
+    runs = group.results.of(name)
+    total = sum(run.total_s for run in runs)
+    return {lane: sum(run.busy_s.get(lane, 0.0) for run in runs) / total for lane in ("target", "drafter")}
+
+
+def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, float]]:
+    """Work and seconds of the prefill and of a decode step of the target alone; means."""
+    runs = group.results.of(name)
+    prompt, tokens = fmean(run.prompt_tokens for run in runs), fmean(len(run.tokens) for run in runs)
+    prefill = fmean(run.stages_s["prefill"] + run.stages_s["ride-along"] for run in runs)
+    steps = sum(run.rounds - 1 for run in runs)
+    step = sum(run.stages_s["verify"] for run in runs) / steps
+    return {
+        "prefill": (shape.pass_over(prompt, prompt / 2, 1), prefill),  # causal: half of the prompt on average
+        "decode step": (shape.pass_over(1, prompt + tokens / 2, 1), step),
+    }
+
+
+def _against(work: PassWork, seconds: float, peak: MachinePeak) -> tuple[str, ...]:
+    least = work.least_s(peak)
+    return (
+        f"{1e3 * seconds:.2f}",
+        f"{work.flops / 1e9:.3f}",
+        f"{work.bytes / 1e6:.1f}",
+        f"{work.intensity:.1f}",
+        f"{work.flops / seconds / 1e9:.1f}",
+        f"{work.bytes / seconds / 1e9:.1f}",
+        f"{1e3 * least:.2f}",
+        f"{least / seconds:.0%}",
+    )
+
+
+def _best_peak(found: Sequence[Mapping[str, float]]) -> MachinePeak:
+    return MachinePeak(**{name: max(one[name] for one in found) for name in found[0]})
+
+
+def _lane_bars(timelines: Mapping[str, Sequence[Sequence[Any]]]) -> list[LaneBar]:
+    """A bar for each lane of each method; parts are kinds of spans."""
+    bars = []
+    for name, spans in timelines.items():
+        for lane in ("target", "drafter"):
+            own = [span for span in spans if span[0] == lane]
+            if own:
+                parts = tuple(
+                    (start, end, kind.style, kind.meaning)
+                    for _, what, start, end, tokens in own
+                    for kind in [kind_of(Span(lane, what, start, end, tokens))]
+                )
+                bars.append(LaneBar(f"{name}: {lane}", parts))
+    return bars
+
+
+UTILISATION = Experiment(
+    "utilisation",
+    7,
+    "Utilisation",
+    "How busy are the cores of target and drafter, and how near are the target's passes to what the machine can do?",
+    UtilisationConfig(),
+    UtilisationConfig(pairs=2, block=2, repeats=1, warm_ups=1),
+    units,
+    measure,
+    summarise,
+)

@@ -1,0 +1,69 @@
+"""`crossdraft experiment`: the evidence, one command for each claim, and the report of all of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossdraft.cli.bench_options import CoreOptions
+from crossdraft.cli.options import AsJson, option_groups
+from crossdraft.errors import CrossdraftError
+
+app = typer.Typer(help="Run the experiments, and write their report.", add_completion=False)
+
+REPORT = "report"
+
+
+@app.command()
+@option_groups
+def experiment(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Experiments, 'all', or 'report' for the report of what ran.")
+    ],
+    cores: CoreOptions,
+    out: Annotated[Path, typer.Option(help="Folder; an experiment that was cut off goes on.")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: all of them in minutes.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Begin anew where there are runs.")] = False,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="With report: recorded answers of a pair, for a page of their replay. Repeatable."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the report of them.
+
+    Exit status 1 if a row that is lossless was not: an answer differed from the target's own.
+    """
+    from crossdraft.bench.experiments.real_pair import real_pair
+    from crossdraft.bench.experiments.registry import chosen
+    from crossdraft.bench.experiments.report import has_experiments, write_real_pair, write_report
+    from crossdraft.bench.experiments.runner import run_experiment
+    from crossdraft.cli.reporting import hush, progress, report
+
+    if REPORT in names and (len(names) > 1 or quick or force):
+        raise CrossdraftError("report stands alone: it is made of the runs that are there, whatever their size.")
+    if traces is not None and names != [REPORT]:
+        raise CrossdraftError("--traces is for the report: crossdraft experiment report --traces FILE.")
+    hush()
+    if names == [REPORT]:
+        pages = [] if traces is None else write_real_pair(real_pair(traces), out)
+        if traces is None or has_experiments(out):
+            pages += write_report(out)
+        report({"files": [str(page) for page in pages]}, *map(str, pages), as_json=as_json)
+        return
+    found = []
+    for one in chosen(tuple(names)):
+        config = one.config(quick=quick)
+        with progress(one.name, len(one.units(config))) as tick:
+            found.append(run_experiment(one, config, out, cores.cores(None), tick, force=force))
+        if not as_json:
+            last = found[-1].summary
+            report({}, f"{one.number}. {one.title}: {last.found}", f"   {out / one.name}", as_json=False)
+    if "all" in names:
+        write_report(out)
+    if as_json:
+        report({each.experiment.name: each.to_json() for each in found}, as_json=True)
+    if any(each.summary.unequal for each in found):
+        raise typer.Exit(1)

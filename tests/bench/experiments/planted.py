@@ -1,0 +1,37 @@
+"""Runs as a unit of an experiment writes them, made by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from crossdraft.bench.experiments.record import UnitResult
+from crossdraft.bench.measure import Run
+
+TOKENS = (5, 6, 7, 8)
+
+
+def run(total: float, tokens: Sequence[int] = TOKENS, rounds: int = 4, **stages: float) -> Run:
+    """An answer that took so long; what no stage says passed while verifying."""
+    named = {"prepare": 0.0, "encode": 0.0, "prefill": 0.0, "ride-along": 0.0, "draft": 0.0, **stages}
+    named["verify"] = total - sum(named.values())
+    return Run(tuple(tokens), total, total / 2, named, rounds, prompt_tokens=100, busy_s={"target": total})
+
+
+def block(
+    key: str, methods: Mapping[str, Sequence[Sequence[Run]]], more: Mapping[str, Any] | None = None
+) -> UnitResult:
+    """A unit: of each method the runs of each pair."""
+    count = len(next(iter(methods.values())))
+    pairs = [
+        {"scene": seed, "kind": "layout", "question": "?", "facts": {}, "reference": "a road"} for seed in range(count)
+    ]
+    return UnitResult(
+        key,
+        tuple(range(count)),
+        {
+            "pairs": pairs,
+            "methods": {name: [[asdict(one) for one in pair] for pair in found] for name, found in methods.items()},
+            "answers": {name: ["a road"] * count for name in methods},
+            **(more or {}),
+        },
+    )

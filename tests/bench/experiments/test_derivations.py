@@ -1,0 +1,82 @@
+"""Derivations against values worked by hand, and the claims against their derivations."""
+
+import json
+
+import pytest
+
+from crossdraft.bench.experiments.claims import CLAIMS, CONFIRMED, REFUTED, claims, measured
+from crossdraft.bench.experiments.derivations import DERIVATIONS, derived
+from crossdraft.bench.experiments.registry import EXPERIMENTS
+from crossdraft.bench.experiments.runner import run_experiment
+from crossdraft.errors import CrossdraftError
+
+
+@pytest.mark.parametrize(
+    ("settings", "value"),
+    [
+        ({"kind": "accepted", "alpha": 0.5, "drafted": 3}, 0.875),
+        ({"kind": "emitted", "alpha": 0.5, "gamma": 3}, 1.875),
+        ({"kind": "steady", "alpha": 0.5, "c": 0.25, "verify": 1.0, "gamma": 1}, 1.2),
+        ({"kind": "steady", "alpha": 1.0, "c": 0.0, "verify": 1.0, "gamma": 4}, 5.0),
+        ({"kind": "least alpha", "c": 0.2, "verify": 1.0, "gamma": 1}, 0.2),
+        ({"kind": "hidden", "prefill": 100, "drafting": 90, "verify": 20, "accepted": 8, "tokens": 8, "step": 9}, 120),
+        ({"kind": "bound", "prefill": 50.0, "total": 200.0}, 4.0),
+        ({"kind": "amdahl", "share": 0.5, "factor": 1e9}, 2.0),
+    ],
+)
+def test_values_worked_by_hand(settings, value):
+    assert derived(settings) == pytest.approx(value, abs=1e-6)
+
+
+def test_hiding_is_one_pass_for_the_draft_and_plain_steps_after_it():
+    # 100 + 4 steps of 10 alone; hidden: 100 + 10 for the pass + (5 - 2 - 1) steps: one accepted of one drafted.
+    settings = {"kind": "hiding speedup", "prefill": 100.0, "step": 10.0, "verify": 10.0, "alpha": 1.0, "drafted": 1}
+    assert derived({**settings, "tokens": 5}) == pytest.approx(140 / 130)
+
+
+def test_unknown_derivations_are_refused():
+    with pytest.raises(CrossdraftError, match="no derivation 'magic'"):
+        derived({"kind": "magic"})
+    with pytest.raises(CrossdraftError, match="takes other settings"):
+        derived({"kind": "bound", "prefill": 1.0})
+
+
+def test_every_claim_stands_with_its_reason_and_command():
+    found = claims()
+    assert len(found) > 60
+    assert len({one.document for one in found}) == 5
+    for one in found:
+        assert one.why.endswith("."), one.claim
+        assert one.command.startswith("crossdraft "), one.claim
+        assert not one.measured or one.measured[0] in EXPERIMENTS, one.claim
+
+
+def test_claims_agree_with_their_arithmetic_or_not_as_they_say():
+    """A figure that is confirmed is within 2 % of its derivation, or below 1 where it says that nothing is gained."""
+    for one in claims():
+        if one.value is None or one.claimed is None:
+            continue
+        off = abs(one.value / one.claimed - 1)
+        if one.status == CONFIRMED:
+            assert off < 0.02, (one.claim, one.value)
+        elif one.status == REFUTED:
+            assert off > 0.005, (one.claim, one.value)
+
+
+def test_all_kinds_are_used():
+    assert {str(one.derive["kind"]) for one in claims() if one.derive is not None} == set(DERIVATIONS)
+
+
+def test_figures_of_other_experiments_are_looked_up(tmp_path):
+    assert measured(tmp_path, ("drafters", "event", "speedup", "value")) is None
+    (tmp_path / "drafters").mkdir()
+    summary = tmp_path / "drafters" / "summary.json"
+    summary.write_text(json.dumps({"figures": {"eagle3": {"speedup": {"value": 1.25}}}}))
+    assert measured(tmp_path, ("drafters", "eagle3", "speedup", "value")) == 1.25
+    assert measured(tmp_path, ("drafters", "dream", "speedup", "value")) is None
+    assert measured(tmp_path, ()) is None
+    outcome = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    assert any("1.25" in row for row in outcome.summary.tables[0].rows)
+    summary.write_text("nonsense")
+    with pytest.raises(CrossdraftError, match="run drafters again"):
+        measured(tmp_path, ("drafters", "event"))

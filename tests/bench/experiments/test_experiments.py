@@ -1,0 +1,84 @@
+"""Every experiment: its sizes are valid, and the slow test runs each for real, at a tiny size, up to the report."""
+
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from crossdraft.bench.cores import choose_cores
+from crossdraft.bench.experiments import ablations, alignment, breakdown, drafters, prefill_hiding, quality
+from crossdraft.bench.experiments.registry import EXPERIMENTS, chosen
+from crossdraft.bench.experiments.report import write_report
+from crossdraft.bench.experiments.runner import run_experiment
+from crossdraft.bench.experiments.runs import plain, typed
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.specs import HUGGING_FACE, spec_of
+from crossdraft.errors import CrossdraftError
+
+TINY = {
+    "drafters": {"methods": ("hf", "memory", "eagle2"), "pairs": 1, "block": 1, "max_new_tokens": 12},
+    "prefill-hiding": {"frames": (1, 16), "drafters": ("event",), "pairs": 1, "block": 1, "max_new_tokens": 12},
+    "breakdown": {"pairs": 1, "block": 1, "max_new_tokens": 12},
+    "alignment": {"rungs": ("linear",), "clips": 2, "validation_clips": 1, "prompts": 1, "steps": 2, "test_clips": 1,
+                  "learned": 2, "pairs": 1, "block": 1, "max_new_tokens": 12},
+    "streaming": {"seconds": 2, "questions": 1, "max_new_tokens": 8, "fps": 4.0},
+    "quality": {"drafters": ("memory",), "compressions": ("frames:count=1",), "rules": ("typical:eps=0.09",),
+                "pairs": 1, "block": 1, "max_new_tokens": 12},
+    "ablations": {"groups": ("placement", "cache", "elastic", "ride-along", "temperature 0.7"), "pairs": 1, "block": 1,
+                  "max_new_tokens": 12},
+    "utilisation": {"methods": ("target", "target-all", "event"), "pairs": 1, "block": 1, "max_new_tokens": 12},
+    "claims": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("one", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+def test_both_sizes_are_valid(one):
+    for config in (one.full, one.quick):
+        keys = list(one.units(config))
+        assert keys
+        assert len(set(keys)) == len(keys)
+        assert typed(type(config), plain(config)) == config
+    assert len(one.units(one.quick)) <= len(one.units(one.full))
+
+
+def test_numbers_and_names_are_unique_and_ordered():
+    numbers = [one.number for one in EXPERIMENTS.values()]
+    assert numbers == sorted(set(numbers)) == list(range(9))
+    assert [one.name for one in chosen(("claims", "breakdown"))] == ["breakdown", "claims"]
+    assert chosen(("all",)) == list(EXPERIMENTS.values())
+    with pytest.raises(CrossdraftError, match="Unknown experiment 'ablation'"):
+        chosen(("ablation",))
+
+
+def test_every_row_can_be_named():
+    config = quality.QualityConfig()
+    variants: list[Variant] = [variant for plan in config.plans.values() for variant in plan.variants]
+    variants += [variant for group in ablations.GROUPS.values() for variant in group.variants]
+    variants += [*prefill_hiding.PrefillConfig().variants, *breakdown.BreakdownConfig().plan().variants]
+    variants += [Variant(name) for name in drafters.DraftersConfig().methods if name not in HUGGING_FACE]
+    for variant in variants:
+        if variant.drafts not in ("target", "target-all"):
+            spec_of(variant.drafts)
+        assert variant.lossless == (variant.compress is None and "rule" not in variant.options)
+
+
+def test_a_rung_that_is_none_is_refused():
+    with pytest.raises(CrossdraftError, match="Unknown rung 'l9'"):
+        alignment.AlignmentConfig(rungs=("l9",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TINY))
+def test_it_runs_for_real_and_is_reported(name, tmp_path):
+    one = EXPERIMENTS[name]
+    config = replace(one.quick, **TINY[name])
+    found = run_experiment(one, config, tmp_path, choose_cores())
+    assert found.summary.found
+    assert found.summary.tables
+    assert (tmp_path / name / "figure.png").stat().st_size > 1000
+    pages = write_report(tmp_path)
+    assert one.title in unescape(pages[0].read_text())
+    runs = (tmp_path / name / "runs.jsonl").read_bytes()
+    again = run_experiment(one, config, tmp_path, choose_cores())
+    assert again.summary.found == found.summary.found
+    assert one.derived or (tmp_path / name / "runs.jsonl").read_bytes() == runs

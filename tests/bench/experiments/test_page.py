@@ -1,0 +1,77 @@
+"""The report and the leaderboard in a real browser: they fit, are dark where asked to be, and the table sorts."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.bench.experiments.record import FigureTable
+from crossdraft.bench.experiments.report import html_report, leaderboard
+from tests.bench.experiments.test_report import HOSTILE, outcome
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium; on Debian: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens a page from a file; it may ask for nothing else, open no dialog, and no script may fail."""
+    contexts, faults = [], []
+
+    def begin(content: str, **more):
+        path = tmp_path / "page.html"
+        path.write_text(content, encoding="utf-8")
+        contexts.append(browser.new_context(**more))
+        page = contexts[-1].new_page()
+        page.on("request", lambda asked: faults.append(asked.url) if asked.url != path.as_uri() else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.goto(path.as_uri())
+        return page
+
+    yield begin
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_report_fits_and_runs_nothing(opened, width):
+    page = opened(html_report([outcome()]), viewport={"width": width, "height": 800})
+    assert page.locator("h2").count() >= 5
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert HOSTILE in page.locator("#breakdown p").first.text_content() + page.locator("#breakdown").text_content()
+
+
+def test_dark_where_the_reader_wants_it(opened):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    content = html_report([outcome("plain")])
+    assert opened(content, color_scheme="dark").evaluate(ground) == "rgb(13, 17, 23)"
+    assert opened(content, color_scheme="light").evaluate(ground) == "rgb(255, 255, 255)"
+
+
+def test_the_leaderboard_sorts_by_any_column(opened):
+    rows = (("b", "2.5 [2, 3]", "9/9"), ("a", "10.0 [9, 11]", "8/9"), ("c", "–", "9/9"))
+    table = FigureTable("t", ("", "speed-up", "same"), rows)
+    ranked = outcome("plain")
+    page = opened(leaderboard(replace(ranked, summary=replace(ranked.summary, tables=(table,)))))
+    names = "[...document.querySelectorAll('#ranking tbody th')].map(cell => cell.textContent)"
+    assert page.evaluate(names) == ["b", "a", "c"]
+    page.get_by_role("button", name="speed-up").click()
+    assert page.evaluate(names) in (["c", "a", "b"], ["a", "b", "c"])
+    assert page.locator("th[aria-sort=descending]").count() == 1
+    page.get_by_role("button", name="speed-up").click()
+    assert page.evaluate(names)[-3:] in (["b", "a", "c"], ["c", "b", "a"])
+    page.get_by_role("button", name="drafter").click()
+    assert page.evaluate(names) == ["c", "b", "a"]

@@ -1,0 +1,32 @@
+"""The roofline: peaks are measured, and a decoder's work is counted from its weights."""
+
+from torch import nn
+
+from crossdraft.bench.experiments.roofline import ModelShape, machine_peak
+from crossdraft.load import load_target
+
+
+def test_peaks_are_positive():
+    peak = machine_peak(1 << 20, repeats=1)
+    assert min(peak.to_json().values()) > 0
+
+
+def test_the_shape_of_the_reference_target_adds_up_to_its_weights():
+    target = load_target("reference", "cpu", "float32", packed=False)
+    shape, model = ModelShape.of(target), target.model
+    assert isinstance(model, nn.Module)
+    embedded = model.get_input_embeddings().weight.numel()
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert shape.decoder + shape.encoder + embedded + (0 if tied else shape.head) == total
+    assert shape.decoder > 0
+    assert shape.encoder > 0
+
+
+def test_longer_contexts_and_more_tokens_are_more_work():
+    shape = ModelShape(decoder=1000, head=100, layers=2, width=8, keys=8, encoder=0)
+    step, later, wide = (shape.pass_over(*size) for size in ((1, 10, 1), (1, 100, 1), (16, 10, 1)))
+    assert later.flops - step.flops == 4 * 90 * 8 * 2
+    assert later.bytes - step.bytes == 4 * 2 * 90 * 8 * 2
+    assert wide.bytes == step.bytes
+    assert wide.intensity > step.intensity

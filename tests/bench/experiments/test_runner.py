@@ -1,0 +1,108 @@
+"""The runner: what is there is not run again, and what is missing is."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.runner import read_outcome, run_experiment
+from crossdraft.bench.experiments.runs import RUNS
+from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(frozen=True)
+class Squares:
+    numbers: tuple[int, ...] = (1, 2, 3, 4)
+
+
+class Interrupted(Exception):
+    pass
+
+
+RAN: list[str] = []
+
+
+def measure(config: Squares, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    for key in keys:
+        if (setting.work.parent / "stop").exists() and key == "3":
+            raise Interrupted
+        RAN.append(key)
+        yield UnitResult(key, (int(key),), {"square": int(key) ** 2})
+
+
+def summarise(config: Squares, found: Sequence[UnitResult]) -> Findings:
+    squares = [unit.found["square"] for unit in found]
+    table = FigureTable("Squares", ("", "square"), tuple((unit.key, str(unit.found["square"])) for unit in found))
+    bars = [StackedBar("sum", tuple(BarPart(unit.key, "draft", unit.found["square"]) for unit in found))]
+    return Findings(str(sum(squares)), "quite", (table,), stacked_bars("Squares", bars, "1"), {"sum": sum(squares)})
+
+
+SQUARES = Experiment(
+    "squares", 1, "Squares", "How large?", Squares(), Squares((1, 2)),
+    lambda config: [str(number) for number in config.numbers], measure, summarise,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran():
+    RAN.clear()
+
+
+def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path):
+    folder = tmp_path / "squares"
+    folder.mkdir()
+    (folder / "stop").touch()
+    with pytest.raises(Interrupted):
+        run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    assert RAN == ["1", "2"]
+    with pytest.raises(CrossdraftError, match="holds 2 of 4 units"):
+        read_outcome(SQUARES, tmp_path)
+    (folder / "stop").unlink()
+    with (folder / RUNS).open("ab") as file:
+        file.write(b'{"experiment": "squ')  # as a process leaves it that dies while it writes
+    ticks: list[str] = []
+    found = run_experiment(SQUARES, SQUARES.full, tmp_path, None, ticks.append)
+    assert (RAN, ticks) == (["1", "2", "3", "4"], ["1", "2", "3", "4"])
+    assert found.summary.figures == {"sum": 30}
+    run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    assert RAN == ["1", "2", "3", "4"]
+
+
+def test_everything_is_written_and_made_of_the_runs_anew(tmp_path):
+    run_experiment(SQUARES, SQUARES.quick, tmp_path, None)
+    folder = tmp_path / "squares"
+    assert {"runs.jsonl", "table.md", "figure.svg", "figure.png", "summary.json"} <= {
+        one.name for one in folder.iterdir()
+    }
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["size"], summary["figures"], summary["units"]) == ("quick size", {"sum": 5}, 2)
+    assert "| 2 | 4 |" in (folder / "table.md").read_text()
+    lines = [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]
+    assert [line["seeds"] for line in lines] == [[1], [2]]
+    assert {"torch", "cpu", "crossdraft", "transformers"} <= lines[0]["environment"].keys()
+    found = read_outcome(SQUARES, tmp_path)
+    assert found is not None
+    assert found.quick
+    assert found.summary.found == "5"
+
+
+def test_other_sizes_do_not_mix_unless_forced(tmp_path):
+    run_experiment(SQUARES, SQUARES.quick, tmp_path, None)
+    with pytest.raises(CrossdraftError, match="another configuration"):
+        run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    assert run_experiment(SQUARES, SQUARES.full, tmp_path, None, force=True).units == 4
+    assert RAN == ["1", "2", "1", "2", "3", "4"]
+
+
+def test_a_derived_experiment_is_always_made_anew(tmp_path):
+    derived = replace(SQUARES, derived=True)
+    for _ in range(2):
+        run_experiment(derived, derived.quick, tmp_path, None)
+    assert RAN == ["1", "2", "1", "2"]
+
+
+def test_what_never_ran_has_no_outcome(tmp_path):
+    assert read_outcome(SQUARES, tmp_path) is None
