@@ -12,10 +12,12 @@ import openai
 import pytest
 
 from crossdraft import Engine
+from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.server import DrainingServer, bound_socket, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
+from tests.engine.late_target import wait_for
 
 QUESTION = "What is the car in front doing?"
 
@@ -107,6 +109,14 @@ def server(runner: Runner, media_root: Path) -> Iterator[Running]:
     started = runner.start(settings(media_root=media_root, body_bytes=8 << 20, header_seconds=1, body_seconds=2))
     yield started[0]
     runner.stop(*started)
+
+
+@pytest.fixture
+def drafted_for(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target waits for what is drafted: on a busy machine it would often be first."""
+    worker = getattr(server.engine.drafter, "drafter", None)
+    assert isinstance(worker, ProcessDrafter)
+    wait_for(monkeypatch, worker)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def direct(server, question: str = QUESTION, tokens: int = 24):
     return server.engine.generate(Request(question, video, shown, max_new_tokens=tokens, namespace=None))
 
 
-def test_answer_is_the_engines_own(server):
+def test_answer_is_the_engines_own(server, drafted_for):
     found = server.client().chat.completions.create(**body())
     wanted = direct(server)
     assert found.choices[0].message.content == wanted.text
@@ -42,7 +42,7 @@ def test_finish_reason_stop(server):
     assert cut.message.content == found.message.content.partition(" ahead")[0]
 
 
-def test_stream_is_the_answer_piece_by_piece(server):
+def test_stream_is_the_answer_piece_by_piece(server, drafted_for):
     chunks = list(server.client().chat.completions.create(**body(stream=True, stream_options={"include_usage": True})))
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -67,7 +67,7 @@ def test_async_client_streams_several_at_once(server):
     assert asyncio.run(both()) == [direct(server, question).text for question in questions]
 
 
-def test_provisional_text_is_passed_over_by_stock_clients(server):
+def test_provisional_text_is_passed_over_by_stock_clients(server, drafted_for):
     fresh = {"media_io_kwargs": {"video": {"num_frames": 7}}}  # nothing is known of it, so the target reads
     asked = {"crossdraft": {"provisional": True, "origins": True, "timeline": True}, **fresh}
     lines = [line for line in server.post(body(stream=True, **asked)).text.splitlines() if line]

@@ -138,7 +138,7 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     assert page.text_content("#status") == "The target alone says the same."
 
 
-def test_the_hidden_draft_dims_in_before_the_answer(server, opened):
+def test_the_hidden_draft_dims_in_before_the_answer(server, opened, drafted_for):
     page = ready(opened(server))
     page.evaluate(WATCHED)
     for frames in (3, 4, 5, 6):  # nothing is known of them, so the target reads; on a busy machine a draft may be late
