@@ -14,11 +14,11 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crossdraft.edge.frames import FRAME_BYTES
 from crossdraft.serve.app import create_app
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.tls import server_context
+from crossdraft.streams.messages import MESSAGE_BYTES
 
 log = logging.getLogger("crossdraft.serve")
 
@@ -198,7 +198,7 @@ def configured(service: Service) -> uvicorn.Config:
         create_app(service),
         http=protocol(settings.header_seconds),
         ws="websockets-sansio",
-        ws_max_size=FRAME_BYTES,
+        ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
         ssl_context_factory=None if tls is None else lambda config, default: tls,

@@ -49,9 +49,10 @@ class PushedEvents:
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Nothing more comes: the window that waits is still answered."""
+    """Nothing more comes: the stream ended at this second, up to which its last frame is shown."""
 
     kind: ClassVar[str] = "end"
+    time_s: Annotated[float, Real()]
 
 
 Pushed = PushedFrame | PushedEvents | StreamEnd

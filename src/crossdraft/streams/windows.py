@@ -12,7 +12,7 @@ import numpy as np
 from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import EventLimits, Events, Excerpt
-from crossdraft.events.stream import concatenate
+from crossdraft.events.stream import Window, concatenate
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
@@ -152,6 +152,9 @@ class EventBuffer:
         oldest = int(events.t[-1]) - self.keep_us
         while int(self._chunks[0].t[-1]) < oldest:
             self._count -= len(self._chunks.popleft())
+        kept = Window(oldest).clip(self._chunks[0])
+        self._count -= len(self._chunks[0]) - len(kept)
+        self._chunks[0] = kept
         self._limits.check_held("The event stream", len(self))
 
     def __len__(self) -> int:
