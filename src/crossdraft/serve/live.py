@@ -130,8 +130,8 @@ class LiveSource:
         last_s = self._last_s or 0.0
         if not last_s <= time_s <= last_s + MOST_GAP_S:
             raise bad_request(
-                f"{what} of the stream is at {time_s:g} s, and the frame before at {last_s:g} s; give seconds since the "
-                f"stream began, by time, with at most {MOST_GAP_S:g} s between two."
+                f"{what} of the stream is at {time_s:g} s, and the frame before at {last_s:g} s; give seconds since "
+                f"the stream began, by time, with at most {MOST_GAP_S:g} s between two."
             )
 
     async def _frame(self, frame: PushedFrame, at: float) -> None:
