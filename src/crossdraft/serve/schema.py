@@ -271,6 +271,7 @@ class WatchRequest(Body):
     """The first message to `/v1/watch`.
 
     Args:
+        model: by default the server's.
         questions: asked of every window, one after another.
         every_ms, window_ms: from window to window, and what a window shows.
         max_tokens: of an answer; by default as the checkpoint says.
@@ -280,7 +281,7 @@ class WatchRequest(Body):
         replay: `None` = a live stream, which the client pushes.
     """
 
-    model: str
+    model: str | None = None
     questions: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
         min_length=1, max_length=MAX_QUESTIONS
     )

@@ -118,7 +118,7 @@ class WatchConnection:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
         asked = WatchRequest.model_validate_json(text)
         service, longest = self._service, self._service.longest(self._asked.client)
-        if asked.model != service.settings.model:
+        if asked.model not in (None, service.settings.model):
             raise ApiError(
                 404,
                 f"There is no model {short(asked.model)!r} here, but {service.settings.model!r}.",

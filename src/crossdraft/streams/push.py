@@ -76,41 +76,46 @@ def push_clip(
         video: the clip.
         grid: of the windows.
         send: takes the messages.
-        clock: when; stopped, it ends without a word.
+        clock: when; once it is stopped the stream ends.
         events: of the same moment.
         seconds, most: as in `replay`.
         kind: of the frames' files, of `FORMATS`.
 
     Raises:
-        CrossdraftError: as `replay`.
+        CrossdraftError: as `iter_frames`.
     """
-    before_s, gap_s, last, sent = -1.0, 0.0, None, True
-    until_s = float("inf") if most is None else grid.length_s + (most - 1) * grid.every_s - CLOSE_S
+    last_due_s = float("inf") if most is None else grid.length_s + (most - 1) * grid.every_s - CLOSE_S
+    most_s = float("inf") if seconds is None else seconds
+    before_s, end_s, pushed_s = -1.0, 0.0, 0.0
+    unsent: np.ndarray | None = None  # the last frame, which is shown up to the end
 
-    def push(time_s: float, image: bytes | None) -> None:
-        for message in () if events is None else events.until(time_s):
+    def push(until_s: float, frame: PushedFrame | None = None) -> None:
+        nonlocal pushed_s
+        for message in () if events is None else events.until(until_s):
             send(message)
-        if image is not None:
-            send(PushedFrame(time_s, image))
+        if frame is not None:
+            send(frame)
+            pushed_s = frame.time_s
 
     with closing(iter_frames(video)) as frames:
         for time_s, pixels in frames:
-            if seconds is not None and time_s > seconds + CLOSE_S:
-                before_s, gap_s, last = before_s, max(0.0, seconds - before_s), last
+            if time_s > most_s + CLOSE_S:
+                end_s = most_s
                 break
-            sent = grid.wants(before_s, time_s)
-            image = encoded(pixels, kind) if sent else None
+            wanted = grid.wants(before_s, time_s)
+            frame = PushedFrame(time_s, encoded(pixels, kind)) if wanted else None
             if clock.until(time_s) is None:
+                send(StreamEnd(pushed_s))
                 return
-            push(time_s, image)
-            gap_s = 0.0 if last is None else time_s - before_s
-            before_s, last = time_s, pixels
-            if time_s >= until_s:
-                gap_s = 0.0
+            push(time_s, frame)
+            unsent = None if wanted else pixels
+            end_s = time_s if before_s < 0 else min(2 * time_s - before_s, most_s)
+            before_s = time_s
+            if time_s >= last_due_s:
+                end_s = time_s
                 break
-    end_s = before_s + gap_s if seconds is None else min(before_s + gap_s, seconds)
-    if last is not None and not sent:
-        push(before_s, encoded(last, kind))
+    if unsent is not None:
+        push(before_s, PushedFrame(before_s, encoded(unsent, kind)))
     if clock.until(end_s) is not None:
-        push(end_s, None)
-        send(StreamEnd(end_s))
+        push(end_s)
+    send(StreamEnd(max(pushed_s, end_s)))
