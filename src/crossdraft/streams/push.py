@@ -31,17 +31,17 @@ def encoded(pixels: np.ndarray, kind: str = "png") -> bytes:
 
 
 class EventFeed:
-    """The events of a recording one after another, up to one moment after another; second 0 is the excerpt's start."""
+    """The events of a recording one after another, up to one moment after another; second 0 is the excerpt's start.
+
+    Attributes:
+        sensor: width and height; `None` = there are no events.
+    """
 
     def __init__(self, excerpt: Excerpt) -> None:
         self._zero = excerpt.start_us or 0
         self._chunks = excerpt.chunks()
         self._held = next(self._chunks, None)
-
-    @property
-    def sensor(self) -> tuple[int, int] | None:
-        """Width and height."""
-        return None if self._held is None else (self._held.width, self._held.height)
+        self.sensor = None if self._held is None else (self._held.width, self._held.height)
 
     def until(self, time_s: float) -> Iterator[PushedEvents]:
         """Those before a moment that were not given yet."""
