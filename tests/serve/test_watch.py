@@ -366,7 +366,7 @@ def test_who_floods_is_cut_off(start):
     assert idle(running)
 
 
-def test_streams_are_bounded_and_chat_goes_on_beside_them(start, alone):
+def test_streams_are_bounded_and_chat_goes_on_meanwhile(start, alone):
     running = start(streams=2)
     with connected(running, asked(replay=REPLAY)) as one, connected(running, asked(replay=REPLAY)) as two:
         for socket in (one, two):
@@ -500,7 +500,7 @@ def test_the_command_says_that_nobody_is_there(server, command):
     assert "cannot be reached" in errors
 
 
-def test_standing_questions_that_were_dropped_are_counted():
+def test_windows_that_were_never_made_are_counted():
     watch = Watch(lambda request, on_piece: pytest.fail("nobody asks"), [Request("What?")])
     watch.count_dropped(3)
     assert (watch.summary.due, watch.summary.dropped, watch.summary.unfinished) == (3, 3, 0)

@@ -1,17 +1,20 @@
 """A clip as a live stream: what is pushed makes the same windows as the whole clip, and the same events."""
 
+from itertools import pairwise
+
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Excerpt, read_events
+from crossdraft.events import Events, Excerpt, read_events
 from crossdraft.streams import EventBuffer, RecordedEvents, ReplayClock, SlidingWindows, StreamWindow, Windowing, replay
 from crossdraft.streams.messages import SCHEMA, PushedEvents, PushedFrame, StreamEnd
 from crossdraft.streams.push import EventFeed, encoded, push_clip
 from crossdraft.video import iter_frames
-from crossdraft.video.grid import FrameGrid, frames_on
+from crossdraft.video.grid import WindowGrid, frames_on
 
 AT_ONCE = {"wait": lambda _: False, "now": lambda: 0.0}
 
@@ -22,16 +25,17 @@ def clock() -> ReplayClock:
 
 def pushed(video, windowing: Windowing, **more) -> list:
     """Messages as they come out of the wire."""
-    grid, found = FrameGrid(windowing.every_s, windowing.length_s, windowing.frames), []
+    grid, found = WindowGrid(windowing.every_s, windowing.length_s, windowing.frames), []
     push_clip(video, grid, lambda message: found.append(SCHEMA.decode(SCHEMA.encode(message))), clock(), **more)
     return found
 
 
+def decoded(image: bytes) -> np.ndarray:
+    return cv2.cvtColor(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
 def rebuilt(messages, windowing: Windowing, sensor) -> list[StreamWindow]:
     """Windows as a server makes them."""
-    from crossdraft.events import Events
-    from crossdraft.video.image import _decoded
-
     buffer = EventBuffer(windowing.length_s)
     windows, found = SlidingWindows(windowing, buffer), []
     for message in messages:
@@ -39,12 +43,7 @@ def rebuilt(messages, windowing: Windowing, sensor) -> list[StreamWindow]:
             case PushedEvents():
                 buffer.add(Events.checked(message.x, message.y, message.t, message.p, *sensor))
             case PushedFrame():
-                import io
-
-                from crossdraft.video.limits import DEFAULT_LIMITS
-
-                pixels = _decoded(io.BytesIO(message.image), "frame", DEFAULT_LIMITS)[0]
-                found += windows.add_frame(message.time_s, pixels)
+                found += windows.add_frame(message.time_s, decoded(message.image))
             case StreamEnd():
                 found += windows.finish(message.time_s)
     return found
@@ -94,16 +93,13 @@ def test_all_events_come_once_and_before_the_frames_that_follow_them(clip):
 def test_a_stream_that_is_stopped_ends(clip):
     stopped, found = clock(), []
     stopped.stop()
-    push_clip(clip.video, FrameGrid(0.1, 0.1, 1), found.append, stopped)
+    push_clip(clip.video, WindowGrid(0.1, 0.1, 1), found.append, stopped)
     assert found == [StreamEnd(0.0)]
 
 
 def test_png_loses_nothing_and_jpeg_is_an_image(clip):
     _, pixels = next(iter_frames(clip.video))
-    import cv2
-
-    back = cv2.cvtColor(cv2.imdecode(np.frombuffer(encoded(pixels), np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-    assert np.array_equal(back, pixels)
+    assert np.array_equal(decoded(encoded(pixels)), pixels)
     assert encoded(pixels, "jpeg").startswith(b"\xff\xd8\xff")
     with pytest.raises(CrossdraftError, match="format of frames 'gif'"):
         encoded(pixels, "gif")
@@ -117,21 +113,19 @@ def test_png_loses_nothing_and_jpeg_is_an_image(clip):
     shift=st.floats(0, 0.02),
 )
 def test_the_grid_wants_the_frames_that_windows_show_and_no_others(every, length, frames, fps, shift):
-    windowing, grid = Windowing(every / 1000, length / 1000, frames), FrameGrid(every / 1000, length / 1000, frames)
     times = [0.0, *(i / fps + shift * (i % 2) for i in range(1, 3 * fps))]
-    windows = SlidingWindows(windowing)
-    shown = {t for time in times for one in windows.add_frame(time, np.zeros((1, 1, 3), np.uint8)) for t in one.times_s}
-    wanted = {time for before, time in zip([-1.0, *times], times, strict=False) if grid.wants(before, time)}
-    assert shown <= wanted
-    last = max(shown, default=0.0)
-    begun = {t for j in range(windowing.count(3.0) + windowing.open) for t in windowing.times(j)}
-    for time in wanted:  # what is not shown is of a window that was not due
-        assert time in shown or time > last - length / 1000 or any(abs(time - t) < 1 for t in begun)
+    until = times[-1] + (length + every) / 1000
+    later = list(np.arange(times[-1] + 0.05, until + 0.1, 0.05))  # so that all windows that show one of them are due
+    sizes = every / 1000, length / 1000, frames
+    grid, windows = WindowGrid(*sizes), SlidingWindows(Windowing(*sizes))
+    due = [one for time in [*times, *later] for one in windows.add_frame(time, np.zeros((1, 1, 3), np.uint8))]
+    shown = {time for one in due for time in one.times_s if time <= times[-1]}
+    assert shown == {time for before, time in pairwise([-1.0, *times]) if grid.wants(before, time)}
 
 
 def test_the_frames_of_a_grid_are_the_clips_and_the_last_is_there(clip):
     every = dict(iter_frames(clip.video))
-    found, end_s = frames_on(clip.video, FrameGrid(0.25, 0.5, 4))
+    found, end_s = frames_on(clip.video, WindowGrid(0.25, 0.5, 4))
     times = list(every)
     assert found.times_s[-1] == times[-1]
     assert end_s == pytest.approx(times[-1] + times[-1] - times[-2])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crossdraft.streams import ReplayClock
     from crossdraft.streams.client import WatchClient
     from crossdraft.streams.push import EventFeed
-    from crossdraft.video.grid import FrameGrid
+    from crossdraft.video.grid import WindowGrid
 
 SENT = ("max_new_tokens", "frames")  # of the pair's options, what a server is told
 
@@ -111,7 +111,7 @@ def watch_at(
     from crossdraft.streams import ReplayClock
     from crossdraft.streams.client import ReportedWindow, WatchClient
     from crossdraft.streams.push import EventFeed
-    from crossdraft.video.grid import FrameGrid
+    from crossdraft.video.grid import WindowGrid
 
     every_s, length_s = stream.check()
     events = None if excerpt is None else EventFeed(excerpt)
@@ -126,7 +126,7 @@ def watch_at(
     }
     shown = WatchView(answer_console(plain=no_color or as_json), questions, as_json=as_json)
     with WatchClient(str(remote.server), remote.key, TlsFiles(remote.ca, remote.cert, remote.cert_key)) as client:
-        grid, clock = FrameGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
+        grid, clock = WindowGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
         with _pushing(client, video, grid, clock, events, stream, remote.frame_format):
             messages = client.messages()
             while True:
@@ -151,7 +151,7 @@ def watch_at(
 def _pushing(
     client: "WatchClient",
     video: Path,
-    grid: "FrameGrid",
+    grid: "WindowGrid",
     clock: "ReplayClock",
     events: "EventFeed | None",
     stream: ReplayOptions,

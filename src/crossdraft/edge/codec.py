@@ -141,13 +141,13 @@ class Column:
         return np.frombuffer(raw, self.kind)
 
 
-class Message(Protocol):
+class TypedMessage(Protocol):
     """A frozen dataclass whose fields are annotated with their codec."""
 
     kind: ClassVar[str]
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=TypedMessage)
 
 
 class Schema(Generic[M]):

@@ -27,7 +27,7 @@ import numpy as np
 import crossdraft
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import FrameSampling
-from crossdraft.video.grid import FrameGrid
+from crossdraft.video.grid import WindowGrid
 from crossdraft.video.limits import DEFAULT_LIMITS
 from crossdraft.video.read import ClipFrames, FrameArrays
 
@@ -167,9 +167,9 @@ class MediaDecoder:
         header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name, path)
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 
-    async def grid(self, path: Path, grid: FrameGrid, name: str) -> DecodedVideo:
+    async def grid(self, path: Path, grid: WindowGrid, name: str) -> DecodedVideo:
         """The frames that sliding windows of a clip show, its last one, and when it ends; errors as `clip`."""
-        wanted = {key: getattr(grid, key) for key in FrameGrid.__slots__}
+        wanted = {key: getattr(grid, key) for key in WindowGrid.__slots__}
         header, arrays = await self._run({"kind": "grid", "path": str(path), "grid": wanted}, name, path)
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 

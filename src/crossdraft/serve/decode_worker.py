@@ -77,9 +77,9 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             more = [] if found.indices is None else [found.indices]
             return {"seconds": header.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
         case "grid":
-            from crossdraft.video.grid import FrameGrid, frames_on
+            from crossdraft.video.grid import WindowGrid, frames_on
 
-            found, end_s = frames_on(job["path"], FrameGrid(**job["grid"]))
+            found, end_s = frames_on(job["path"], WindowGrid(**job["grid"]))
             return {"seconds": end_s}, [found.pixels, found.times_s]
         case "image":
             from crossdraft.video.image import read_pixels

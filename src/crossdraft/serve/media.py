@@ -28,7 +28,7 @@ from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
 from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
-from crossdraft.video.grid import FrameGrid
+from crossdraft.video.grid import WindowGrid
 
 REMEMBERED = 4096  # names of media, and recordings that were looked through
 STILLS = "data:video/jpeg;base64,"
@@ -221,7 +221,7 @@ class MediaLoader:
 
     @asynccontextmanager
     async def replayed(
-        self, url: str, recording: EventUrl | None, grid: FrameGrid, owner: str
+        self, url: str, recording: EventUrl | None, grid: WindowGrid, owner: str
     ) -> AsyncIterator[tuple[DecodedVideo, Excerpt | None]]:
         """A clip as a stream: the frames that its windows show, and what an event camera saw; errors as `loaded`."""
         scope = _Scope(owner, self._sampling, MediaShare(self.budget))

@@ -256,7 +256,7 @@ class Replay(Body):
 
     video_url: ReplayedClip
     event_url: ReplayedEvents | None = None
-    speed: float = Field(default=1.0, gt=0, le=100)
+    speed: float = Field(default=1.0, ge=0.01, le=100)
 
     @model_validator(mode="before")
     @classmethod

@@ -38,7 +38,7 @@ from crossdraft.streams import (
     replaying,
 )
 from crossdraft.streams.messages import ROUTE, SCHEMA, StreamEnd
-from crossdraft.video.grid import FrameGrid
+from crossdraft.video.grid import WindowGrid
 
 router = APIRouter()
 T = TypeVar("T")
@@ -95,6 +95,7 @@ class WatchConnection:
         self._clock: ReplayClock | None = None
         self._live: LiveSource | None = None
         self._watch: Watch | None = None
+        self._early: Message | None = None  # what came before the stream began
         self._wants_pieces = False
         self._pieces: list[dict[str, object]] = []  # to be sent
 
@@ -104,7 +105,7 @@ class WatchConnection:
         try:
             asked = await asyncio.wait_for(self._first(), self._service.settings.header_seconds)
             async with AsyncExitStack() as held:
-                await self._answer(*await self._prepare(asked, held))
+                await self._answer(*await self._unless_gone(self._prepare(asked, held)))
             await self._close(GOING_AWAY if self._service.draining else NORMAL)
         except (WebSocketDisconnect, TimeoutError):  # gone, or never said what it wants
             await self._close(GOING_AWAY)
@@ -153,10 +154,23 @@ class WatchConnection:
         await self._send({"type": "started", "frames": frames})
         return watch, feed
 
+    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, which may take as long as decoding does; a client that goes away ends it."""
+        working, receiving = asyncio.ensure_future(work), asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait({working, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                self._early = receiving.result()
+            return await working
+        finally:
+            receiving.cancel()
+            working.cancel()
+            await asyncio.gather(working, receiving, return_exceptions=True)
+
     async def _replay(
         self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
     ) -> AbstractContextManager[None]:
-        grid = FrameGrid(windowing.every_s, windowing.length_s, windowing.frames)
+        grid = WindowGrid(windowing.every_s, windowing.length_s, windowing.frames)
         recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
         media = self._service.media.replayed(asked.video_url.url, recording, grid, self._asked.client.name)
         clip, excerpt = await held.enter_async_context(media)
@@ -265,6 +279,9 @@ class WatchConnection:
             self._pieces.append({"type": "piece", **where, "text": piece.text})
 
     async def _receive(self) -> Message:
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005))

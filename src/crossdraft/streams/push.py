@@ -13,7 +13,7 @@ from crossdraft.events import Events, Excerpt
 from crossdraft.streams.messages import MOST_EVENTS, Pushed, PushedEvents, PushedFrame, StreamEnd
 from crossdraft.streams.replay import ReplayClock
 from crossdraft.video import iter_frames
-from crossdraft.video.grid import CLOSE_S, FrameGrid
+from crossdraft.video.grid import CLOSE_S, WindowGrid
 
 FORMATS = ("png", "jpeg")  # of a pushed frame: png loses nothing
 
@@ -61,7 +61,7 @@ class EventFeed:
 
 def push_clip(
     video: str | os.PathLike[str],
-    grid: FrameGrid,
+    grid: WindowGrid,
     send: Callable[[Pushed], object],
     clock: ReplayClock,
     *,

@@ -13,7 +13,7 @@ CLOSE_S = 1e-6  # times that are nearer than this are the same
 
 
 @dataclass(frozen=True, slots=True)
-class FrameGrid:
+class WindowGrid:
     """The times for which windows have frames: `length_s / frames` apart in each, and one window each `every_s`.
 
     Args:
@@ -27,7 +27,7 @@ class FrameGrid:
     def wants(self, before_s: float, time_s: float) -> bool:
         """Whether some window shows the frame at `time_s`, where the one before it was at `before_s`.
 
-        >>> grid = FrameGrid(every_s=0.5, length_s=1.0, frames=2)  # 0.5, 1, 1.5 …
+        >>> grid = WindowGrid(every_s=0.5, length_s=1.0, frames=2)  # 0.5, 1, 1.5 …
         >>> [grid.wants(a, b) for a, b in [(-1, 0), (0.3, 0.4), (0.4, 0.5), (0.5, 0.7), (0.7, 1.1)]]
         [False, False, True, False, True]
         """
@@ -38,7 +38,7 @@ class FrameGrid:
 
 
 def frames_on(
-    path: str | os.PathLike[str], grid: FrameGrid, limits: VideoLimits = DEFAULT_LIMITS
+    path: str | os.PathLike[str], grid: WindowGrid, limits: VideoLimits = DEFAULT_LIMITS
 ) -> tuple[FrameArrays, float]:
     """The frames of a clip that its windows show, and the last one; and when the clip ends, in seconds.
 
