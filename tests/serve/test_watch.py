@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -475,6 +479,26 @@ def test_the_command_writes_lines_for_people(server, command):
     assert status == 0
     assert shown.startswith("    0.5")
     assert " windows in " in shown
+    assert idle(server)
+
+
+def test_ctrl_c_ends_the_command_with_the_summary(server, media_root):
+    at = f"ws://{server.address[0]}:{server.address[1]}"
+    windows = ["--every", "125ms", "--window", "125ms", "--speed", "0.05", "--max-new-tokens", "4"]
+    command = ["watch", "--server", at, "--video", str(media_root / "clip.mp4"), "--ask", QUESTION, *windows]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from crossdraft.cli.main import main; raise SystemExit(main())", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it starts no threads before
+    ) as process:
+        shown = b""
+        while not shown.startswith(b"    0.12 s ") and (part := os.read(process.stdout.fileno(), 1)):
+            shown += part  # an answer has begun
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, b"")
+    assert b"1 answered" in rest
     assert idle(server)
 
 
