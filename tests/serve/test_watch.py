@@ -131,8 +131,10 @@ def test_a_replayed_streams_answers_are_the_engines_own(server, windows, alone):
     assert idle(server)
 
 
-def test_a_pushed_streams_answers_are_the_engines_own(server, stream, alone):
+def test_a_pushed_streams_answers_are_the_engines_own(server, stream, windows, alone, monkeypatch):
     sensor, messages = stream
+    requests, whole = [], server.engine.astream
+    monkeypatch.setattr(server.engine, "astream", lambda one, **more: (requests.append(one), whole(one, **more))[1])
     with connected(server, asked(sensor=sensor)) as socket:
         assert json.loads(socket.recv(10))["type"] == "started"
         push(socket, messages, 0.05)
@@ -145,6 +147,11 @@ def test_a_pushed_streams_answers_are_the_engines_own(server, stream, alone):
     said = answers(found)
     assert len(said) > 1
     assert said == {number: alone[number] for number in said}
+    for number, request in zip(said, requests, strict=True):  # the drafter saw the same, too
+        assert np.array_equal(request.video, windows[number].frames)
+        for column in "txyp":
+            assert np.array_equal(getattr(request.events, column), getattr(windows[number].events, column))
+        assert len(request.events) > 100
     assert idle(server)
 
 
@@ -392,26 +399,29 @@ def test_streams_are_bounded_and_chat_goes_on_meanwhile(start, alone):
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_of_a_client_that_is_gone_nothing_is_left(server, stream, replay):
+def test_of_a_client_that_is_gone_nothing_is_left(server, stream, replay, monkeypatch):
+    """The question that is being answered ends within a round, and those behind it are not asked."""
+    requests, whole = [], server.engine.astream
+    monkeypatch.setattr(server.engine, "astream", lambda one, **more: (requests.append(one), whole(one, **more))[1])
     sensor, messages = stream
     more = {"replay": REPLAY} if replay else {"sensor": sensor}
-    with connected(server, asked(max_tokens=500, pieces=True, **more)) as socket:
+    with connected(server, asked(max_tokens=500, questions=[QUESTION] * 8, **more)) as socket:
         if not replay:
             push(socket, messages[:-1])
-        while json.loads(socket.recv(20))["type"] != "piece":
-            pass
-        assert server.rows() == 1
+        while not requests or not server.rows():
+            time.sleep(0.001)
         socket.socket.close()  # without a word
     assert idle(server)
+    assert len(requests) < 8
 
 
 def test_a_server_that_shuts_down_ends_streams_with_their_summary(start):
     running = start()
-    with connected(running, asked(replay=REPLAY | {"speed": 0.1})) as socket:
+    with connected(running, asked(replay=REPLAY | {"speed": 0.02})) as socket:
         assert json.loads(socket.recv(10))["type"] == "started"
         running.service.draining = True
         *_, last = received(socket)
-        assert last["type"] == "summary"
+        assert (last["type"], last["windows_due"]) == ("summary", 0)  # the first would be in 25 s
         assert socket.close_code == 1001
         with pytest.raises(InvalidStatus) as error:
             connected(running).__enter__()
