@@ -10,27 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.edge.codec import Blob, FrameError, Numbers, Real, Text, Texts, Whole
 from crossdraft.edge.frames import (
-    CODECS,
     FRAME_BYTES,
-    KINDS,
+    SCHEMA,
     VERSION,
     AskFrame,
-    Blob,
     Commit,
     DraftFrame,
-    FrameError,
     Hello,
-    Numbers,
     Ping,
-    Real,
-    Text,
-    Texts,
-    Whole,
     decode,
     encode,
     fingerprint_of,
 )
+
+CODECS = SCHEMA.codecs
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -83,7 +78,7 @@ def test_what_is_encoded_is_decoded(frame):
 
 
 def test_every_frame_has_a_kind_of_its_own_and_a_codec_for_every_field():
-    assert len(KINDS) == len(CODECS) == 11
+    assert len(SCHEMA.kinds) == len(CODECS) == 11
     assert all([field.name for field in fields(frame)] == [name for name, _ in CODECS[frame]] for frame in CODECS)
 
 

@@ -41,6 +41,23 @@ def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
     assert found.seconds > 0
 
 
+def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, monkeypatch):
+    monkeypatch.setattr("crossdraft.serve.decode.MOST_JOBS", 3)
+    decoder, path = MediaDecoder(2, 1 << 30, 20), media_root / "clip.mp4"
+    try:
+        assert [asyncio.run(decoder.kind_of(path, "it")) for _ in range(8)] == ["video"] * 8
+        until = time.monotonic() + 20
+        while decoder._idle.qsize() < 2 and time.monotonic() < until:  # the last one is being started
+            time.sleep(0.01)
+        workers = [decoder._idle.get_nowait() for _ in range(2)]
+        assert all(one is not None and one.jobs < 3 for one in workers)
+        assert sum(one.jobs for one in workers) == 2  # of eight jobs; two workers had three each
+        for one in workers:
+            decoder._idle.put(one)
+    finally:
+        decoder.close()
+
+
 def test_a_recording_is_read_and_its_first_event_found(decoder, media_root):
     from crossdraft.events import Excerpt
 

@@ -91,6 +91,32 @@ def test_a_buffer_gives_the_events_of_the_span_and_forgets_old_ones():
         EventBuffer(1.0, limits=EventLimits(events=3)).add(events(1, 2, 3, 4))
 
 
+def test_a_buffer_of_small_pieces_is_one_of_large_ones():
+    """Piece by piece, an event each, it holds the same as all at once, in few chunks."""
+    times, small, large = list(range(0, 50_000, 10)), EventBuffer(0.03), EventBuffer(0.03)
+    for time_us in times:
+        small.add(events(time_us))
+    large.add(events(*times))
+    for start_s, end_s in ((0.02, 0.05), (0.03, 0.031), (0.06, 0.07)):
+        assert small.between(start_s, end_s).t.tolist() == large.between(start_s, end_s).t.tolist()
+    assert len(small) == len(large) == 3001
+    assert len(small._chunks) <= 6
+
+
+def test_after_a_gap_the_newest_window_alone_is_made_if_that_is_wanted():
+    windowing, times = Windowing(0.5, 1.0, 4), [0.0, 0.5, 2.0, 2.5]
+    every, newest = SlidingWindows(windowing), SlidingWindows(windowing, newest=True)
+    for number, time_s in enumerate(times):
+        all_of_them = every.add_frame(time_s, frame(number))
+        made = newest.add_frame(time_s, frame(number))
+        assert [one.number for one in made] == [one.number for one in all_of_them[-1:]]
+        assert all(
+            np.array_equal(ours.frames, theirs.frames) for ours, theirs in zip(made, all_of_them[-1:], strict=True)
+        )
+    assert newest.passed == 2
+    assert every.passed == 0
+
+
 def test_a_window_takes_its_events_from_the_source():
     buffer = EventBuffer(1.0)
     windows = SlidingWindows(Windowing(1.0, 1.0, 2), buffer)

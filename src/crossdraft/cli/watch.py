@@ -1,65 +1,22 @@
 """`crossdraft watch`: standing questions on a sliding window of a replayed stream."""
 
-import json
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.checks import positive, whole
-from crossdraft.cli.options import (
-    AsJson,
-    NoColour,
-    PairOptions,
-    RecordingFile,
-    RecordingOptions,
-    Video,
-    duration,
-    option_groups,
-)
+from crossdraft.cli.options import AsJson, NoColour, PairOptions, RecordingFile, RecordingOptions, Video, option_groups
+from crossdraft.cli.watch_server import ReplayOptions, ServerOptions, watch_at
+from crossdraft.cli.watch_view import WatchView
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from crossdraft.engine.request import Piece
     from crossdraft.events import Excerpt
-    from crossdraft.streams import AnsweredWindow, SlidingWindows, StreamWindow, Watch
+    from crossdraft.streams import SlidingWindows, StreamWindow
 
 app = typer.Typer(help="Ask about a stream again and again.", add_completion=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """Which windows, and how the clip is replayed."""
-
-    every: Annotated[str, typer.Option(metavar="TIME", help="From window to window, as 500ms or 0.5s.")] = "500ms"
-    window: Annotated[str, typer.Option(metavar="TIME", help="What a window shows, up to its last frame.")] = "1s"
-    speed: Annotated[float, typer.Option(help="1 = in real time, 2 = twice as fast.")] = 1.0
-    windows: Annotated[
-        int | None, typer.Option(metavar="N", help="End after so many windows, dropped ones included.")
-    ] = None
-    seconds: Annotated[float | None, typer.Option(metavar="S", help="End after so many seconds of the stream.")] = None
-
-    def check(self) -> tuple[float, float]:
-        """Seconds from window to window, and of a window.
-
-        Raises:
-            CrossdraftError: a value without sense.
-        """
-        every_s, length_s = duration("--every", self.every), duration("--window", self.window)
-        positive("--speed", self.speed)
-        if self.windows is not None:
-            whole("--windows", self.windows)
-        if self.seconds is not None:
-            positive("--seconds", self.seconds)
-            if self.seconds < length_s:
-                raise CrossdraftError(
-                    f"--seconds is {self.seconds:g}, and the first window is due after {length_s:g} s (--window)."
-                )
-        return every_s, length_s
 
 
 @app.command()
@@ -69,6 +26,7 @@ def watch(
     camera: RecordingFile,
     stream: ReplayOptions,
     pair: PairOptions,
+    remote: ServerOptions,
     ask: Annotated[
         list[str] | None, typer.Option("--ask", metavar="QUESTION", help="A standing question; repeatable.")
     ] = None,
@@ -79,6 +37,8 @@ def watch(
 
     The latest window wins: one that falls due while another is answered replaces the one that waits, which is counted
     as dropped. A line that begins with ! says that an answer changed. Ctrl-C ends it, with the summary.
+
+    With --server the clip is pushed to a server as a live stream, frame by frame in real time, and answered there.
     """
     if not ask:
         raise CrossdraftError('There is no question; add one with --ask "What is ahead?".')
@@ -86,7 +46,12 @@ def watch(
     pair.check()
     recording = RecordingOptions(camera.events, camera.clock, camera.kind, camera.sensor)
     recording.refuse_unused()
+    remote.check(pair)
     excerpt = recording.excerpt(video)
+    if remote.server is not None:
+        _check_recording(video, stream, length_s, every_s, excerpt)
+        watch_at(remote, video, excerpt, ask, stream, pair, as_json=as_json, no_color=no_color)
+        return
 
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
@@ -113,15 +78,17 @@ def watch(
     with opened(pair, replace(questions[0], video=first.frames, events=first.events)) as engine:
         windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
         watching, clock = Watch(ask_engine(engine), questions), ReplayClock(stream.speed)
-        shown = _View(answer_console(plain=no_color or as_json), ask, as_json=as_json)
+        shown = WatchView(answer_console(plain=no_color or as_json), ask, as_json=as_json)
         windows = SlidingWindows(windowing, events)
         with replaying(video, windows, watching, clock, seconds=stream.seconds, most=stream.windows):
             try:
-                for window in watching.answers(shown.piece):
+                for window in watching.answers(
+                    lambda window, index, piece: shown.piece(window.number, window.end_s, index, piece.text)
+                ):
                     shown.answered(window)
             except KeyboardInterrupt:
                 shown.end_line()
-    shown.summary(watching, pair)
+    shown.summary(watching.summary.to_json(), {"target": pair.target, "drafter": pair.drafter})
 
 
 def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
@@ -161,60 +128,3 @@ def _check_recording(
             f"The recording {excerpt.path} {found}, and the last window of {video} begins at {last:.3f} s; give a "
             "recording of all of it, or end earlier (--seconds)."
         )
-
-
-class _View:
-    """What is shown: for each answer a line that grows; or a line of JSON for each window."""
-
-    def __init__(self, console: "Console", questions: list[str], *, as_json: bool) -> None:
-        self._console = console
-        self._questions = questions
-        self._as_json = as_json
-        self._line: tuple[int, int] | None = None  # window and question whose line is being written
-        self._noted: set[str] = set()
-
-    def piece(self, window: "StreamWindow", index: int, piece: "Piece") -> None:
-        """A piece of an answer has appeared."""
-        if self._as_json:
-            return
-        text = " ".join(piece.text.splitlines())
-        if self._line != (window.number, index):
-            self.end_line()
-            self._line, text = (window.number, index), text.lstrip()
-            which = f"{index + 1}. " if len(self._questions) > 1 else ""
-            self._print(f"{window.end_s:8.2f} s {which}", "dim")
-        self._print(text)
-
-    def answered(self, window: "AnsweredWindow") -> None:
-        """All questions about a window have been answered."""
-        if self._as_json:
-            print(json.dumps(window.to_json(), ensure_ascii=False), flush=True)
-            return
-        first, last = window.answers[0].first_s, window.answers[-1].whole_s
-        self._print(f"  ({1e3 * first:.0f} to {1e3 * last:.0f} ms)", "dim")
-        self.end_line()
-        for one in window.answers:
-            for note in sorted({*one.answer.notes} - self._noted):  # each once
-                self._print(f"{note}\n", "yellow")
-                self._noted.add(note)
-            if one.changed:
-                self._print(f"! {window.end_s:6.2f} s {one.question} changed, it was: {one.before}\n", "bold yellow")
-
-    def end_line(self) -> None:
-        """End the line that is being written, if there is one, as Ctrl-C does."""
-        if self._line is not None:
-            self._print("\n")
-            self._line = None
-
-    def summary(self, watching: "Watch", pair: PairOptions) -> None:
-        """How it went."""
-        found = watching.summary
-        if self._as_json:
-            plain = {"summary": {"target": pair.target, "drafter": pair.drafter, **found.to_json()}}
-            print(json.dumps(plain, ensure_ascii=False), flush=True)
-            return
-        self._print("\n" + "\n".join(found.sentences()) + "\n")
-
-    def _print(self, text: str, style: str | None = None) -> None:
-        self._console.print(text, style=style, markup=False, soft_wrap=True, end="")
-        self._console.file.flush()

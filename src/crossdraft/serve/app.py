@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import chat, edge, files, status
+from crossdraft.serve import chat, edge, files, status, watch
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
 from crossdraft.serve.gate import Gate, Guarded
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
-ROUTERS = (chat.router, edge.router, files.router, status.router, page.router)
+ROUTERS = (chat.router, edge.router, files.router, status.router, watch.router, page.router)
 
 
 def create_app(service: Service) -> ASGIApp:

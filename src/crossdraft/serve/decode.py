@@ -6,6 +6,7 @@ one job and is replaced. What it sends back is JSON and plain arrays, checked he
 
 import asyncio
 import json
+import logging
 import math
 import os
 import socket
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ import numpy as np
 import crossdraft
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import FrameSampling
+from crossdraft.video.grid import WindowGrid
 from crossdraft.video.limits import DEFAULT_LIMITS
 from crossdraft.video.read import ClipFrames, FrameArrays
+
+log = logging.getLogger("crossdraft.serve")
 
 DTYPES = {"uint8": np.uint8, "int64": np.int64, "float64": np.float64}
 MOST_HEADER = 1 << 20  # bytes of a reply's JSON
@@ -144,7 +148,7 @@ class MediaDecoder:
     def __init__(self, workers: int, memory: int, seconds: float) -> None:
         self._workers, self._memory, self._seconds = workers, memory, seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-        self._idle: SimpleQueue[_Worker | None] = SimpleQueue()
+        self._idle: LifoQueue[_Worker | None] = LifoQueue()  # so that not all of them are worn out at a time
         for _ in range(workers):
             self._idle.put(None)
 
@@ -161,6 +165,12 @@ class MediaDecoder:
         """
         wanted = {key: getattr(sampling, key) for key in FrameSampling.__slots__}
         header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name, path)
+        return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
+
+    async def grid(self, path: Path, grid: WindowGrid, name: str) -> DecodedVideo:
+        """The frames that sliding windows of a clip show, its last one, and when it ends; errors as `clip`."""
+        wanted = {key: getattr(grid, key) for key in WindowGrid.__slots__}
+        header, arrays = await self._run({"kind": "grid", "path": str(path), "grid": wanted}, name, path)
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 
     async def image(self, path: Path, name: str) -> ClipFrames:
@@ -217,7 +227,7 @@ class MediaDecoder:
 
     def _ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """In a thread of the pool, of which there are as many as workers."""
-        worker = self._idle.get()
+        worker, worn = self._idle.get(), False
         try:
             worker = worker or _Worker(self._memory, self._seconds)
             found = worker.ask(job)
@@ -227,10 +237,29 @@ class MediaDecoder:
             worker = None
             raise
         else:
-            if worker.jobs >= MOST_JOBS:
-                worker.close()
-                worker = None
+            worn = worker.jobs >= MOST_JOBS
             return found
+        finally:
+            if worn and worker is not None:
+                worker.close()
+                self._replace()
+            else:
+                self._idle.put(worker)
+
+    def _replace(self) -> None:
+        """Start a worker while others work: whoever comes next does not wait for it, a stream's frame above all."""
+        try:
+            self._threads.submit(self._start)
+        except RuntimeError:  # the pool is closed
+            self._idle.put(None)
+
+    def _start(self) -> None:
+        """In a thread of the pool."""
+        worker: _Worker | None = None
+        try:
+            worker = _Worker(self._memory, self._seconds)
+        except (_WorkerLost, OSError):
+            log.exception("A process that decodes media did not start.")
         finally:
             self._idle.put(worker)
 

@@ -76,6 +76,11 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             found = sample_arrays(job["path"], sampling.count(job["path"], header))
             more = [] if found.indices is None else [found.indices]
             return {"seconds": header.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
+        case "grid":
+            from crossdraft.video.grid import WindowGrid, frames_on
+
+            found, end_s = frames_on(job["path"], WindowGrid(**job["grid"]))
+            return {"seconds": end_s}, [found.pixels, found.times_s]
         case "image":
             from crossdraft.video.image import read_pixels
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
+
 from crossdraft.engine.content import SETTLED_NS
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt, shown_in
@@ -26,12 +28,14 @@ from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
 from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
+from crossdraft.video.grid import WindowGrid
 
 REMEMBERED = 4096  # names of media, and recordings that were looked through
 STILLS = "data:video/jpeg;base64,"
 INLINE = 1 << 20  # characters of base64 that are decoded at once; more are in a thread
 INLINE_QUOTED = 1 << 14  # of %xx, which takes a hundred times as long
 HASHERS = 2  # threads
+CLIP, RECORDING = "replay.video_url", "replay.event_url"
 
 T = TypeVar("T")
 
@@ -140,6 +144,12 @@ class _Scope:
     share: MediaShare
     files: list[Path] = field(default_factory=list)
 
+    def close(self) -> None:
+        """It is over."""
+        self.share.close()
+        for path in self.files:
+            path.unlink(missing_ok=True)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedMedia:
@@ -207,9 +217,36 @@ class MediaLoader:
         try:
             yield await self._loaded(chat, scope)
         finally:
-            scope.share.close()
-            for path in scope.files:
-                path.unlink(missing_ok=True)
+            scope.close()
+
+    @asynccontextmanager
+    async def replayed(
+        self, url: str, recording: EventUrl | None, grid: WindowGrid, owner: str
+    ) -> AsyncIterator[tuple[DecodedVideo, Excerpt | None]]:
+        """A clip as a stream: the frames that its windows show, and what an event camera saw; errors as `loaded`."""
+        scope = _Scope(owner, self._sampling, MediaShare(self.budget))
+
+        try:
+            file = await self._file(url, scope, CLIP)
+            key = (owner, "stream", file.digest, grid)
+            video = await self._held(key, lambda: self.decoder.grid(file.path, grid, CLIP), scope)
+            recorded = None if recording is None else await self._event(recording, None, scope, RECORDING)
+            yield video, None if recorded is None else _excerpt(recorded, video.seconds)
+        finally:
+            scope.close()
+
+    async def frame(self, image: bytes, name: str) -> np.ndarray:
+        """A frame that was pushed as a file, uint8 RGB [H, W, 3]; nothing of it is kept.
+
+        Raises:
+            DecodeError: it cannot be decoded.
+        """
+        path = self._spool / secrets.token_hex(16)
+        try:
+            path.write_bytes(image)
+            return (await self.decoder.image(path, name)).pixels[0].numpy()
+        finally:
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """End its threads."""

@@ -12,6 +12,7 @@ MAX_STOPS = 16
 MAX_TOP = 20  # as OpenAI's
 MAX_MESSAGES = 256
 MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
+MAX_QUESTIONS = 8  # of a stream
 
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
 
@@ -228,3 +229,72 @@ class ChatRequest(Body):
     def longest(self) -> int | None:
         """Tokens of the longest answer; `None` if the client leaves it open."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+
+class ReplayedClip(Body):
+    """A clip that is replayed: of its frames the windows take theirs."""
+
+    url: str
+
+
+class ReplayedEvents(Body):
+    """What an event camera saw meanwhile; as `EventUrl`."""
+
+    url: str
+    format: str | None = None
+    sensor: tuple[int, int] | None = None
+    clock: Literal["auto", "video", "own"] = "auto"
+
+
+class Replay(Body):
+    """A recorded clip as a stream.
+
+    Args:
+        video_url, event_url: as the parts of a message.
+        speed: 1 = as it was taken.
+    """
+
+    video_url: ReplayedClip
+    event_url: ReplayedEvents | None = None
+    speed: float = Field(default=1.0, ge=0.01, le=100)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        return _with_object(_with_object(values, "video_url"), "event_url")
+
+
+Pixels = Annotated[int, Field(ge=1, le=65536)]
+
+
+class WatchRequest(Body):
+    """The first message to `/v1/watch`.
+
+    Args:
+        model: by default the server's.
+        questions: asked of every window, one after another.
+        every_ms, window_ms: from window to window, and what a window shows.
+        max_tokens: of an answer; by default as the checkpoint says.
+        frames: of a window; by default as many as the target wants of a clip of that length.
+        pieces: also send the text as it comes.
+        sensor: width and height of the event camera of a live stream.
+        replay: `None` = a live stream, which the client pushes.
+    """
+
+    model: str | None = None
+    questions: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
+        min_length=1, max_length=MAX_QUESTIONS
+    )
+    every_ms: float = Field(default=500, ge=20, le=60_000)
+    window_ms: float = Field(default=1000, ge=20, le=60_000)
+    max_tokens: int | None = Field(default=None, ge=1)
+    frames: int | None = Field(default=None, ge=1, le=64)
+    pieces: bool = False
+    sensor: tuple[Pixels, Pixels] | None = None
+    replay: Replay | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "WatchRequest":
+        if self.replay is not None and self.sensor is not None:
+            raise ValueError("sensor is of a live stream; say it in replay.event_url")
+        return self

@@ -15,12 +15,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crossdraft.edge.frames import FRAME_BYTES
 from crossdraft.serve.app import create_app
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
+from crossdraft.streams.messages import MESSAGE_BYTES
 
 log = logging.getLogger("crossdraft.serve")
 
@@ -225,7 +225,7 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         app,
         http=protocol(settings.header_seconds),
         ws="websockets-sansio",
-        ws_max_size=FRAME_BYTES,
+        ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
         ssl_context_factory=None if tls is None else lambda config, default: tls,

@@ -113,6 +113,7 @@ class Service:
         most, rates = settings.max_batch + settings.max_queue, RequestRates()
         self.limits = RequestLimits(most, rates)  # of answers
         self.others = RequestLimits(most, rates)  # of uploads and pictures
+        self.streams = 0  # of `/v1/watch`
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
         self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")

@@ -90,6 +90,11 @@ class ServerSettings(BaseSettings):
         "Clients", 15, "seconds for which an answer waits for an edge whose connection was cut", ge=0
     )
 
+    streams: int = _setting("Clients", 4, "streams of /v1/watch at a time; another is refused with 503", ge=0)
+    stream_messages: int = _setting(
+        "Clients", 500, "messages of a live stream in a second; one that sends more is cut off", ge=1
+    )
+
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
     remote_hosts: Words = _setting(
         "Media", (), "hosts from which media may be fetched by http(s), comma-separated; none by default"

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -124,7 +124,7 @@ def replay(
 
 @contextmanager
 def replaying(
-    video: str | os.PathLike[str],
+    video: str | os.PathLike[str] | Sequence[tuple[float, np.ndarray]],
     windows: SlidingWindows,
     watch: Watch,
     clock: ReplayClock,
@@ -134,13 +134,17 @@ def replaying(
 ) -> Iterator[None]:
     """Feed a clip to a watch, in a thread that ends with the context; what goes wrong in it the watch raises.
 
-    The file is decoded as time passes: beside the windows' frames one is held. Arguments as `replay`.
+    A file is decoded as time passes: beside the windows' frames one is held. Arguments as `replay`; `video` may also be
+    its frames, decoded already.
     """
 
     def feed() -> None:
         try:
-            with closing(iter_frames(video)) as frames:
-                replay(frames, windows, watch.offer, clock, seconds=seconds, most=most)
+            if isinstance(video, str | os.PathLike):
+                with closing(iter_frames(video)) as frames:
+                    replay(frames, windows, watch.offer, clock, seconds=seconds, most=most)
+            else:
+                replay(video, windows, watch.offer, clock, seconds=seconds, most=most)
         except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
             watch.close(error)
         else:

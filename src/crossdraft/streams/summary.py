@@ -1,7 +1,8 @@
 """A watch in numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -100,18 +101,27 @@ class WatchSummary:
 
     def sentences(self) -> list[str]:
         """The same for people."""
-        first, whole = percentiles_ms(self.first_s), percentiles_ms(self.whole_s)
-        left = f", {self.unfinished} unfinished" if self.unfinished else ""
-        counted = f"{self.answered} answered ({self.rate:.2f} a second), {self.dropped} dropped{left}"
-        lines = [f"{self.due} windows in {self.seconds:.1f} s: {counted}; {self.changes} changed answers."]
-        if first is not None and whole is not None:
-            lines.append(
-                f"From a window's last frame to the first token {first['p50']:.0f} ms (p99 {first['p99']:.0f}), to the "
-                f"whole answer {whole['p50']:.0f} ms (p99 {whole['p99']:.0f}), over {len(self.whole_s)} answers."
-            )
-        figures = [] if self.tau is None else [f"tau {self.tau:.2f}"]
-        figures += [] if self.hidden_share is None else [f"hidden share {100 * self.hidden_share:.0f} %"]
-        return lines + ([", ".join(figures).capitalize() + "."] if figures else [])
+        return sentences(self.to_json())
+
+
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """For people, what `WatchSummary.to_json` says."""
+    first, whole = found["last_frame_to_first_token_ms"], found["last_frame_to_whole_answer_ms"]
+    unfinished, tau, share = found["windows_unfinished"], found["tau"], found["hidden_share"]
+    left = f", {unfinished} unfinished" if unfinished else ""
+    answered, dropped = found["windows_answered"], found["windows_dropped"]
+    counted = f"{answered} answered ({found['windows_per_s']:.2f} a second), {dropped} dropped{left}"
+    lines = [
+        f"{found['windows_due']} windows in {found['seconds']:.1f} s: {counted}; {found['changes']} changed answers."
+    ]
+    if first is not None and whole is not None:
+        lines.append(
+            f"From a window's last frame to the first token {first['p50']:.0f} ms (p99 {first['p99']:.0f}), to the "
+            f"whole answer {whole['p50']:.0f} ms (p99 {whole['p99']:.0f}), over {found['answers']} answers."
+        )
+    figures = [] if tau is None else [f"tau {tau:.2f}"]
+    figures += [] if share is None else [f"hidden share {100 * share:.0f} %"]
+    return lines + ([", ".join(figures).capitalize() + "."] if figures else [])
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:

@@ -76,6 +76,11 @@ class QuestionAnswer:
         """Whether it says something else than before: the alert."""
         return self.before is not None and self.text != self.before
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For people."""
+        return tuple(self.answer.notes)
+
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         stats = self.answer.stats
@@ -85,11 +90,12 @@ class QuestionAnswer:
             "text": self.text,
             "tokens": list(self.answer.tokens),
             "changed": self.changed,
+            "before": self.before,
             "first_ms": round(self.first_s * 1e3, 2),
             "whole_ms": round(self.whole_s * 1e3, 2),
             "tau": round(stats.tau, 3),
             "hidden_share": None if share is None else round(share, 3),
-            "notes": list(self.answer.notes),
+            "notes": list(self.notes),
         }
 
 
@@ -156,6 +162,12 @@ class Watch:
             self.summary.dropped += self._waiting is not None
             self._waiting = window
             self._changed.notify()
+
+    def count_dropped(self, windows: int) -> None:
+        """So many more were due that a newer one replaces, and were never made."""
+        with self._changed:
+            self.summary.due += windows
+            self.summary.dropped += windows
 
     def close(self, error: Exception | None = None) -> None:
         """No window comes any more; the one that waits is still answered, then `error` is raised if there is one."""

@@ -12,11 +12,12 @@ import numpy as np
 from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import EventLimits, Events, Excerpt
-from crossdraft.events.stream import concatenate
+from crossdraft.events.stream import Window, concatenate
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 CLOSE_S = 1e-6  # times of frames and of the grid that are nearer than this are the same
+SMALL_CHUNK = 1024  # events: what comes in smaller pieces is joined, so that there are few
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class EventBuffer:
         self.zero_us = zero_us
         self._limits = limits or EventLimits()
         self._chunks: deque[Events] = deque()
+        self._count = 0
 
     def add(self, events: Events) -> None:
         """Add the next events.
@@ -143,15 +145,21 @@ class EventBuffer:
             raise CrossdraftError(
                 f"Events came out of order: {events.t0} µs after {int(self._chunks[-1].t[-1])} µs; send them by time."
             )
+        self._count += len(events)
+        if self._chunks and len(self._chunks[-1]) + len(events) <= SMALL_CHUNK:
+            events = concatenate((self._chunks.pop(), events))
         self._chunks.append(events)
         oldest = int(events.t[-1]) - self.keep_us
         while int(self._chunks[0].t[-1]) < oldest:
-            self._chunks.popleft()
+            self._count -= len(self._chunks.popleft())
+        kept = Window(oldest).clip(self._chunks[0])
+        self._count -= len(self._chunks[0]) - len(kept)
+        self._chunks[0] = kept
         self._limits.check_held("The event stream", len(self))
 
     def __len__(self) -> int:
         """How many are held."""
-        return sum(map(len, self._chunks))
+        return self._count
 
     def between(self, start_s: float, end_s: float) -> Events | None:
         if not self._chunks:
@@ -184,6 +192,10 @@ class SlidingWindows:
         events: where their events come from.
         limits: on the pixels that are held; `seconds` and `frames` do not count, for a stream has no end.
         now: the clock of `StreamWindow.due_at`.
+        newest: of several windows that fall due with one frame, after a gap, make the newest alone.
+
+    Attributes:
+        passed: windows that were due and not made.
     """
 
     def __init__(
@@ -192,8 +204,11 @@ class SlidingWindows:
         events: EventSource | None = None,
         limits: VideoLimits = DEFAULT_LIMITS,
         now: Callable[[], float] = time.perf_counter,
+        *,
+        newest: bool = False,
     ) -> None:
-        self.windowing = windowing
+        self.windowing, self.passed = windowing, 0
+        self._newest = newest
         self._events = events
         self._limits = limits
         self._now = now
@@ -230,10 +245,12 @@ class SlidingWindows:
         while self.windowing.begins(self._next) <= time_s + CLOSE_S:
             self._open.append(_Open(self._next, self.windowing.times(self._next)))
             self._next += 1
-        found = [self._window(one, time_s, at) for one in self._open if one.take(time_s, pixels)]
-        for _ in found:  # a window that begins earlier is due earlier, or with the same frame
+        whole = [one for one in self._open if one.take(time_s, pixels)]
+        for _ in whole:  # a window that begins earlier is due earlier, or with the same frame
             self._open.popleft()
-        return found
+        made = whole[-1:] if self._newest else whole
+        self.passed += len(whole) - len(made)
+        return [self._window(one, time_s, at) for one in made]
 
     def _window(self, one: _Open, end_s: float, at: float) -> StreamWindow:
         start_s = end_s - self.windowing.length_s

@@ -1,0 +1,184 @@
+"""`crossdraft watch --server`: a clip here is pushed to a server as a live stream, and answered there."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossdraft.checks import positive, whole
+from crossdraft.cli.options import PairOptions, duration
+from crossdraft.cli.watch_view import WatchView
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.events import Excerpt
+    from crossdraft.streams import ReplayClock
+    from crossdraft.streams.client import WatchClient
+    from crossdraft.streams.push import EventFeed
+    from crossdraft.video.grid import WindowGrid
+
+SENT = ("max_new_tokens", "frames")  # of the pair's options, what a server is told
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Which windows, and how the clip is replayed."""
+
+    every: Annotated[str, typer.Option(metavar="TIME", help="From window to window, as 500ms or 0.5s.")] = "500ms"
+    window: Annotated[str, typer.Option(metavar="TIME", help="What a window shows, up to its last frame.")] = "1s"
+    speed: Annotated[float, typer.Option(help="1 = in real time, 2 = twice as fast.")] = 1.0
+    windows: Annotated[
+        int | None, typer.Option(metavar="N", help="End after so many windows, dropped ones included.")
+    ] = None
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="End after so many seconds of the stream.")] = None
+
+    def check(self) -> tuple[float, float]:
+        """Seconds from window to window, and of a window.
+
+        Raises:
+            CrossdraftError: a value without sense.
+        """
+        every_s, length_s = duration("--every", self.every), duration("--window", self.window)
+        positive("--speed", self.speed)
+        if self.windows is not None:
+            whole("--windows", self.windows)
+        if self.seconds is not None:
+            positive("--seconds", self.seconds)
+            if self.seconds < length_s:
+                raise CrossdraftError(
+                    f"--seconds is {self.seconds:g}, and the first window is due after {length_s:g} s (--window)."
+                )
+        return every_s, length_s
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The server that answers, if it is not this machine."""
+
+    server: Annotated[
+        str | None, typer.Option(help="Push the clip to this server, ws://HOST:PORT or wss://HOST, which answers.")
+    ] = None
+    key: Annotated[str | None, typer.Option(envvar="CROSSDRAFT_KEY", help="Its API key.", show_envvar=True)] = None
+    ca: Annotated[
+        Path | None, typer.Option(help="Authorities of the server's certificate, PEM; default: the system's.")
+    ] = None
+    cert: Annotated[Path | None, typer.Option(help="Our own certificate, PEM, for mutual TLS.")] = None
+    cert_key: Annotated[Path | None, typer.Option(help="Its key; by default in the same file.")] = None
+    frame_format: Annotated[
+        str, typer.Option(help="How frames are sent: png, without loss; or jpeg, smaller, with other answers.")
+    ] = "png"
+
+    def check(self, pair: PairOptions) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            CrossdraftError: an option of the pair is given, which is the server's; or one of the server, without it.
+        """
+        from crossdraft.checks import choice
+
+        choice("--frame-format", self.frame_format, ("png", "jpeg"))
+        given = [one.name for one in fields(pair) if getattr(pair, one.name) != one.default and one.name not in SENT]
+        if self.server is not None and given:
+            raise CrossdraftError(
+                f"--{given[0].replace('_', '-')} is the server's to choose; leave it out, or leave --server out."
+            )
+        if self.server is None and any((self.ca, self.cert, self.cert_key)):
+            raise CrossdraftError("A certificate is given, and no server to show it to; name one with --server.")
+
+
+def watch_at(
+    remote: ServerOptions,
+    video: Path,
+    excerpt: "Excerpt | None",
+    questions: list[str],
+    stream: ReplayOptions,
+    pair: PairOptions,
+    *,
+    as_json: bool,
+    no_color: bool,
+) -> None:
+    """Push a clip to a server, and show what that answers.
+
+    Raises:
+        CrossdraftError: the clip cannot be read; the server is lost, or refuses something.
+    """
+    from crossdraft.cli.view import answer_console
+    from crossdraft.edge.tls import TlsFiles
+    from crossdraft.streams import ReplayClock
+    from crossdraft.streams.client import ReportedWindow, WatchClient
+    from crossdraft.streams.push import EventFeed
+    from crossdraft.video.grid import WindowGrid
+
+    every_s, length_s = stream.check()
+    events = None if excerpt is None else EventFeed(excerpt)
+    asked = {
+        "questions": questions,
+        "every_ms": 1e3 * every_s,
+        "window_ms": 1e3 * length_s,
+        "max_tokens": pair.max_new_tokens,
+        "frames": pair.frames,
+        "sensor": None if events is None else events.sensor,
+        "pieces": not as_json,
+    }
+    shown = WatchView(answer_console(plain=no_color or as_json), questions, as_json=as_json)
+    with WatchClient(str(remote.server), remote.key, TlsFiles(remote.ca, remote.cert, remote.cert_key)) as client:
+        grid, clock = WindowGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
+        with _pushing(client, video, grid, clock, events, stream, remote.frame_format):
+            messages = client.messages()
+            while True:
+                try:
+                    for message in messages:
+                        match message["type"]:
+                            case "piece":
+                                shown.piece(*(message[name] for name in ("window", "end_s", "question", "text")))
+                            case "window":
+                                shown.answered(ReportedWindow.of(message))
+                            case "summary":
+                                found = {name: value for name, value in message.items() if name != "type"}
+                                shown.summary(found, {"server": remote.server})
+                                return
+                except KeyboardInterrupt:  # the stream ends, and the summary comes
+                    shown.end_line()
+                    clock.stop()
+                    messages = client.messages()
+
+
+@contextmanager
+def _pushing(
+    client: "WatchClient",
+    video: Path,
+    grid: "WindowGrid",
+    clock: "ReplayClock",
+    events: "EventFeed | None",
+    stream: ReplayOptions,
+    kind: str,
+) -> Iterator[None]:
+    """Push in a thread that ends with the context; what goes wrong in it is raised there."""
+    from crossdraft.streams.push import push_clip
+
+    failed: list[Exception] = []
+
+    def push() -> None:
+        try:
+            push_clip(
+                video, grid, client.push, clock, events=events, seconds=stream.seconds, most=stream.windows, kind=kind
+            )
+        except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
+            failed.append(error)
+            client.close()
+
+    thread = threading.Thread(target=push, name="push", daemon=True)
+    thread.start()
+    try:
+        yield
+    except CrossdraftError:
+        if failed:
+            raise failed[0] from None
+        raise
+    finally:
+        clock.stop()
+        thread.join()

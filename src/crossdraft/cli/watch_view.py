@@ -1,0 +1,68 @@
+"""What `crossdraft watch` shows."""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from crossdraft.streams import AnsweredWindow
+    from crossdraft.streams.client import ReportedWindow
+
+
+class WatchView:
+    """What is shown: for each answer a line that grows; or a line of JSON for each window."""
+
+    def __init__(self, console: "Console", questions: list[str], *, as_json: bool) -> None:
+        self._console = console
+        self._questions = questions
+        self._as_json = as_json
+        self._line: tuple[int, int] | None = None  # window and question whose line is being written
+        self._noted: set[str] = set()
+
+    def piece(self, window: int, end_s: float, index: int, text: str) -> None:
+        """A piece of the answer to a question about a window has appeared."""
+        if self._as_json:
+            return
+        text = " ".join(text.splitlines())
+        if self._line != (window, index):
+            self.end_line()
+            self._line, text = (window, index), text.lstrip()
+            which = f"{index + 1}. " if len(self._questions) > 1 else ""
+            self._print(f"{end_s:8.2f} s {which}", "dim")
+        self._print(text)
+
+    def answered(self, window: "AnsweredWindow | ReportedWindow") -> None:
+        """All questions about a window have been answered."""
+        if self._as_json:
+            print(json.dumps(window.to_json(), ensure_ascii=False), flush=True)
+            return
+        first, last = window.answers[0].first_s, window.answers[-1].whole_s
+        self._print(f"  ({1e3 * first:.0f} to {1e3 * last:.0f} ms)", "dim")
+        self.end_line()
+        for one in window.answers:
+            for note in sorted({*one.notes} - self._noted):  # each once
+                self._print(f"{note}\n", "yellow")
+                self._noted.add(note)
+            if one.changed:
+                self._print(f"! {window.end_s:6.2f} s {one.question} changed, it was: {one.before}\n", "bold yellow")
+
+    def end_line(self) -> None:
+        """End the line that is being written, if there is one, as Ctrl-C does."""
+        if self._line is not None:
+            self._print("\n")
+            self._line = None
+
+    def summary(self, found: Mapping[str, Any], models: Mapping[str, object]) -> None:
+        """How it went; `found` as `WatchSummary.to_json`."""
+        if self._as_json:
+            print(json.dumps({"summary": {**models, **found}}, ensure_ascii=False), flush=True)
+            return
+        from crossdraft.streams.summary import sentences
+
+        self._print("\n" + "\n".join(sentences(found)) + "\n")
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self._console.print(text, style=style, markup=False, soft_wrap=True, end="")
+        self._console.file.flush()

@@ -1,0 +1,336 @@
+"""`/v1/watch`: a WebSocket for questions that are asked of every window of a stream, pushed by the client or replayed.
+
+The first message says what is asked (`WatchRequest`, JSON). A live source then pushes `streams.messages`; what comes
+back is JSON, an object a message, each with its `type`.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from crossdraft.api import Request
+from crossdraft.engine.request import Answer, Piece
+from crossdraft.serve import convert
+from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S, FrameRate
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
+from crossdraft.serve.gate import RequestInfo
+from crossdraft.serve.live import LiveSource
+from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
+from crossdraft.serve.service import Service
+from crossdraft.streams import (
+    RecordedEvents,
+    ReplayClock,
+    SlidingWindows,
+    StreamWindow,
+    Watch,
+    Windowing,
+    frames_per_window,
+    replaying,
+)
+from crossdraft.streams.messages import ROUTE, SCHEMA, StreamEnd
+from crossdraft.video.grid import WindowGrid
+
+router = APIRouter()
+T = TypeVar("T")
+
+MOST_REQUEST = 1 << 17  # bytes of the first message
+NORMAL, TRY_AGAIN = 1000, 1013  # of WebSocket
+OVERLOADED = 503
+UNREAD_S = 60.0  # after which a client that does not read is gone
+POLL_S = 0.1
+
+
+class Calls:
+    """Coroutines that a thread waits for, on the event loop that it was made in. Once stopped there are no more."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the coroutine returns; in the thread.
+
+        Raises:
+            CancelledError: they are stopped.
+        """
+        return asyncio.run_coroutine_threadsafe(self._run(work), self._loop).result()
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._stopped:
+            raise asyncio.CancelledError
+        task = asyncio.ensure_future(work())
+        self._tasks.add(task)
+        try:
+            return await task
+        finally:
+            self._tasks.discard(task)
+
+    def stop(self) -> None:
+        """Cancel those that run; on the loop."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+
+class WatchConnection:
+    """One WebSocket, for one stream."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._service: Service = socket.app.state.service
+        self._asked: RequestInfo = socket.state.asked
+        self._rate = FrameRate(self._service.settings.stream_messages)
+        self._calls = Calls()
+        self._clock: ReplayClock | None = None
+        self._live: LiveSource | None = None
+        self._watch: Watch | None = None
+        self._early: Message | None = None  # what came before the stream began
+        self._wants_pieces = False
+        self._pieces: list[dict[str, object]] = []  # to be sent
+
+    async def run(self) -> None:
+        """Until it ends."""
+        await self._socket.accept()
+        try:
+            asked = await asyncio.wait_for(self._first(), self._service.settings.header_seconds)
+            async with AsyncExitStack() as held:
+                await self._answer(*await self._unless_gone(self._prepare(asked, held)))
+            await self._close(GOING_AWAY if self._service.draining else NORMAL)
+        except (WebSocketDisconnect, TimeoutError):  # gone, or never said what it wants
+            await self._close(GOING_AWAY)
+        except Exception as error:  # noqa: BLE001 - told to the client
+            await self._refuse(error)
+
+    async def _first(self) -> WatchRequest:
+        message = await self._receive()
+        text = message.get("text")
+        if text is None or len(text) > MOST_REQUEST:
+            raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
+        asked = WatchRequest.model_validate_json(text)
+        service, longest = self._service, self._service.longest(self._asked.client)
+        if asked.model not in (None, service.settings.model):
+            raise ApiError(
+                404,
+                f"There is no model {short(asked.model)!r} here, but {service.settings.model!r}.",
+                "model_not_found",
+                "model",
+            )
+        if asked.max_tokens is not None and asked.max_tokens > longest:
+            raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
+        return asked
+
+    async def _prepare(self, asked: WatchRequest, held: AsyncExitStack) -> tuple[Watch, AbstractContextManager[None]]:
+        """The watch, and what feeds it in the thread that answers."""
+        service, client = self._service, self._asked.client
+        every_s, length_s = asked.every_ms / 1e3, asked.window_ms / 1e3
+        frames = asked.frames or frames_per_window(service.engine.target, length_s)
+        windowing = Windowing(every_s, length_s, frames)
+        most = asked.max_tokens if asked.max_tokens is not None else service.open_length(client)
+        seconds = service.settings.request_seconds
+        questions = [
+            Request(question, max_new_tokens=most, max_time=seconds, namespace=client.name)
+            for question in asked.questions
+        ]
+        watch = self._watch = Watch(self._ask, questions)
+        feed: AbstractContextManager[None] = nullcontext()
+        if asked.replay is not None:
+            feed = await self._replay(asked.replay, windowing, watch, held)
+        else:
+            share = MediaShare(service.media.budget)
+            held.callback(share.close)
+            self._live = LiveSource(service.media, windowing, watch, share, asked.sensor)
+        self._wants_pieces = asked.pieces
+        await self._send({"type": "started", "frames": frames})
+        return watch, feed
+
+    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, which may take as long as decoding does; a client that goes away ends it."""
+        working, receiving = asyncio.ensure_future(work), asyncio.ensure_future(self._receive())
+        try:
+            await asyncio.wait({working, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                self._early = receiving.result()
+            return await working
+        finally:
+            receiving.cancel()
+            working.cancel()
+            await asyncio.gather(working, receiving, return_exceptions=True)
+
+    async def _replay(
+        self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
+    ) -> AbstractContextManager[None]:
+        grid = WindowGrid(windowing.every_s, windowing.length_s, windowing.frames)
+        recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
+        media = self._service.media.replayed(asked.video_url.url, recording, grid, self._asked.client.name)
+        clip, excerpt = await held.enter_async_context(media)
+        pixels = clip.frames.pixels.numpy()
+        events = None if excerpt is None else RecordedEvents(excerpt)
+        windows = SlidingWindows(windowing, events, newest=True)
+        self._clock = ReplayClock(asked.speed)
+        frames = list(zip(clip.frames.times_s.tolist(), pixels, strict=True))
+        return replaying(frames, windows, watch, self._clock, seconds=clip.seconds)
+
+    async def _answer(self, watch: Watch, feed: AbstractContextManager[None]) -> None:
+        """Answer until the stream ends, or something goes wrong; then nothing of it is left."""
+        threads = ThreadPoolExecutor(1, thread_name_prefix="watch")
+        answering = asyncio.get_running_loop().run_in_executor(threads, self._answer_all, watch, feed)
+        work = [self._receive_all(), self._beat(watch), *([self._live.run()] if self._live is not None else [])]
+        tasks = {asyncio.ensure_future(one) for one in work}
+        try:
+            running = set(tasks)
+            while not answering.done():
+                done, _ = await asyncio.wait({answering, *running}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done & running:
+                    running.discard(task)
+                    task.result()  # what went wrong, if something did
+            answering.result()
+        finally:
+            self._end(watch)
+            self._calls.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(answering, *tasks, return_exceptions=True)
+            await asyncio.to_thread(threads.shutdown)
+
+    def _end(self, watch: Watch) -> None:
+        """No more windows: the one that waits is still answered."""
+        if self._clock is not None:
+            self._clock.stop()
+        watch.close()
+
+    async def _receive_all(self) -> None:
+        """Take what the client sends; who sends nothing of a live stream for long is gone."""
+        while True:
+            try:
+                message = await asyncio.wait_for(self._receive(), SILENT_S if self._live is not None else None)
+            except TimeoutError:
+                raise ApiError(408, f"Nothing came of the stream for {SILENT_S:g} s; connect anew.", "silent") from None
+            if not self._rate.passes():
+                raise ApiError(
+                    429,
+                    f"A stream may send {self._rate.most} messages a second; send fewer, larger ones.",
+                    "too_many_messages",
+                )
+            pushed = SCHEMA.decode(message.get("bytes"))
+            if self._live is not None:
+                self._live.push(pushed)
+            elif isinstance(pushed, StreamEnd) and self._watch is not None:
+                self._end(self._watch)
+            else:
+                raise bad_request("A stream that is replayed takes no frames and no events; leave replay out.")
+
+    async def _beat(self, watch: Watch) -> None:
+        """Say every second how it goes; end the stream once the server shuts down."""
+        said = time.monotonic()
+        while not self._service.draining:
+            await asyncio.sleep(POLL_S)
+            if time.monotonic() - said >= PING_S:
+                said, found = time.monotonic(), watch.summary
+                windows = {"due": found.due, "answered": found.answered, "dropped": found.dropped}
+                await self._send({"type": "heartbeat", "windows": windows} | self._pushed())
+        self._end(watch)
+
+    def _pushed(self) -> dict[str, object]:
+        """What came of a live stream: messages by kind, and those of them that gave way to newer ones."""
+        return {} if self._live is None else {"pushed": dict(self._live.counts)}
+
+    # -- in the thread of the answers ------------------------------------------------------------------------------
+
+    def _answer_all(self, watch: Watch, feed: AbstractContextManager[None]) -> None:
+        with feed:
+            for window in watch.answers(self._piece):
+                shown = window.to_json()
+                self._calls.wait(lambda shown=shown: self._send({"type": "window", **shown}))
+        figures = watch.summary.to_json() | self._pushed()
+        self._calls.wait(lambda: self._send({"type": "summary", **figures}))
+
+    def _ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
+        return self._calls.wait(lambda: self._answered(request, on_piece))
+
+    # -- on the event loop -----------------------------------------------------------------------------------------
+
+    async def _answered(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
+        """The engine's answer to one question about one window; cancelled, it ends within a round."""
+        stream = self._service.engine.astream(request, final_only=True)
+        async for piece in stream:
+            on_piece(piece)
+            while self._pieces:
+                await self._send(self._pieces.pop(0))
+        answer = stream.answer
+        if answer is None:
+            raise overloaded("The answer was cancelled.", "cancelled")
+        self._service.metrics.answered(answer.stats, str(answer.finish), answer.stats.queued_s)
+        return replace(answer, notes=tuple(convert.public_notes(answer.notes)))
+
+    def _piece(self, window: StreamWindow, index: int, piece: Piece) -> None:
+        if self._wants_pieces:
+            where = {"window": window.number, "end_s": round(window.end_s, 3), "question": index}
+            self._pieces.append({"type": "piece", **where, "text": piece.text})
+
+    async def _receive(self) -> Message:
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        return message
+
+    async def _send(self, message: Mapping[str, object]) -> None:
+        """Send; who does not read for long is gone."""
+        try:
+            await asyncio.wait_for(self._socket.send_text(json.dumps(message, ensure_ascii=False)), UNREAD_S)
+        except (RuntimeError, TimeoutError):
+            raise WebSocketDisconnect(GOING_AWAY) from None
+
+    async def _refuse(self, error: Exception) -> None:
+        """Say what is wrong, and end."""
+        failed = as_api_error(error)
+        if self._service.engine.closed:  # whatever it said of itself, another server may answer
+            failed = overloaded("The server is shutting down; ask another one.", "shutting_down")
+        self._service.metrics.failed(failed.status)
+        with suppress(WebSocketDisconnect):
+            await self._send({"type": "error", **failed.body})
+        await self._close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
+
+    async def _close(self, code: int) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            if self._socket.application_state is WebSocketState.CONNECTED:
+                await self._socket.close(code)
+
+
+@contextmanager
+def _admitted(service: Service, asked: RequestInfo) -> Iterator[None]:
+    """One stream more. It counts as one request, for as long as it lasts: it asks one question at a time.
+
+    Raises:
+        ApiError: 503, there are as many as may be, or the server shuts down; else as `RequestLimits.admitted`.
+    """
+    if not service.ready:
+        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    if service.streams >= service.settings.streams:
+        raise overloaded("As many streams run as the server takes at a time; ask again later.", "streams_full")
+    with service.limits.admitted(asked.client):
+        service.streams += 1
+        try:
+            yield
+        finally:
+            service.streams -= 1
+
+
+@router.websocket(ROUTE)
+async def watch(socket: WebSocket) -> None:
+    """Serve a stream."""
+    with _admitted(socket.app.state.service, socket.state.asked):
+        await WatchConnection(socket).run()

@@ -1,0 +1,160 @@
+"""The client's end of `/v1/watch`: ask about a stream that is pushed from here, and read what the server says."""
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from crossdraft.edge.tls import TlsFiles
+from crossdraft.errors import CrossdraftError
+from crossdraft.streams.messages import ROUTE, SCHEMA, Pushed
+
+OPEN_S = 10.0
+SILENT_S = 20.0  # after which the server is gone: it says something every second
+MOST_MESSAGE = 1 << 22  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedAnswer:
+    """An answer as a server reports it; fields as of `QuestionAnswer`."""
+
+    question: str
+    text: str
+    changed: bool
+    before: str | None
+    first_s: float
+    whole_s: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedWindow:
+    """An answered window as a server reports it."""
+
+    end_s: float
+    answers: tuple[ReportedAnswer, ...]
+    message: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> "ReportedWindow":
+        """Of the message."""
+        answers = tuple(
+            ReportedAnswer(
+                one["question"],
+                one["text"],
+                one["changed"],
+                one["before"],
+                one["first_ms"] / 1e3,
+                one["whole_ms"] / 1e3,
+                tuple(one["notes"]),
+            )
+            for one in message["answers"]
+        )
+        return cls(message["end_s"], answers, message)
+
+    def to_json(self) -> dict[str, object]:
+        """As `AnsweredWindow.to_json`."""
+        return {name: value for name, value in self.message.items() if name != "type"}
+
+
+class WatchClient:
+    """A connection for one stream. Frames may be pushed in one thread while another reads; close it.
+
+    Args:
+        server: its address, ws://… or wss://….
+        key: API key, if the server asks for one.
+        tls: certificates, for wss://….
+    """
+
+    def __init__(self, server: str, key: str | None = None, tls: TlsFiles = TlsFiles()) -> None:  # noqa: B008 - frozen
+        if not server.startswith(("ws://", "wss://")):
+            raise CrossdraftError(f"The server is '{server[:60]}'; give its address as ws://HOST:PORT or wss://HOST.")
+        self._address = server.rstrip("/") + ("" if server.rstrip("/").endswith(ROUTE) else ROUTE)
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._tls = tls.context(server)
+        self._held = ExitStack()
+        self._connection: ClientConnection | None = None
+
+    def open(self, asked: Mapping[str, object]) -> int:
+        """Connect and ask (see `WatchRequest`); how many frames a window has.
+
+        Raises:
+            CrossdraftError: the server cannot be reached, is full, or refuses the key or what is asked.
+        """
+        try:
+            connection = self._connection = self._held.enter_context(
+                connect(
+                    self._address,
+                    additional_headers=self._headers,
+                    max_size=MOST_MESSAGE,
+                    compression=None,
+                    open_timeout=OPEN_S,
+                    proxy=None,
+                    ssl=self._tls,
+                )
+            )
+        except InvalidURI:
+            raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
+        except InvalidStatus as error:
+            raise CrossdraftError(_refusal(self._address, error.response.status_code)) from None
+        except (InvalidHandshake, ssl.SSLError, OSError, EOFError) as error:
+            raise CrossdraftError(
+                f"The server {self._address} cannot be reached ({error}); check the address, and the certificates."
+            ) from None
+        connection.send(json.dumps(asked))
+        started = next(self.messages())
+        return int(started["frames"])
+
+    def push(self, message: Pushed) -> None:
+        """Send; once the connection is over nothing is sent, and who reads learns why."""
+        try:
+            if self._connection is not None:
+                self._connection.send(SCHEMA.encode(message))
+        except (ConnectionClosed, OSError):
+            pass
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What the server says, until the stream is over.
+
+        Raises:
+            CrossdraftError: it refuses something, or is lost.
+        """
+        while self._connection is not None:
+            try:
+                message = json.loads(self._connection.recv(SILENT_S))
+            except (ConnectionClosed, OSError, TimeoutError, EOFError, ValueError) as error:
+                raise CrossdraftError(f"The server {self._address} is lost ({error}); connect anew.") from None
+            if message["type"] == "error":
+                raise CrossdraftError(str(message["error"]["message"]))
+            yield message
+            if message["type"] == "summary":
+                return
+
+    def close(self) -> None:
+        """End the connection."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _refusal(address: str, status: int) -> str:
+    match status:
+        case 401:
+            return "The server refuses the API key; give its own with --key or CROSSDRAFT_KEY."
+        case 404 | 403:
+            return f"No streams are watched at {address}; check its name, and which server runs there."
+        case 429 | 503:
+            return f"The server {address} takes no more streams now (status {status}); ask again later."
+    return f"The server refuses the connection to {address} (status {status}); see its log."
