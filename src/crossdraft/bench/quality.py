@@ -91,7 +91,7 @@ def bleu(answers: Sequence[ScoredAnswer]) -> Figure:
     metric = BLEU(smooth_method="none", effective_order=False)
     rows: dict[Hashable, NDArray[np.float64]] = {}
     for answer in _checked(answers):
-        score = metric.sentence_score(answer.text, list(answer.references))
+        score = metric.corpus_score([answer.text], [[reference] for reference in answer.references])
         row = np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], dtype=np.float64)
         rows[answer.scene] = rows.get(answer.scene, 0.0) + row
     sums = np.stack(list(rows.values()))

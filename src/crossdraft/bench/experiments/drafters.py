@@ -1,6 +1,6 @@
 """Experiment 0: every drafter that is shipped, beside the target alone and Hugging Face, on equal hardware."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossdraft.bench.experiments.blocks import (
@@ -17,6 +17,7 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.significance import LEAST_SCENES, compare_paired, holm
 from crossdraft.bench.specs import HUGGING_FACE, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
@@ -84,16 +85,18 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     rows = {**dict.fromkeys(BASELINES, first), **by_name}
     ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
     drafting = [name for name in ranked if name in SHIPPED]
+    adjusted = _adjusted_p(groups)
     best = drafting[0]
     slower = [name for name in drafting if rows[name].speedup(name).high < 1]
     unequal = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
     table = FigureTable(
         "Drafters on equal hardware",
-        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone"),
-        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:]) for name in ranked),
+        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", "p"),
+        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:], _p(adjusted, name)) for name in ranked),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
-        "engine. Drafters without a row need weights, a folder or a machine that are not shipped.",
+        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows. Drafters without a row "
+        "need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(
         found=(
@@ -107,10 +110,25 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
             [_bar(rows[name], name) for name in ranked],
             "×",
         ),
-        figures={name: speed_json(rows[name], name) for name in ranked},
+        figures={name: {**speed_json(rows[name], name), "p_holm": adjusted.get(name)} for name in ranked},
         negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
         unequal=tuple(unequal),
     )  # fmt: skip
+
+
+def _adjusted_p(groups: Sequence[Pooled]) -> dict[str, float]:
+    """p of each method against its group's baseline, corrected over all; nothing where there are too few scenes."""
+    found: dict[str, float] = {}
+    for group in groups:
+        scenes, baseline = [pair["scene"] for pair in group.pairs], group.results.seconds(group.alone or OWN)
+        if len(set(scenes)) >= LEAST_SCENES:
+            methods = {name: group.results.seconds(name) for name in group.names if name not in BASELINES}
+            found |= {name: one.p for name, one in compare_paired(baseline, methods, scenes).items()}
+    return dict(zip(found, holm(list(found.values())), strict=True))
+
+
+def _p(adjusted: Mapping[str, float], name: str) -> str:
+    return f"{adjusted[name]:.2g}" if name in adjusted else "–"
 
 
 def _equality(unequal: Sequence[str]) -> str:

@@ -1,15 +1,15 @@
 """Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from crossdraft.align.checked import rouge_l
 from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.figure import Figure
+from crossdraft.bench.quality import ScoredAnswer, text_scores
 from crossdraft.bench.rules import facts_figures
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.drawing.shapes import Drawing
@@ -18,10 +18,6 @@ from crossdraft.scenes import score
 SAMPLED = 1.0  # the temperature at which rules for sampled answers are compared
 GREEDY = "greedy"
 
-# name: a metric of two texts, the answer's and another's
-METRICS: Mapping[str, Callable[[str, str], float]] = MappingProxyType(
-    {"ROUGE-L": lambda answer, reference: rouge_l(answer.split(), reference.split())}
-)
 
 
 def _rule(spec: str) -> Variant:
@@ -84,7 +80,7 @@ class QualityRow:
         lossless: by what it is, whatever came out.
         equal, total: answers that are the target's own.
         facts, gained: share of facts that are right, and that minus the target's own.
-        metrics: mean of each metric against the right answer.
+        metrics: BLEU-4, ROUGE-L and CIDEr against the right answer.
         own: the same against the target's own answer.
         speedup: per token where answers differ.
         prompt: tokens that enter the language model.
@@ -95,8 +91,8 @@ class QualityRow:
     total: int
     facts: Interval
     gained: Interval
-    metrics: Mapping[str, Interval]
-    own: Mapping[str, Interval]
+    metrics: Sequence[Figure]
+    own: Sequence[Figure]
     speedup: Interval
     prompt: float
 
@@ -107,8 +103,8 @@ class QualityRow:
             "equal": [self.equal, self.total],
             "facts": self.facts.to_json(),
             "facts_gained": self.gained.to_json(),
-            "metrics": {name: one.to_json() for name, one in self.metrics.items()},
-            "metrics_with_target": {name: one.to_json() for name, one in self.own.items()},
+            "metrics": [one.to_json() for one in self.metrics],
+            "metrics_with_target": [one.to_json() for one in self.own],
             "speedup": self.speedup.to_json(),
             "prompt_tokens": round(self.prompt, 1),
         }
@@ -118,21 +114,12 @@ def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> Qualit
     """The figures of a method."""
     facts = [len(pair["facts"]) for pair in found.pairs]
     right = {one: _right(found, one) for one in (name, OWN)}
-    texts = found.answers[name]
-    against_right = {
-        metric: _mean([of(text, pair["reference"]) for text, pair in zip(texts, found.pairs, strict=True)])
-        for metric, of in METRICS.items()
-    }
-    against_own = {
-        metric: _mean([of(text, own) for text, own in zip(texts, found.answers[OWN], strict=True)])
-        for metric, of in METRICS.items()
-    }
     return QualityRow(
         lossless,
         *found.equal(name),
         *facts_figures(right[name], right[OWN], facts),
-        against_right,
-        against_own,
+        _scores(found, name, [pair["reference"] for pair in found.pairs]),
+        _scores(found, name, found.answers[OWN]),
         found.speedup(name, per_token=sampled or not lossless),
         found.mean(name, "prompt_tokens").value,
     )
@@ -145,8 +132,10 @@ def _right(found: Pooled, name: str) -> list[int]:
     ]
 
 
-def _mean(values: Sequence[float]) -> Interval:
-    return ratio(values, [1.0] * len(values))
+def _scores(found: Pooled, name: str, references: Sequence[str]) -> list[Figure]:
+    """Of a method's answers against one other text each."""
+    each = zip(found.pairs, found.answers[name], references, strict=True)
+    return text_scores([ScoredAnswer(pair["scene"], text, (reference,)) for pair, text, reference in each])
 
 
 def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
@@ -188,20 +177,22 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def _table(name: str, rows: Mapping[str, QualityRow]) -> FigureTable:
-    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", *METRICS)
-    heads = (*heads, *(f"{metric} with the target" for metric in METRICS), "prompt tokens", "speed-up")
+    scores = [one.name for one in next(iter(rows.values())).metrics]
+    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", *scores)
+    heads = (*heads, *(f"{score} with the target" for score in scores), "prompt tokens", "speed-up")
     sampled = name != GREEDY
     return FigureTable(
         f"Quality of {name} answers" + (f", temperature {SAMPLED:g}" if sampled else ""),
         heads,
         tuple(
             (one, "yes" if row.lossless else "NO", "–" if sampled else f"{row.equal}/{row.total}", str(row.facts),
-             str(row.gained), *(f"{value.value:.3f}" for value in row.metrics.values()),
-             *(f"{value.value:.3f}" for value in row.own.values()), f"{row.prompt:.0f}", str(row.speedup))
+             str(row.gained), *(str(one.interval) for one in (*row.metrics, *row.own)), f"{row.prompt:.0f}",
+             str(row.speedup))
             for one, row in rows.items()
         ),
-        "Metrics are against the world's right answer, and against the target's own. Speed-ups of rows whose answers "
-        "differ are per token.",
+        "Scores are against the world's right answer, and against the target's own: "
+        + "; ".join(f"{one.name}: {one.note}" for one in next(iter(rows.values())).metrics)
+        + ". Speed-ups of rows whose answers differ are per token.",
     )  # fmt: skip
 
 
