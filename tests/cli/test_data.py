@@ -74,6 +74,9 @@ def test_split_by_group_and_by_question(tmp_path, capsys):
     assert asked["train"] == asked["validation"]
     assert not asked["train"] & asked["test"]
     assert run(capsys, "check", out_folder)[0] == 0
+    assert run(capsys, "split", out_folder, "--validation", 0)[0] == 0, "other shares"
+    assert not (out_folder / "validation.jsonl").exists(), "its clips may be in the training now"
+    assert run(capsys, "check", out_folder)[0] == 0
 
 
 def test_an_edited_index_is_caught(tmp_path, capsys):

@@ -247,6 +247,19 @@ def test_an_official_split_that_leaks_is_refused(tmp_path):
         divide(index, SplitPlan(by_part=True))
 
 
+def test_a_split_is_judged_by_its_own_plan_and_a_refused_one_leaves_what_was_there(tmp_path):
+    with indexed(tmp_path, Made(2000)) as index:
+        divide(index, SplitPlan(test=0.3, questions=0.3))
+        divide(index, SplitPlan(test=0.3))  # whose test may ask what the training asks
+        before, meta = [row["split"] for row in index.samples()], index.meta
+        assert meta["split"]["questions"] == 0
+        with index.writing() as db:
+            db.execute("UPDATE samples SET video = 'one.mp4'")
+        with pytest.raises(CrossdraftError, match="The split leaks: the clip"):
+            divide(index, SplitPlan(test=0.2, seed=5))
+        assert ([row["split"] for row in index.samples()], index.meta) == (before, meta)
+
+
 def test_splits_that_cannot_be(tmp_path):
     for settings_, words in (
         ({"test": 1.0}, "--test"),

@@ -143,6 +143,8 @@ def split(
         files = {name: folder / f"{name}.jsonl" for name in SPLITS if counts.samples.get(name)}
         for name, path in files.items():
             export(index, path, name)
+        for name in set(SPLITS) - set(files):  # of an earlier split, whose clips may be in another one now
+            (folder / f"{name}.jsonl").unlink(missing_ok=True)
     lines = [
         f"{name}: {_count(counts.samples[name], 'question')}, {_count(counts.groups[name], 'group')}: {files[name]}"
         for name in files
