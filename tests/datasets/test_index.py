@@ -132,6 +132,18 @@ def test_two_questions_of_one_id(tmp_path):
         indexed(tmp_path, Twice(3))
 
 
+def test_what_is_no_text_and_what_is_no_file_have_a_sentence(tmp_path):
+    class Halves(Made):
+        def samples(self, part):
+            yield replace(next(super().samples(part)), question="\ud800?")
+
+    with pytest.raises(CrossdraftError, match="is no text"):
+        indexed(tmp_path, Halves(1))
+    (tmp_path / "other" / "pairs.sqlite").mkdir(parents=True)
+    with pytest.raises(CrossdraftError, match="cannot be used"):
+        PairIndex(tmp_path / "other", create=True)
+
+
 def test_the_list_groups_the_questions_of_a_clip(tmp_path):
     with indexed(tmp_path, Made(25)) as index:
         index.describe(dataset="made", licence="none")

@@ -73,8 +73,8 @@ class PairIndex:
             make_folder(folder)
         elif not path.is_file():
             raise CrossdraftError(f"{folder} holds no index of pairs ({FILE}); make one: crossdraft data pairs.")
-        self._db = sqlite3.connect(path)
         with self._errors():
+            self._db = sqlite3.connect(path)
             if create:
                 self._db.executescript(SCHEMA)
             self._db.execute("SELECT split FROM samples LIMIT 1")
@@ -182,6 +182,8 @@ class PairIndex:
             with self.writing() as db:
                 db.executemany(insert, [self._row(part, sample) for sample in samples])
                 db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (part, *state))
+        except UnicodeEncodeError as error:
+            raise CrossdraftError(f"A question of {part} is no text ({error}); mend its annotations.") from error
         except sqlite3.IntegrityError as error:
             raise CrossdraftError(
                 f"Two questions of {part} have the same id ({error}); mend its annotations."
