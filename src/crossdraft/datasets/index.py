@@ -186,7 +186,8 @@ class PairIndex:
             raise CrossdraftError(f"A question of {part} is no text ({error}); mend its annotations.") from error
         except sqlite3.IntegrityError as error:
             raise CrossdraftError(
-                f"Two questions of {part} have the same id ({error}); mend its annotations."
+                f"Two questions of {part} have the same id ({error}): mend its annotations, unless another process "
+                "fills this index, too."
             ) from error
 
     def _row(self, part: str, sample: DatasetSample) -> tuple[object, ...]:
