@@ -99,6 +99,7 @@ def pairs(
     parts = _parts(reader.parts(), part)
     with PairIndex(out, create=True) as index:
         index.expect(dataset=name, licence=record.licence, clips=plan.settings() if record.cuts else None)
+        index.begin(parts)
         for number, one in enumerate(parts, 1):
             what = f"indexing {one} ({number} of {len(parts)})"
             index.add(reader, one, limit, lambda samples, what=what: track(samples, what))

@@ -6,7 +6,7 @@ one that was interrupted goes on behind the last row that was kept.
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -111,6 +111,11 @@ class PairIndex:
                 )
         if not known:
             self.describe(version=VERSION, **values)
+
+    def begin(self, parts: Iterable[str]) -> None:
+        """Note parts that are to be read: until they are, the index is not whole."""
+        with self.writing() as db:
+            db.executemany("INSERT OR IGNORE INTO parts VALUES (?, 0, 0, 0)", [(part,) for part in parts])
 
     def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> None:
         """Read a part of a data set, or what of it is not kept yet.
