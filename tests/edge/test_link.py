@@ -137,7 +137,12 @@ def test_drafts_are_tried_from_the_one_that_knew_most(link, drafter, state, monk
         link.received(frame((1, 2, serial), serial=serial))
     tried: list[int] = []
     after = HeldDraft.after
-    monkeypatch.setattr(HeldDraft, "after", lambda self, *a, **k: tried.append(self.frame.serial) or after(self, *a, **k))
+
+    def noted(held, *given, **more):
+        tried.append(held.frame.serial)
+        return after(held, *given, **more)
+
+    monkeypatch.setattr(HeldDraft, "after", noted)
     assert proposed(drafter, state) == (1, 2, 19)
     assert tried == [19]
 

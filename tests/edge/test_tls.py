@@ -70,9 +70,9 @@ def test_with_mutual_tls_who_has_no_certificate_gets_nothing(start, edge, alone,
 
 
 def test_what_is_wrong_with_a_certificate_has_its_own_remedy(start, edge, certificates):
-    with edge.client("ws://{}:{}".format(*start(tls_cert=certificates.server).address)) as client:
-        with pytest.raises(ConnectionError, match="wss"):
-            client.open()
+    plain = "ws://{}:{}".format(*start(tls_cert=certificates.server).address)
+    with edge.client(plain) as client, pytest.raises(ConnectionError, match="wss"):
+        client.open()
     for cert, words in ((certificates.edge, "by an address"), (certificates.expired, "expired.*a new one")):
         files = TlsFiles(certificates.ca)
         with edge.client(wss(start(tls_cert=cert)), tls=files) as client, pytest.raises(CrossdraftError, match=words):
