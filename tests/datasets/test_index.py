@@ -259,7 +259,7 @@ def test_an_official_split_that_leaks_is_refused(tmp_path):
         divide(index, SplitPlan(by_part=True))
 
 
-def test_a_split_is_judged_by_its_own_plan_and_a_refused_one_leaves_what_was_there(tmp_path):
+def test_a_split_follows_its_own_plan_and_a_refused_one_leaves_what_was_there(tmp_path):
     with indexed(tmp_path, Made(2000)) as index:
         divide(index, SplitPlan(test=0.3, questions=0.3))
         divide(index, SplitPlan(test=0.3))  # whose test may ask what the training asks
