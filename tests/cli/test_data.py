@@ -74,6 +74,18 @@ def test_split_by_group_and_by_question(tmp_path, capsys):
     assert asked["train"] == asked["validation"]
     assert not asked["train"] & asked["test"]
     assert run(capsys, "check", out_folder)[0] == 0
+    assert run(capsys, "split", out_folder, "--validation", 0)[0] == 0, "other shares"
+    assert not (out_folder / "validation.jsonl").exists(), "its clips may be in the training now"
+    assert run(capsys, "check", out_folder)[0] == 0
+
+
+def test_an_index_that_lacks_parts_is_not_whole(tmp_path, capsys):
+    dsec(tmp_path / "data")
+    (tmp_path / "data/train/zurich_city_09_b/images/timestamps.txt").write_text("x")
+    assert run(capsys, "pairs", tmp_path / "data", "--out", tmp_path / "out", "--seconds", 0.2)[0] == 2
+    status, out, _ = run(capsys, "check", tmp_path / "out")
+    assert status == 2
+    assert "zurich_city_09_b: was not read to its end" in out
 
 
 def test_an_edited_index_is_caught(tmp_path, capsys):

@@ -87,6 +87,12 @@ def test_a_name_that_leaves_the_folder_is_missing(tmp_path):
     assert samples(tmp_path / "data")[1][0].missing == "../secret.npy"
 
 
+def test_a_name_that_no_file_can_have_is_missing(tmp_path):
+    row = {"event_data": f"{'e' * 400}.npy", "conversations": [{"from": "human", "value": "Who?"}]}
+    write_json(eventgpt(tmp_path) / "EventGPT_Instruction_Subset.json", [row])
+    assert samples(tmp_path)[1][0].missing == f"{'e' * 400}.npy"
+
+
 def test_talk2event_asks_where(tmp_path):
     row = {
         "id": 3, "image_path": "images/thun_00_a/000004.jpg", "event_path": "events/thun_00_a/000004.npz",

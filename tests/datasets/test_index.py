@@ -132,6 +132,18 @@ def test_two_questions_of_one_id(tmp_path):
         indexed(tmp_path, Twice(3))
 
 
+def test_what_is_no_text_and_what_is_no_file_have_a_sentence(tmp_path):
+    class Halves(Made):
+        def samples(self, part):
+            yield replace(next(super().samples(part)), question="\ud800?")
+
+    with pytest.raises(CrossdraftError, match="is no text"):
+        indexed(tmp_path, Halves(1))
+    (tmp_path / "other" / "pairs.sqlite").mkdir(parents=True)
+    with pytest.raises(CrossdraftError, match="cannot be used"):
+        PairIndex(tmp_path / "other", create=True)
+
+
 def test_the_list_groups_the_questions_of_a_clip(tmp_path):
     with indexed(tmp_path, Made(25)) as index:
         index.describe(dataset="made", licence="none")
@@ -245,6 +257,19 @@ def test_an_official_split_that_leaks_is_refused(tmp_path):
 
     with indexed(tmp_path, Leaky(300)) as index, pytest.raises(CrossdraftError, match="The split leaks"):
         divide(index, SplitPlan(by_part=True))
+
+
+def test_a_split_follows_its_own_plan_and_a_refused_one_leaves_what_was_there(tmp_path):
+    with indexed(tmp_path, Made(2000)) as index:
+        divide(index, SplitPlan(test=0.3, questions=0.3))
+        divide(index, SplitPlan(test=0.3))  # whose test may ask what the training asks
+        before, meta = [row["split"] for row in index.samples()], index.meta
+        assert meta["split"]["questions"] == 0
+        with index.writing() as db:
+            db.execute("UPDATE samples SET video = 'one.mp4'")
+        with pytest.raises(CrossdraftError, match="The split leaks: the clip"):
+            divide(index, SplitPlan(test=0.2, seed=5))
+        assert ([row["split"] for row in index.samples()], index.meta) == (before, meta)
 
 
 def test_splits_that_cannot_be(tmp_path):

@@ -88,6 +88,11 @@ def test_a_span_without_events_is_no_clip(tmp_path):
     assert [one.id for one in found] == ["thun_00_a/000001/0", "thun_00_a/000001/1"]
 
 
+def become_folder(path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
@@ -98,6 +103,7 @@ def test_a_span_without_events_is_no_clip(tmp_path):
         (lambda folder: (folder / "events/left/events.h5").write_bytes(b"x" * 99), "damaged|HDF5"),
         (lambda folder: (folder / "images/left/rectified/000000.png").write_bytes(b"x" * 99), "image"),
         (lambda folder: cut_off(folder / "images/left/rectified/000005.png"), "cut off"),
+        (lambda folder: become_folder(folder / "images/left/rectified/000005.png"), "cut off, or no PNG"),
     ],
 )
 def test_what_is_wrong_with_a_sequence_is_named(tmp_path, breaks, words):

@@ -77,6 +77,12 @@ def test_a_name_that_leaves_the_folder_finds_nothing(tmp_path):
     assert samples(tmp_path / "data")[1][0].video is None
 
 
+def test_a_name_that_no_file_can_have_finds_nothing(tmp_path):
+    rows = [{"video_name": "v" * 400, "question": "what?", "question_id": "0"}]
+    write_json(activitynet(tmp_path) / "dataset" / "test_q.json", rows)
+    assert samples(tmp_path)[1][0].missing.endswith("v.mp4")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

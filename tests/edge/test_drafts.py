@@ -91,7 +91,7 @@ def test_a_distribution_that_is_none_is_no_draft(ids, counts):
 @pytest.mark.parametrize(
     ("parents", "origins", "probs", "counts"),
     [((), (), (), (2,)), ((-1,), (0, 0), (), (2,)), ((-1,), (0,), (0.5, 0.5), (2,)), ((-1,), (0,), (), (3,)),
-     ((-1,), (0,), (), (3, -1))],
+     ((-1,), (0,), (), (3, -1)), ((-1,), (0,), (), (1, 1))],
 )  # fmt: skip
 def test_parts_that_differ_in_number_are_no_frame(parents, origins, probs, counts):
     with pytest.raises(FrameError):

@@ -51,7 +51,8 @@ def values(codec):
 @st.composite
 def drafts(draw):
     """Draft frames whose parts agree in number."""
-    nodes, counts = draw(st.integers(0, 6)), tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    nodes = draw(st.integers(0, 6))
+    counts = tuple(draw(st.lists(st.integers(0, 4), max_size=nodes)))
     many = lambda kind, count: tuple(draw(st.lists(kind, min_size=count, max_size=count)))  # noqa: E731
     length, serial, start = (draw(st.integers(0, 1000)) for _ in range(3))
     probs = many(FLOAT32, nodes) if draw(st.booleans()) else ()

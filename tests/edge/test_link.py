@@ -6,7 +6,7 @@ import time
 import pytest
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import frame_of
+from crossdraft.edge.drafts import HeldDraft, frame_of
 from crossdraft.edge.frames import DraftFrame
 from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
 from crossdraft.engine.checks import checked
@@ -118,6 +118,33 @@ def test_so_many_drafts_are_held_and_no_more(link, drafter, state):
     link.received(frame((5,), serial=0, start=1))  # of one that is gone
     assert proposed(drafter, state) == (MOST_HELD % V,)
     assert link.refused == 1
+
+
+def test_what_is_held_is_bounded_by_entries_too(link, drafter, state, monkeypatch):
+    monkeypatch.setattr("crossdraft.edge.remote.MOST_HELD_SIZE", 100)
+    after = Committed(SESSION)
+    for node in range(40):
+        parts = (node,), (node - 1,), (node,), (), (9,), tuple(range(9)), (1 / 9,) * 9
+        link.received(DraftFrame(0, after.digest(), 1, node, *parts))
+    assert link.refused == 29, "the draft that became too large is dropped, and so is what follows it"
+    assert proposed(drafter, state) == ()
+    link.received(frame((5,), serial=2))
+    assert proposed(drafter, state) == (5,)
+
+
+def test_drafts_are_tried_from_the_one_that_knew_most(link, drafter, state, monkeypatch):
+    for serial in range(1, 20):
+        link.received(frame((1, 2, serial), serial=serial))
+    tried: list[int] = []
+    after = HeldDraft.after
+
+    def noted(held, *given, **more):
+        tried.append(held.frame.serial)
+        return after(held, *given, **more)
+
+    monkeypatch.setattr(HeldDraft, "after", noted)
+    assert proposed(drafter, state) == (1, 2, 19)
+    assert tried == [19]
 
 
 def test_a_reply_is_what_was_sent_knowing_a_commit(link):

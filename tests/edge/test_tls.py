@@ -2,6 +2,7 @@
 
 import ssl
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -24,6 +25,9 @@ class Certificates:
         authority.cert_pem.write_to_path(self.ca)
         for path, name in ((self.server, "127.0.0.1"), (self.edge, "edge.example")):
             authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(path)
+        self.expired, past = folder / "expired.pem", datetime.now(UTC) - timedelta(days=1)
+        expired = authority.issue_cert("127.0.0.1", not_before=past - timedelta(days=9), not_after=past)
+        expired.private_key_and_cert_chain_pem.write_to_path(self.expired)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +63,20 @@ def test_with_mutual_tls_who_has_no_certificate_gets_nothing(start, edge, alone,
     address = "https://{}:{}/health".format(*running.address)
     with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
         httpx.get(address, verify=ssl.create_default_context(cafile=str(certificates.ca)))
+    with edge.client(wss(running), tls=files) as client, pytest.raises(ConnectionError, match="--cert"):
+        client.open()
     with edge.client(wss(running), tls=replace(files, cert=certificates.edge)) as client:
         assert edge.ask(client).tokens == alone
+
+
+def test_what_is_wrong_with_a_certificate_has_its_own_remedy(start, edge, certificates):
+    plain = "ws://{}:{}".format(*start(tls_cert=certificates.server).address)
+    with edge.client(plain) as client, pytest.raises(ConnectionError, match="wss"):
+        client.open()
+    for cert, words in ((certificates.edge, "by an address"), (certificates.expired, "expired.*a new one")):
+        files = TlsFiles(certificates.ca)
+        with edge.client(wss(start(tls_cert=cert)), tls=files) as client, pytest.raises(CrossdraftError, match=words):
+            client.open()
 
 
 def test_whoever_must_have_a_certificate_needs_no_key(certificates):
@@ -89,5 +105,7 @@ def test_a_key_alone_is_refused(certificates):
 def test_certificates_are_for_wss(certificates):
     with pytest.raises(CrossdraftError, match="wss"):
         TlsFiles(certificates.ca).context("ws://127.0.0.1:1")
+    with pytest.raises(CrossdraftError, match="--cert"):
+        TlsFiles(certificates.ca, key=certificates.edge).context("wss://127.0.0.1:1")
     with pytest.raises(CrossdraftError, match="PEM"):
         TlsFiles(certificates.ca, certificates.ca).context("wss://127.0.0.1:1")

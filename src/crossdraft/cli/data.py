@@ -99,6 +99,7 @@ def pairs(
     parts = _parts(reader.parts(), part)
     with PairIndex(out, create=True) as index:
         index.expect(dataset=name, licence=record.licence, clips=plan.settings() if record.cuts else None)
+        index.begin(parts)
         for number, one in enumerate(parts, 1):
             what = f"indexing {one} ({number} of {len(parts)})"
             index.add(reader, one, limit, lambda samples, what=what: track(samples, what))
@@ -143,6 +144,8 @@ def split(
         files = {name: folder / f"{name}.jsonl" for name in SPLITS if counts.samples.get(name)}
         for name, path in files.items():
             export(index, path, name)
+        for name in set(SPLITS) - set(files):  # of an earlier split, whose clips may be in another one now
+            (folder / f"{name}.jsonl").unlink(missing_ok=True)
     lines = [
         f"{name}: {_count(counts.samples[name], 'question')}, {_count(counts.groups[name], 'group')}: {files[name]}"
         for name in files

@@ -69,11 +69,15 @@ class DsecSequence:
     def damaged_images(self) -> Iterator[Path]:
         """Images that do not begin and end as a PNG does; none is decoded."""
         for path in self._images[1:]:  # the first is decoded
-            with path.open("rb") as file:
-                begin = file.read(len(PNG))
-                file.seek(max(0, path.stat().st_size - len(PNG_END)))
-                if begin != PNG or file.read() != PNG_END:
-                    yield path
+            try:
+                with path.open("rb") as file:
+                    begin = file.read(len(PNG))
+                    file.seek(max(0, path.stat().st_size - len(PNG_END)))
+                    whole = begin == PNG and file.read() == PNG_END
+            except OSError:  # a folder of that name, or a disk that fails
+                whole = False
+            if not whole:
+                yield path
 
     @property
     def rectify_map(self) -> Path:

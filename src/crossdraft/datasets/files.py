@@ -24,9 +24,17 @@ class FileFinder:
                 for folder in self.folders:
                     for suffix in self._suffixes:
                         path = folder / f"{stem}{suffix}"
-                        if path.is_file():
+                        if is_file(path):
                             return path
         return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there. A name from an annotation may be too long for any, which is an error of the system."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def inside(name: str) -> bool:

@@ -6,7 +6,7 @@ one that was interrupted goes on behind the last row that was kept.
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -73,8 +73,8 @@ class PairIndex:
             make_folder(folder)
         elif not path.is_file():
             raise CrossdraftError(f"{folder} holds no index of pairs ({FILE}); make one: crossdraft data pairs.")
-        self._db = sqlite3.connect(path)
         with self._errors():
+            self._db = sqlite3.connect(path)
             if create:
                 self._db.executescript(SCHEMA)
             self._db.execute("SELECT split FROM samples LIMIT 1")
@@ -111,6 +111,11 @@ class PairIndex:
                 )
         if not known:
             self.describe(version=VERSION, **values)
+
+    def begin(self, parts: Iterable[str]) -> None:
+        """Note parts that are to be read: until they are, the index is not whole."""
+        with self.writing() as db:
+            db.executemany("INSERT OR IGNORE INTO parts VALUES (?, 0, 0, 0)", [(part,) for part in parts])
 
     def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> None:
         """Read a part of a data set, or what of it is not kept yet.
@@ -182,9 +187,12 @@ class PairIndex:
             with self.writing() as db:
                 db.executemany(insert, [self._row(part, sample) for sample in samples])
                 db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (part, *state))
+        except UnicodeEncodeError as error:
+            raise CrossdraftError(f"A question of {part} is no text ({error}); mend its annotations.") from error
         except sqlite3.IntegrityError as error:
             raise CrossdraftError(
-                f"Two questions of {part} have the same id ({error}); mend its annotations."
+                f"Two questions of {part} have the same id ({error}): mend its annotations, unless another process "
+                "fills this index, too."
             ) from error
 
     def _row(self, part: str, sample: DatasetSample) -> tuple[object, ...]:

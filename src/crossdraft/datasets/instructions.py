@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.datasets.dsec import drive_of
-from crossdraft.datasets.files import VIDEOS, inside, subfolders
+from crossdraft.datasets.files import VIDEOS, inside, is_file, subfolders
 from crossdraft.datasets.recorded import ClipPlan
 from crossdraft.datasets.rows import json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
@@ -104,10 +104,10 @@ class Instructions:
             return None
         for folder in self._folders:
             path = folder / name
-            if path.suffix and path.is_file():
+            if path.suffix and is_file(path):
                 return path
             for suffix in suffixes:
-                if (other := path.with_suffix(suffix)).is_file():
+                if is_file(other := path.with_suffix(suffix)):
                     return other
         return None
 

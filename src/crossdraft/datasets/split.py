@@ -5,6 +5,7 @@ its group and its wording; what is new in one way only is left out (`unused`), a
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,13 +90,14 @@ def divide(index: PairIndex, plan: SplitPlan) -> SplitCounts:
         else:
             _by_group(index, db, plan)
         held = _hold_questions(index, db, plan) if plan.questions else 0
-    found = tuple(leaks(index))
-    if found:
-        raise CrossdraftError(
-            f"The split leaks: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}; "
-            + ("its parts are the data set's own: divide it by shares instead." if plan.by_part else "mend the index.")
-        )
-    index.describe(split={name: getattr(plan, name) for name in plan.__slots__})
+        settings = json.dumps({name: getattr(plan, name) for name in plan.__slots__}, sort_keys=True)
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('split', ?)", (settings,))  # `leaks` asks what was held out
+        found = tuple(leaks(index))
+        if found:  # in the transaction: the split that was there before stays
+            raise CrossdraftError(
+                f"The split leaks: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}; "
+                + ("its parts are the data set's own: divide it by shares." if plan.by_part else "mend the index.")
+            )
     return count_splits(index, held)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.datasets.dsec import drive_of
-from crossdraft.datasets.files import inside, subfolders
+from crossdraft.datasets.files import inside, is_file, subfolders
 from crossdraft.datasets.rows import field, json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
@@ -49,7 +49,7 @@ class Talk2Event:
                 raise CrossdraftError(f"{path}: object {number} has no list of captions; copy it again.")
             name = field(row, "image_path", path).replace(".jpg", ".png")  # what the release's own loader does
             image = self._root / name
-            there = inside(name) and image.is_file()
+            there = inside(name) and is_file(image)
             for index, caption in enumerate(captions):
                 yield DatasetSample(
                     f"{part}/{number}/{index}",

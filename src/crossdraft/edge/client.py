@@ -47,6 +47,13 @@ from crossdraft.errors import CrossdraftError
 OPEN_S = 10.0
 SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
 AGAIN_S = (0.05, 1.0)  # first and longest pause before another attempt
+# What to do about a certificate, by OpenSSL's code of what is wrong with it.
+HINTS = {
+    9: "look at this machine's clock",
+    10: "have the server get a new one, or look at this machine's clock",
+    62: "ask the server by a name that it is for",
+    64: "ask the server by an address that it is for",
+}
 LOST = (ConnectionClosed, OSError, TimeoutError, EOFError)
 
 Show = Callable[[Origin, tuple[int, ...], str], None]
@@ -219,8 +226,11 @@ class EdgeClient:
             return self._welcome
         with ExitStack() as held:
             connection = held.enter_context(self._connect())
-            connection.send(encode(self._hello))
-            welcome = decode(connection.recv(OPEN_S))
+            try:
+                connection.send(encode(self._hello))
+                welcome = decode(connection.recv(OPEN_S))
+            except ConnectionClosed as error:
+                raise ConnectionError(f"it hung up: {error}") from None
             if isinstance(welcome, Refused):
                 raise CrossdraftError(welcome.message)
             if not isinstance(welcome, Welcome) or welcome.fingerprint != self._hello.fingerprint:
@@ -241,9 +251,9 @@ class EdgeClient:
                 ssl=self._tls,
             )
         except ssl.SSLCertVerificationError as error:
+            hint = HINTS.get(error.verify_code, "name its authority with --ca")
             raise CrossdraftError(
-                f"The certificate of {self._address} is not believed ({error.verify_message}); "
-                "name its authority with --ca."
+                f"The certificate of {self._address} is not believed ({error.verify_message.rstrip('.')}); {hint}."
             ) from None
         except InvalidURI:
             raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
@@ -251,8 +261,9 @@ class EdgeClient:
             if error.response.status_code == 503:
                 raise ConnectionError("the server is full, or shuts down") from None
             raise CrossdraftError(_refusal(self._address, error.response.status_code)) from None
-        except InvalidHandshake as error:
-            raise ConnectionError(str(error)) from None
+        except (InvalidHandshake, ConnectionClosed) as error:  # hung up on, in the midst of it, is both
+            hint = "it may want a certificate (--cert)" if self._tls else "if it speaks TLS, ask it as wss://…"
+            raise ConnectionError(f"{error}; {hint}") from None
 
     def ask(
         self,

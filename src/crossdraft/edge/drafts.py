@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossdraft.edge.committed import Committed
@@ -62,10 +64,15 @@ class HeldDraft:
     parents: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
-    rows: list[tuple[Sequence[int], Sequence[float]]] = field(default_factory=list)
+    rows: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._take(self.frame)
+
+    @property
+    def size(self) -> int:
+        """Nodes, and entries of distributions."""
+        return len(self.tokens) + sum(len(ids) for ids, _ in self.rows)
 
     def extend(self, frame: DraftFrame) -> bool:
         """Further nodes; false if the frame is not what follows."""
@@ -83,7 +90,8 @@ class HeldDraft:
         self.probs += frame.probs
         at = 0
         for count in frame.counts:
-            self.rows.append((frame.ids[at : at + count], frame.values[at : at + count]))
+            ids, values = frame.ids[at : at + count], frame.values[at : at + count]
+            self.rows.append((np.array(ids, np.int32), np.array(values, np.float32)))
             at += count
 
     def after(self, committed: Committed, vocabulary: int, *, draws: bool = True) -> Draft | None:
@@ -126,9 +134,9 @@ class HeldDraft:
         dists = torch.zeros(len(used), vocabulary)
         for row, number in enumerate(used):
             ids, values = self.rows[number]
-            if len(set(ids)) != len(ids) or min(ids, default=0) < 0:
+            if len(np.unique(ids)) != len(ids) or ids.min(initial=0) < 0:
                 raise CrossdraftError("a distribution names an id twice, or one that there is not")
-            dists[row, torch.tensor(ids, dtype=torch.long)] = torch.tensor(values)
+            dists[row, torch.from_numpy(ids).long()] = torch.from_numpy(values)
         return dists
 
 

@@ -98,7 +98,7 @@ class DraftFrame:
         known: committed tokens that the edge knew of; fewer than `length` where it drafted for what may be committed.
 
     Raises:
-        FrameError: its parts differ in number.
+        FrameError: its parts differ in number, or there are more distributions than nodes.
     """
 
     kind: ClassVar[str] = "draft"
@@ -122,6 +122,8 @@ class DraftFrame:
             raise FrameError(
                 "In a draft's frame nodes and their parents, or distributions and entries, differ in number."
             )
+        if len(self.counts) > nodes:  # what is held of a draft is bounded by its nodes
+            raise FrameError("A draft's frame has more distributions than nodes.")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from crossdraft.engine.timeline import Span
 
 LONGEST_WAIT_S = 1.0
 MOST_HELD = 64  # drafts of one answer
+MOST_HELD_SIZE = 1 << 22  # nodes, and entries of distributions, of all of them: 8 bytes an entry
 NO_EDGE = "the question did not come from an edge"
 
 
@@ -63,8 +64,8 @@ class EdgeLink:
             elif fits := frame.serial > self._serial:
                 self._serial = frame.serial
                 self._held[frame.serial] = HeldDraft(frame)
-                if len(self._held) > MOST_HELD:
-                    del self._held[min(self._held)]
+            while len(self._held) > MOST_HELD or sum(held.size for held in self._held.values()) > MOST_HELD_SIZE:
+                del self._held[min(self._held)]
             self.refused += not fits
             self._changed.notify_all()
 
@@ -109,19 +110,19 @@ class EdgeLink:
 
     def _after(self, committed: Committed, vocabulary: int, *, draws: bool) -> Draft | None:
         """Of the drafts that follow the committed tokens the one that was written after most of them."""
-        best: tuple[int, int, Draft] | None = None
-        for serial, held in list(self._held.items()):
-            length = held.frame.length
+        follow = ((held.frame.length, serial) for serial, held in self._held.items())
+        # The first that fits is the one: each that is tried costs time, and an edge may send many that fit nowhere.
+        for length, serial in sorted(follow, reverse=True):
             if length > len(committed):
                 continue
             try:
-                draft = held.after(committed, vocabulary, draws=draws)
+                draft = self._held[serial].after(committed, vocabulary, draws=draws)
             except Exception as error:  # noqa: BLE001 - whatever the edge made of it
                 del self._held[serial]
                 return faulty(str(error).rstrip("."))
-            if draft is not None and (best is None or (length, serial) > best[:2]):
-                best = length, serial, draft
-        return best and best[2]
+            if draft is not None:
+                return draft
+        return None
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,14 @@ class TlsFiles:
         """For a connection to a server, wss://…; `None` for ws://….
 
         Raises:
-            CrossdraftError: a file cannot be used, or is given for a server without TLS.
+            CrossdraftError: a file cannot be used, a key has no certificate, or they are for a server without TLS.
         """
         if not server.startswith("wss:"):
             if self != TlsFiles():
                 raise CrossdraftError(f"Certificates are given for {server}, which is without TLS; ask it as wss://….")
             return None
+        if self.key is not None and self.cert is None:
+            raise CrossdraftError(f"The key {self.key} is given without a certificate; name that, too: --cert.")
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert is not None:
