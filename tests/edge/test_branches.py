@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.edge.branches import BRANCH_NODES, FIRST, MOST, DraftBranch, DraftBranches
+from crossdraft.edge.branches import BRANCH_NODES, FIRST, MOST, MOST_BEHIND, DraftBranch, DraftBranches
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.remote import EdgeDrafter, EdgeEvents, EdgeLink
 from crossdraft.engine.drafter import Budget, Draft, Outcome, VerifyOutput
@@ -158,3 +158,14 @@ def test_distributions_go_on_with_the_draft():
     more = branch.frame(2, 0)
     assert more is not None
     assert (more.tokens, more.start, more.ids, more.counts) == ((3,), 2, (3,), (1,))
+
+
+def test_a_draft_that_the_cloud_may_have_forgotten_is_begun_anew():
+    branches = begun(Sure())
+    grow(branches, branches.main, 2)
+    assert branches.main.frame(1, 0) is not None
+    grow(branches, branches.main, 4)
+    again = branches.main.frame(2 + MOST_BEHIND, 0)
+    assert again is not None
+    assert (again.tokens, again.start, again.serial) == ((1, 2, 3, 4), 0, 2 + MOST_BEHIND)
+    assert branches.main.frame(3 + MOST_BEHIND, 0) is None

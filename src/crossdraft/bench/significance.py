@@ -17,7 +17,6 @@ from crossdraft.errors import CrossdraftError
 
 ALPHA = 0.05  # of two-sided tests
 POWER = 0.8  # of the minimum detectable effect
-LEAST_SCENES = 6  # fewer cannot reach p < 0.05 in a signed-rank test, whatever they show
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,10 @@ def compare_paired(
         CrossdraftError: lengths that differ, a cost that is not above 0, or too few scenes to say anything.
     """
     own = by_scene(baseline, scenes)
-    if len(own) < LEAST_SCENES:
+    if len(own) < (least := least_scenes(len(methods))):
         raise CrossdraftError(
-            f"{len(own)} scenes cannot show a difference, whatever it is; compare at least {LEAST_SCENES}."
+            f"{len(own)} scenes cannot show a difference of {len(methods)} methods, whatever it is; compare at least "
+            f"{least}."
         )
     logs = {name: _log_ratio(own, by_scene(values, scenes), name) for name, values in methods.items()}
     p_values = {name: wilcoxon(log) for name, log in logs.items()}
@@ -96,6 +96,15 @@ def compare_paired(
         )
         for name, values in methods.items()
     }
+
+
+def least_scenes(methods: int) -> int:
+    """Fewer cannot reach p < 0.05 in a signed-rank test, 2 / 2^n at least, corrected for so many methods.
+
+    >>> least_scenes(1), least_scenes(2), least_scenes(40)
+    (6, 7, 11)
+    """
+    return next(n for n in range(1, 64) if 2 * max(1, methods) / 2**n < ALPHA)
 
 
 def paired_difference(

@@ -194,6 +194,8 @@ def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
 
 def _hold_questions(index: PairIndex, db: Any, plan: SplitPlan) -> int:
     """Wordings that only the test asks; returns how many."""
+    if not plan.test:
+        raise CrossdraftError("Questions are held out for the test, and there is none; give --test, or no --questions.")
     (wordings,) = next(index.rows("SELECT COUNT(DISTINCT wording) FROM samples"))
     held = round(plan.questions * wordings)
     if not 0 < held < wordings:

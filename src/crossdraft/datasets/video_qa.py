@@ -69,7 +69,7 @@ class VideoQa:
         question = field(row, "question", path)
         video = self._videos.find(*self._stems(name))
         group, start, end = self._source(name)
-        answer = str(row["answer"]) if "answer" in row else None
+        answer = None if row.get("answer") is None else str(row["answer"])
         return DatasetSample(
             f"{part}/{key}",
             name,

@@ -21,6 +21,7 @@ from crossdraft.engine.tree import DraftTree
 
 MOST = 32  # branches beside the main one
 BRANCH_NODES = 64  # of a branch's draft
+MOST_BEHIND, LONGEST = 48, 512  # newer drafts, and nodes, after which a draft is begun anew instead of extended
 FIRST = 8  # nodes of a branch that are drafted at once
 
 
@@ -83,11 +84,17 @@ class DraftBranch:
         if not len(draft.tree):
             return None
         if (sent := self.sent) is not None:
-            joined, held = self._joined(sent, draft), sent.draft.tree
+            held = sent.draft.tree
+            old = serial - sent.serial > MOST_BEHIND or len(held) > LONGEST  # the cloud may have forgotten it
+            joined = None if old else self._joined(sent, draft)
             if joined is not None:
                 after, draft, start, serial = sent.after, joined, len(held), sent.serial
                 rows = 0 if held.dists is None else len(held.dists)
-            elif sent.after == after and (held.tokens, held.parents) == (draft.tree.tokens, draft.tree.parents):
+            elif (
+                not old
+                and sent.after == after
+                and (held.tokens, held.parents) == (draft.tree.tokens, draft.tree.parents)
+            ):
                 return None
             if start == len(draft.tree):
                 return None

@@ -344,10 +344,10 @@ class EdgeClient:
         self.close()
 
     def _send(self, frame: Frame) -> None:
-        data = encode(frame)
-        if self._connection is None:
+        data, connection = encode(frame), self._connection  # which another thread may drop meanwhile
+        if connection is None:
             raise ConnectionError("there is no connection")
-        self._connection.send(data)
+        connection.send(data)
         self._answer.sent[frame.kind] += len(data)
         self._answer.frames[frame.kind] += 1
 

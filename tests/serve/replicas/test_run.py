@@ -19,5 +19,5 @@ def test_ray_is_named_where_it_is_missing(command, tmp_path, capsys, monkeypatch
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     out = tmp_path / "capture"
     assert main([str(out) if part == "OUT" else part for part in command]) == 2
-    assert "Package 'ray' is missing; install it: pip install 'crossdraft[ray]'." in capsys.readouterr().err
+    assert "Package 'ray' is missing; install it: pip install 'ray[serve]>=2.60,<3'." in capsys.readouterr().err
     assert not out.exists()

@@ -17,7 +17,7 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.significance import LEAST_SCENES, compare_paired, holm
+from crossdraft.bench.significance import compare_paired, holm, least_scenes
 from crossdraft.bench.specs import HUGGING_FACE, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
@@ -95,8 +95,8 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
         tuple((name, *_traits(name), *speed_row(rows[name], name)[1:], _p(adjusted, name)) for name in ranked),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
-        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows. Drafters without a row "
-        "need weights, a folder or a machine that are not shipped.",
+        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows. Drafters without a "
+        "row need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(
         found=(
@@ -119,9 +119,10 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
 def _adjusted_p(groups: Sequence[Pooled]) -> dict[str, float]:
     """p of each method against its group's baseline, corrected over all; nothing where there are too few scenes."""
     found: dict[str, float] = {}
+    least = least_scenes(sum(len(group.names) - len(BASELINES) for group in groups))
     for group in groups:
         scenes, baseline = [pair["scene"] for pair in group.pairs], group.results.seconds(group.alone or OWN)
-        if len(set(scenes)) >= LEAST_SCENES:
+        if len(set(scenes)) >= least:
             methods = {name: group.results.seconds(name) for name in group.names if name not in BASELINES}
             found |= {name: one.p for name, one in compare_paired(baseline, methods, scenes).items()}
     return dict(zip(found, holm(list(found.values())), strict=True))

@@ -19,7 +19,6 @@ SAMPLED = 1.0  # the temperature at which rules for sampled answers are compared
 GREEDY = "greedy"
 
 
-
 def _rule(spec: str) -> Variant:
     return Variant(f"event, {spec}", "event", options={"rule": spec})
 
