@@ -1,5 +1,6 @@
 """What every test has: one torch thread, fixed seeds, the real recordings if this checkout has them."""
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -32,6 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _server_logs() -> Iterator[None]:
+    """What `crossdraft serve` logs to in this process is closed with the test that ran it."""
+    yield
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        if type(handler.formatter).__module__ == "crossdraft.serve.logs":
+            root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

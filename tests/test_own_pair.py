@@ -92,7 +92,7 @@ QUICK = {  # what makes a command of the page short; none of it changes what is 
 def test_the_commands_of_the_page_run_on_small_models_of_the_same_classes(
     stranger: Path, pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the page's order: convert, ask, plan, capture, train, ask with the trained head."""
+    """In the page's order: convert, ask, capture, train, ask with the trained head."""
     for name in ("clips", "validation"):
         asked = {"video": str(clip.video), "prompt": ["What is ahead?", "Is it dark?"]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(asked) + "\n")
@@ -110,4 +110,4 @@ def test_the_commands_of_the_page_run_on_small_models_of_the_same_classes(
         out = ["--out", f"{tmp_path}/runs/heads/eagle3"] if arguments[0] == "train" else []
         assert main([*filled, *QUICK.get(arguments[0], "").split(), *out]) == 0, line
         ran.append(arguments[0])
-    assert ran == ["convert", "ask", "plan", "capture", "capture", "train", "ask"]
+    assert ran == ["convert", "ask", "capture", "capture", "train", "ask"]
