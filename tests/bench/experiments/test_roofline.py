@@ -30,3 +30,10 @@ def test_longer_contexts_and_more_tokens_are_more_work():
     assert later.bytes - step.bytes == 4 * 2 * 90 * 8 * 2
     assert wide.bytes == step.bytes
     assert wide.intensity > step.intensity
+
+
+def test_packed_layers_count_as_what_they_were():
+    packed, plain = (
+        ModelShape.of(load_target("reference", "cpu", "float32", packed=packed)) for packed in (True, False)
+    )
+    assert packed == plain

@@ -104,14 +104,18 @@ class ModelShape:
 
     @classmethod
     def of(cls, target: Target) -> "ModelShape":
-        """Of a loaded target; embeddings are looked up, not multiplied."""
-        model: Any = target.model
+        """Of a loaded target; embeddings are looked up, not multiplied.
+
+        Counted in an empty copy: the layers of a loaded one may have been packed, and then hold no parameters.
+        """
+        with torch.device("meta"):
+            model: Any = type(target.model)(target.model.config)
         config = target.text_config
         head = model.get_output_embeddings()
         embedded = model.get_input_embeddings().weight.numel()
         language = model.model.language_model if hasattr(model.model, "language_model") else model.model
         decoder = _weights(language) - embedded
-        tied = head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+        tied = head.weight is model.get_input_embeddings().weight
         encoder = _weights(model) - decoder - embedded - (0 if tied else head.weight.numel())
         one = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         keys = one * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
