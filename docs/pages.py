@@ -15,8 +15,8 @@ import crossdraft
 
 ROOT = Path(__file__).parents[1]
 TAKEN = (
-    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/results/**/*.*", "docs/*.css", "examples/*.py",
-    "deploy/*", "src/crossdraft/reference/**/README.md",
+    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/results/**/*.*", "docs/*.css",
+    "examples/*.py", "deploy/*", "src/crossdraft/reference/**/README.md",
 )  # fmt: skip
 API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here
 
