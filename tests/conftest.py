@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real headless Chromium."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no chromium; on Debian: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -23,7 +22,6 @@ from crossdraft.serve.page.routes import HEADERS
 from crossdraft.serve.page.strip import event_strip
 from tests.serve.conftest import QUESTION, messages
 
-CHROMIUM = shutil.which("chromium")
 LONG = "Describe the scene in detail."
 WAIT = 60_000  # ms: a busy machine
 # Keeps every class that a word of the answer ever had.
@@ -37,17 +35,6 @@ WATCHED = """() => {
         window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
     }).observe(answer, {childList: true});
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium; on Debian: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.sync.client import ClientConnection
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.drafting import EdgeDrafting
@@ -39,21 +38,14 @@ from crossdraft.edge.frames import (
     encode,
 )
 from crossdraft.edge.tls import TlsFiles
+from crossdraft.edge.websocket import OPEN_S, ServerAddress
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.policy import HIDDEN_NODES
 from crossdraft.engine.request import Origin, Request
 from crossdraft.errors import CrossdraftError
 
-OPEN_S = 10.0
 SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
 AGAIN_S = (0.05, 1.0)  # first and longest pause before another attempt
-# What to do about a certificate, by OpenSSL's code of what is wrong with it.
-HINTS = {
-    9: "look at this machine's clock",
-    10: "have the server get a new one, or look at this machine's clock",
-    62: "ask the server by a name that it is for",
-    64: "ask the server by an address that it is for",
-}
 LOST = (ConnectionClosed, OSError, TimeoutError, EOFError)
 
 Show = Callable[[Origin, tuple[int, ...], str], None]
@@ -204,11 +196,7 @@ class EdgeClient:
         patience_s: float = 30.0,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 - it is frozen
     ) -> None:
-        if not server.startswith(("ws://", "wss://")):
-            raise CrossdraftError(f"The server is '{server[:60]}'; give its address as ws://HOST:PORT or wss://HOST.")
-        self._address = server.rstrip("/") + ("" if server.rstrip("/").endswith(ROUTE) else ROUTE)
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._tls = tls.context(server)
+        self._address = ServerAddress(server, ROUTE, key, tls)
         self._hello = Hello(drafter, fingerprint)
         self._patience_s = patience_s
         self._connection: ClientConnection | None = None
@@ -241,28 +229,15 @@ class EdgeClient:
 
     def _connect(self) -> ClientConnection:
         try:
-            return connect(
-                self._address,
-                additional_headers=self._headers,
-                max_size=FRAME_BYTES,
-                compression=None,
-                open_timeout=OPEN_S,
-                proxy=None,
-                ssl=self._tls,
-            )
-        except ssl.SSLCertVerificationError as error:
-            hint = HINTS.get(error.verify_code, "name its authority with --ca")
-            raise CrossdraftError(
-                f"The certificate of {self._address} is not believed ({error.verify_message.rstrip('.')}); {hint}."
-            ) from None
-        except InvalidURI:
-            raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
+            return self._address.connect(FRAME_BYTES)
         except InvalidStatus as error:
             if error.response.status_code == 503:
                 raise ConnectionError("the server is full, or shuts down") from None
-            raise CrossdraftError(_refusal(self._address, error.response.status_code)) from None
+            raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
         except (InvalidHandshake, ConnectionClosed) as error:  # hung up on, in the midst of it, is both
-            hint = "it may want a certificate (--cert)" if self._tls else "if it speaks TLS, ask it as wss://…"
+            hint = (
+                "it may want a certificate (--cert)" if self._address.context else "if it speaks TLS, ask it as wss://…"
+            )
             raise ConnectionError(f"{error}; {hint}") from None
 
     def ask(

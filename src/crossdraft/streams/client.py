@@ -1,21 +1,20 @@
 """The client's end of `/v1/watch`: ask about a stream that is pushed from here, and read what the server says."""
 
 import json
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.sync.client import ClientConnection
 
 from crossdraft.edge.tls import TlsFiles
+from crossdraft.edge.websocket import ServerAddress
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.messages import ROUTE, SCHEMA, Pushed
 
-OPEN_S = 10.0
 SILENT_S = 20.0  # after which the server is gone: it says something every second
 MOST_MESSAGE = 1 << 22  # bytes
 
@@ -73,11 +72,7 @@ class WatchClient:
     """
 
     def __init__(self, server: str, key: str | None = None, tls: TlsFiles = TlsFiles()) -> None:  # noqa: B008 - frozen
-        if not server.startswith(("ws://", "wss://")):
-            raise CrossdraftError(f"The server is '{server[:60]}'; give its address as ws://HOST:PORT or wss://HOST.")
-        self._address = server.rstrip("/") + ("" if server.rstrip("/").endswith(ROUTE) else ROUTE)
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._tls = tls.context(server)
+        self._address = ServerAddress(server, ROUTE, key, tls)
         self._held = ExitStack()
         self._connection: ClientConnection | None = None
 
@@ -88,22 +83,10 @@ class WatchClient:
             CrossdraftError: the server cannot be reached, is full, or refuses the key or what is asked.
         """
         try:
-            connection = self._connection = self._held.enter_context(
-                connect(
-                    self._address,
-                    additional_headers=self._headers,
-                    max_size=MOST_MESSAGE,
-                    compression=None,
-                    open_timeout=OPEN_S,
-                    proxy=None,
-                    ssl=self._tls,
-                )
-            )
-        except InvalidURI:
-            raise CrossdraftError(f"{self._address} is no address; give ws://HOST:PORT or wss://HOST.") from None
+            connection = self._connection = self._held.enter_context(self._address.connect(MOST_MESSAGE))
         except InvalidStatus as error:
-            raise CrossdraftError(_refusal(self._address, error.response.status_code)) from None
-        except (InvalidHandshake, ssl.SSLError, OSError, EOFError) as error:
+            raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
+        except (InvalidHandshake, OSError, EOFError) as error:
             raise CrossdraftError(
                 f"The server {self._address} cannot be reached ({error}); check the address, and the certificates."
             ) from None

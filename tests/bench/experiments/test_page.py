@@ -1,6 +1,5 @@
 """The report and the leaderboard in a real browser: they fit, are dark where asked to be, and the table sorts."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,19 +8,7 @@ from crossdraft.bench.experiments.record import FigureTable
 from crossdraft.bench.experiments.report import html_report, leaderboard
 from tests.bench.experiments.test_report import HOSTILE, outcome
 
-CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; `make setup` installs it")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium; on Debian: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

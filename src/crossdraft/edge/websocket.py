@@ -1,0 +1,76 @@
+"""A client's WebSocket to a server of ours."""
+
+import ssl
+from dataclasses import dataclass, field
+
+from websockets.exceptions import InvalidURI
+from websockets.sync.client import ClientConnection, connect
+
+from crossdraft.edge.tls import TlsFiles
+from crossdraft.errors import CrossdraftError
+
+OPEN_S = 10.0
+# What to do about a certificate, by OpenSSL's code of what is wrong with it.
+HINTS = {
+    9: "look at this machine's clock",
+    10: "have the server get a new one, or look at this machine's clock",
+    62: "ask the server by a name that it is for",
+    64: "ask the server by an address that it is for",
+}
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where to connect.
+
+    Args:
+        server: ws://… or wss://….
+        route: of the WebSocket there.
+        key: API key, if the server asks for one.
+        tls: certificates, for wss://….
+
+    Raises:
+        CrossdraftError: that is no address, or the certificates cannot be used.
+    """
+
+    server: str
+    route: str
+    key: str | None
+    tls: TlsFiles
+    context: ssl.SSLContext | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.server.startswith(("ws://", "wss://")):
+            raise CrossdraftError(
+                f"The server is '{self.server[:60]}'; give its address as ws://HOST:PORT or wss://HOST."
+            )
+        object.__setattr__(self, "context", self.tls.context(self.server))
+
+    def __str__(self) -> str:
+        server = self.server.rstrip("/")
+        return server + ("" if server.endswith(self.route) else self.route)
+
+    def connect(self, most_bytes: int) -> ClientConnection:
+        """A connection, for messages of so many bytes at most.
+
+        Raises:
+            CrossdraftError: the address is none, or its certificate is not believed.
+            InvalidStatus, InvalidHandshake, ConnectionClosed, OSError: the server refuses it, or is not there.
+        """
+        try:
+            return connect(
+                str(self),
+                additional_headers={} if self.key is None else {"Authorization": f"Bearer {self.key}"},
+                max_size=most_bytes,
+                compression=None,
+                open_timeout=OPEN_S,
+                proxy=None,
+                ssl=self.context,
+            )
+        except ssl.SSLCertVerificationError as error:
+            hint = HINTS.get(error.verify_code, "name its authority with --ca")
+            raise CrossdraftError(
+                f"The certificate of {self} is not believed ({error.verify_message.rstrip('.')}); {hint}."
+            ) from None
+        except InvalidURI:
+            raise CrossdraftError(f"{self} is no address; give ws://HOST:PORT or wss://HOST.") from None
