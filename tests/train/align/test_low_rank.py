@@ -6,7 +6,7 @@ from torch import nn
 
 from crossdraft.engine.fast.quantized_linear import QuantizedLinear
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.align.low_rank import Int4Linear, LowRankLinear, attach_low_rank, require_finite
+from crossdraft.train.align.low_rank import Int4Linear, LowRankLinear, Scratch, attach_low_rank, require_finite
 
 
 def linear(wide: int = 64, out: int = 32) -> nn.Linear:
@@ -15,7 +15,7 @@ def linear(wide: int = 64, out: int = 32) -> nn.Linear:
 
 def test_four_bits_stand_for_what_the_kernels_layer_stands_for():
     layer = linear()
-    ours, kernel = Int4Linear(layer), QuantizedLinear(layer, 4)
+    ours, kernel = Int4Linear(layer, Scratch()), QuantizedLinear(layer, 4)
     assert torch.allclose(ours.weight.float(), kernel.weight.float(), atol=2e-3)
     assert not torch.allclose(ours.weight.float(), layer.weight.float(), atol=2e-3)
     assert (ours.weight - layer.weight).abs().max() < 0.02  # the range of weights, 0.25, in 15 steps
@@ -23,13 +23,18 @@ def test_four_bits_stand_for_what_the_kernels_layer_stands_for():
 
 
 def test_the_input_gets_the_gradient_of_the_unpacked_weight():
-    layer = Int4Linear(linear())
+    scratch = Scratch()
+    layer, other = Int4Linear(linear(), scratch), Int4Linear(linear(96, 64), scratch)
     rows = torch.randn(5, 64, dtype=torch.bfloat16, requires_grad=True)
     out = layer(rows)
-    assert torch.equal(out, rows @ layer.weight.T + layer.bias)
+    other(torch.randn(1, 96, dtype=torch.bfloat16))  # unpacked in the same memory, before the way back
+    assert torch.allclose(out, rows @ layer.weight.T + layer.bias, atol=1e-2)  # summed in another order
     pulled = torch.randn_like(out)
     out.backward(pulled)
-    assert torch.equal(rows.grad, pulled @ layer.weight)
+    assert torch.allclose(rows.grad, pulled @ layer.weight, atol=1e-2)
+    one = torch.zeros(1, 64, dtype=torch.bfloat16)
+    one[0, 40] = 1  # no sum: exact, and a column of the second group's
+    assert torch.equal(layer(one)[0], layer.weight[:, 40] + layer.bias)
 
 
 def test_an_addition_is_what_it_says():

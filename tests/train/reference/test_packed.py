@@ -7,7 +7,15 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.train.reference.batches import IGNORE, pack
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import BranchCache, greedy_decode, read_prefix, run_branches, step_branches
+from crossdraft.train.reference.packed import (
+    BranchCache,
+    branch_states,
+    greedy_decode,
+    read_prefix,
+    read_together,
+    run_branches,
+    step_branches,
+)
 
 CLIPS, QUESTIONS, PREFIX = 2, 3, 7
 
@@ -63,6 +71,20 @@ def test_a_prefix_shared_by_all_rows_needs_to_be_read_once(model, prefix_embeds,
         one = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1]), embeds)
         many = run_branches(model.model, read_prefix(model.model, prefix_embeds[:1].expand(CLIPS, -1, -1)), embeds)
     torch.testing.assert_close(one, many)
+
+
+def test_prefix_and_branches_in_one_pass_give_the_same_states_and_gradients(model, prefix_embeds, pairs) -> None:
+    branches = model.model.embed_tokens(pack(pairs, pad_id=0).tokens)
+    weights = [model.model.layers[0].self_attn.k_proj.weight, model.model.layers[2].mlp.up_proj.weight]
+    found = []
+    for states in (
+        branch_states(model.model, read_prefix(model.model, prefix_embeds), branches),
+        read_together(model.model, prefix_embeds, branches),
+    ):
+        pulled = sum((state * state.detach().sin()).sum() for state in states)
+        found.append([*states, *torch.autograd.grad(pulled, weights, retain_graph=True)])
+    for two, one in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-9)
 
 
 def test_branches_of_another_clip_differ(model, prefix_embeds, pairs) -> None:

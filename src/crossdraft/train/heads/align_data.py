@@ -32,7 +32,7 @@ from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import FeatureCache, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import branch_states, greedy_decode, read_prefix
+from crossdraft.train.reference.packed import greedy_decode, read_prefix, read_together
 
 WHOLE = MicroBatch()
 
@@ -191,8 +191,7 @@ def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
 def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tensor, rows: Branches) -> list[Tensor]:
     """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
     llama = model.llama
-    prefix = read_prefix(llama, model.prefix_embeds(codec.prefix_ids(), visual))
-    return branch_states(llama, prefix, llama.embed_tokens(rows.tokens))
+    return read_together(llama, model.prefix_embeds(codec.prefix_ids(), visual), llama.embed_tokens(rows.tokens))
 
 
 @dataclass(frozen=True)

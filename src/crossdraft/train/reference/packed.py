@@ -52,7 +52,7 @@ def read_prefix(llama: LlamaModel, embeds: Tensor, positions: Tensor | None = No
         keys.append(key)
         values.append(value)
         if index < len(layers) - 1:
-            stream = _finish(layer, stream, _attend(query, key, value, causal))
+            stream = _finish(layer, stream, _joined(_attend(query, key, value, causal)))
     return Prefix(tuple(keys), tuple(values), stream, length if end is None else end)
 
 
@@ -74,6 +74,35 @@ def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Ten
 
     positions = prefix.end + torch.arange(length, device=embeds.device)
     return _forward(llama, embeds, positions[None], attend)
+
+
+def read_together(llama: LlamaModel, prefix: Tensor, branches: Tensor) -> list[Tensor]:
+    """What `branch_states` returns of a prefix [clips, P, d] and its branches [rows, length, d], read in one pass.
+
+    Every layer's products are made once, over the positions of both: less to do where a weight is unpacked for each.
+    """
+    clips, rows = ((part.shape[0], part.shape[1]) for part in (prefix, branches))
+    sizes = (clips[0] * clips[1], rows[0] * rows[1])
+    cos, sin = _rotations(llama, torch.arange(clips[1] + rows[1], device=prefix.device)[None])
+    wide, narrow = (_causal_bias(part[1], prefix.device) for part in (clips, rows))
+    stream, states, layers = torch.cat((prefix.flatten(0, 1), branches.flatten(0, 1))), [branches], _layers(llama)
+    for layer in layers:
+        heads = [part.split(sizes) for part in _heads(layer, stream)]
+        query, key, value = (part.unflatten(0, clips).transpose(1, 2) for part, _ in heads)
+        own_query, own_key, own_value = (part.unflatten(0, rows).transpose(1, 2) for _, part in heads)
+        query, key = (_rotate(part, cos[:, :, : clips[1]], sin[:, :, : clips[1]]) for part in (query, key))
+        own_query, own_key = (
+            _rotate(part, cos[:, :, clips[1] :], sin[:, :, clips[1] :]) for part in (own_query, own_key)
+        )
+        mixed = [attend_behind(own_query, key, value, own_key, own_value, narrow)]
+        if layer is layers[-1]:  # of the prefix nothing more is needed
+            stream = stream[sizes[0] :]
+        else:
+            mixed.insert(0, _attend(query, key, value, wide))
+        stream = _finish(layer, stream, torch.cat([_joined(part).flatten(0, 1) for part in mixed]))
+        states.append(stream[-sizes[1] :].unflatten(0, rows))
+    states[-1] = _norm(llama.norm, states[-1])
+    return states
 
 
 class BranchCache:
@@ -131,7 +160,8 @@ def _forward(
     cos, sin = _rotations(llama, positions)
     states = [stream]
     for index, layer in enumerate(_layers(llama)):
-        states.append(_finish(layer, states[-1], attend(index, *_project(layer, states[-1], cos, sin))))
+        mixed = attend(index, *_project(layer, states[-1], cos, sin))
+        states.append(_finish(layer, states[-1], _joined(mixed)))
     states[-1] = _norm(llama.norm, states[-1])
     return states
 
@@ -177,19 +207,28 @@ def _layers(llama: LlamaModel) -> Sequence[LlamaDecoderLayer]:
 
 def _project(layer: LlamaDecoderLayer, stream: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries and keys, and values, each [rows, heads, n, head_dim]."""
-    normed = _norm(layer.input_layernorm, stream)
-    attention = layer.self_attn
-    dim = attention.head_dim
-    query, key, value = (
-        cast("nn.Linear", linear)(normed).unflatten(-1, (-1, dim)).transpose(1, 2)
-        for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
+    query, key, value = (heads.transpose(1, 2) for heads in _heads(layer, stream))
     return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
 
+def _heads(layer: LlamaDecoderLayer, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each [..., heads, head_dim]."""
+    normed, attention = _norm(layer.input_layernorm, stream), layer.self_attn
+    query, key, value = (
+        cast("nn.Linear", linear)(normed).unflatten(-1, (-1, attention.head_dim))
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    return query, key, value
+
+
+def _joined(mixed: Tensor) -> Tensor:
+    """[rows, heads, n, head_dim] -> [rows, n, heads x head_dim]."""
+    return mixed.transpose(1, 2).flatten(2)
+
+
 def _finish(layer: LlamaDecoderLayer, stream: Tensor, mixed: Tensor) -> Tensor:
-    """Output projection, residual, MLP, residual."""
-    stream = stream + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
+    """Output projection of what the heads mixed, residual, MLP, residual; each [..., d]."""
+    stream = stream + layer.self_attn.o_proj(mixed)
     return stream + layer.mlp(_norm(layer.post_attention_layernorm, stream))
 
 
