@@ -105,7 +105,8 @@ class VideoPrompt:
         )
         notes = tuple(note for one in shown for note in one.notes)
         features = {**inputs} if not items else self._merged(items, shown, inputs)
-        return Prompt(tokens, features, notes, items, by_frame=request.reuse != "clip" and len(items) == 1)
+        by_frame = request.reuse != "clip" and [part.kind for part in request.visuals] == ["video"]
+        return Prompt(tokens, features, notes, items, by_frame=by_frame)
 
     def _placeholder(self, text: ClipText) -> str:
         return placeholder_of(self.model.config, text.kind)

@@ -25,6 +25,8 @@ from crossdraft.engine.workers.encode import PIXELS, Join, find_join
 
 log = logging.getLogger(__name__)
 
+STILLS = "pixel_values"
+FRAMES = -4  # the dimension of pixels [1, F, 3, h, w], or of a row of images [F, 3, h, w]
 Shape = tuple[tuple[int, ...], torch.dtype, int]  # of a frame's pixels, and the threads that compute
 
 
@@ -80,14 +82,16 @@ class FrameEncoder:
     """See the module's text. May be used by several threads.
 
     Args:
-        function: the model's `get_video_features`.
+        kind: `video`, or `image` of a model that reads a clip as a row of images.
+        function: the model's function for features of that kind.
         parameters: names of its inputs.
         send: brings an input to where the model is, in its dtype.
     """
 
     def __init__(
-        self, function: Callable[..., Any], parameters: Sequence[str], send: Callable[[Tensor], Tensor]
+        self, kind: str, function: Callable[..., Any], parameters: Sequence[str], send: Callable[[Tensor], Tensor]
     ) -> None:
+        self._kind, self._pixels = kind, PIXELS if kind == "video" else STILLS
         self._function, self._parameters, self._send = function, parameters, send
         self._joins: dict[Shape, Join | None] = {}
         self._exact: dict[tuple[Shape, int], bool] = {}  # whether so many frames at once have the bits of each alone
@@ -99,12 +103,12 @@ class FrameEncoder:
             inputs: of the model, for one clip.
             known: what need not be encoded; `None` = nothing, and nothing is to be kept.
         """
-        if [name for name in self._parameters if name in inputs] != [PIXELS]:
+        if [name for name in self._parameters if name in inputs] != [self._pixels]:
             return None
-        pixels = inputs[PIXELS]
-        if pixels.ndim != 5 or len(pixels) != 1 or (join := self._join(pixels)) is None:
+        pixels = inputs[self._pixels]
+        if pixels.ndim not in (4, 5) or pixels.shape[:-4].numel() != 1 or (join := self._join(pixels)) is None:
             return None
-        shown = pixels.split(1, dim=1)
+        shown = pixels.split(1, dim=FRAMES)
         names: Sequence[object] = range(len(shown)) if known is None else [known.digest(frame) for frame in shown]
         parts: dict[object, Tensor] = {}
         if known is not None:
@@ -112,7 +116,7 @@ class FrameEncoder:
             parts |= {name: features for name, features in found.items() if features is not None}
         missing = {name: frame for name, frame in zip(names, shown, strict=True) if name not in parts}
         parts |= zip(missing, self._encode(list(missing.values()), join), strict=True)
-        encoded = {"video": join([parts[name] for name in names])}
+        encoded = {self._kind: join([parts[name] for name in names])}
         kept = {name: features for name, features in parts.items() if isinstance(name, bytes)}
         return ClipFeatures(encoded, kept, len(shown), len(missing))
 
@@ -130,27 +134,31 @@ class FrameEncoder:
         return found
 
     def _at_once(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
-        whole = self._features(torch.cat(list(frames), dim=1))[0]
+        whole = self._features(torch.cat(list(frames), dim=FRAMES))[0]
         return [part.clone() for part in whole.chunk(len(frames), join.dim)]
 
     def _features(self, pixels: Tensor) -> list[Tensor]:
         """What replaces placeholders: one tensor, or one for each clip."""
-        pooled = self._function(**{PIXELS: self._send(pixels)}, return_dict=True).pooler_output
+        pooled = self._run(pixels).pooler_output
         return [pooled] if isinstance(pooled, Tensor) else list(pooled)
+
+    def _run(self, pixels: Tensor) -> Any:
+        return self._function(**{self._pixels: self._send(pixels)}, return_dict=True)
 
     def _join(self, pixels: Tensor) -> Join | None:
         """How features of frames of that shape become those of a clip; `None` = they do not."""
         key = _shape(pixels)
         if key not in self._joins:
-            self._joins[key] = self._find_join(pixels.shape[2:])
+            self._joins[key] = self._find_join(pixels)
         return self._joins[key]
 
-    def _find_join(self, shape: torch.Size) -> Join | None:
+    def _find_join(self, pixels: Tensor) -> Join | None:
         """It is tried with two frames of noise."""
-        noise = torch.randn((1, 2, *shape), generator=torch.Generator().manual_seed(0))
+        shape = *pixels.shape[:-4], 2, *pixels.shape[-3:]
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         try:
-            output = self._function(**{PIXELS: self._send(noise)}, return_dict=True)
-            parts = [self._features(frame) for frame in noise.split(1, dim=1)]
+            output = self._run(noise)
+            parts = [self._features(frame) for frame in noise.split(1, dim=FRAMES)]
         except (RuntimeError, ValueError) as error:
             log.debug("An encoder does not take one frame: %s", error)
             return None
@@ -163,4 +171,4 @@ class FrameEncoder:
 
 
 def _shape(pixels: Tensor) -> Shape:
-    return tuple(pixels.shape[2:]), pixels.dtype, torch.get_num_threads()
+    return tuple(pixels.shape[-3:]), pixels.dtype, torch.get_num_threads()

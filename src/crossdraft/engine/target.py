@@ -97,8 +97,8 @@ class Target(PassInputs):
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
         self.spread: SpreadEncoder | None = None
-        by_frame = self.device.type == "cpu" and self.traits.takes_encoded and "video" in self._feature_functions
-        self._frames = FrameEncoder(*self._feature_functions["video"], self._sent) if by_frame else None
+        by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
+        self._frames = [FrameEncoder(kind, *function, self._sent) for kind, function in by_frame]
 
     def release(self) -> None:
         """Leave the model as it was; this adapter works on, on its own cores alone."""
@@ -203,9 +203,10 @@ class Target(PassInputs):
         `None` where it is not `Prompt.by_frame`, or cannot be: the model does not read frames one by one, is on a GPU,
         or spreads its encoder.
         """
-        if not prompt.by_frame or self._frames is None or self.spread is not None:
+        if not prompt.by_frame or self.spread is not None:
             return None
-        return self._frames(prompt.features, known)
+        found = (encode(prompt.features, known) for encode in self._frames)
+        return next((clip for clip in found if clip is not None), None)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """What the feature functions make of the inputs that they take."""
