@@ -8,7 +8,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.engine.content import ContentDigests
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.frames import FrameEncoder, KnownFrames
+from crossdraft.engine.frames import FramewiseEncoder, KnownFrames
 from crossdraft.engine.prefix_cache import CLIPS, PrefixCache
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
@@ -70,7 +70,7 @@ class Counted:
 
 
 def encoder(function):
-    return FrameEncoder("video", function, ("pixel_values_videos",), lambda value: value)
+    return FramewiseEncoder("video", function, ("pixel_values_videos",), lambda value: value)
 
 
 def clip(*seeds):
@@ -96,7 +96,7 @@ def test_an_encoder_that_does_not_read_frames_one_by_one_is_found_out(function):
 
 
 def test_other_inputs_and_other_shapes_are_not_read_by_frame():
-    encode = FrameEncoder("video", by_itself, ("pixel_values_videos", "video_grid_thw"), lambda value: value)
+    encode = FramewiseEncoder("video", by_itself, ("pixel_values_videos", "video_grid_thw"), lambda value: value)
     assert encode(clip(1, 2), None) is not None
     assert encode({**clip(1, 2), "video_grid_thw": torch.tensor([[2, 1, 1]])}, None) is None
     assert encode({"pixel_values_videos": clip(1, 2)["pixel_values_videos"].repeat(2, 1, 1, 1, 1)}, None) is None
@@ -248,7 +248,7 @@ def test_memory_is_bounded_by_clips_and_by_the_budget():
     assert little.nbytes == 4 * one
 
 
-def test_kept_features_hold_no_memory_beside_their_own():
+def test_kept_features_hold_no_memory_but_their_own():
     stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
     stream.features(stream.window(0), prefixes)
     for kept in prefixes._features.values():

@@ -1,4 +1,4 @@
-"""FrameEncoder: a clip's features frame by frame, so that those of frames which other clips showed are not made again.
+"""FramewiseEncoder: a clip's features frame by frame, so that those of frames which other clips showed are not made again.
 
 Windows of a stream overlap: most frames of one were in the one before. Where a vision encoder reads each frame by
 itself, a frame's features depend on its pixels alone, and are kept by the digest of these.
@@ -78,7 +78,7 @@ class ClipFeatures(Mapping[str, object]):
         return len(self.encoded)
 
 
-class FrameEncoder:
+class FramewiseEncoder:
     """See the module's text. May be used by several threads.
 
     Args:
@@ -162,7 +162,9 @@ class FrameEncoder:
         except (RuntimeError, ValueError) as error:
             log.debug("An encoder does not take one frame: %s", error)
             return None
-        further = [name for name, value in output.items() if name not in (*UNREAD, "pooler_output") and value is not None]
+        further = [
+            name for name, value in output.items() if name not in (*UNREAD, "pooler_output") and value is not None
+        ]
         listed = not isinstance(output.pooler_output, Tensor)
         whole = list(output.pooler_output) if listed else [output.pooler_output]
         if further or not len(whole) == len(parts[0]) == len(parts[1]) == 1:

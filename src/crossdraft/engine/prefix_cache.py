@@ -177,9 +177,7 @@ class PrefixCache:
             for at in range(item.start, item.end):
                 if ids[at] in target.traits.visual_ids:
                     ids[at] = _placeholder(item.digest, ids[at] << TYPE_BITS | types[at])
-        cached = replace(
-            plain, content=content, ids=tuple(ids), namespace=request.namespace or "", items=items
-        )
+        cached = replace(plain, content=content, ids=tuple(ids), namespace=request.namespace or "", items=items)
         first, cut = (visual[0], visual[-1] + 1) if visual else (0, 0)
         # The last token is the root of the tree that rides along.
         most = min(len(ids) if needs.nothing else cut, len(ids) - 1)
@@ -495,7 +493,9 @@ class Encoding:
             stats.frames_reused = (stats.frames_reused or 0) + clip.count - clip.fresh
 
     def _clips(self, made: Sequence[Encoded]) -> list[ClipFeatures]:
-        return [one for one, found in zip(made, self.found, strict=True) if found is None and isinstance(one, ClipFeatures)]
+        return [
+            one for one, found in zip(made, self.found, strict=True) if found is None and isinstance(one, ClipFeatures)
+        ]
 
 
 def _placeholder(digest: bytes, token: int) -> int:

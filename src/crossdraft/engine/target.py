@@ -25,7 +25,7 @@ from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
-from crossdraft.engine.frames import ClipFeatures, FrameEncoder, KnownFrames
+from crossdraft.engine.frames import ClipFeatures, FramewiseEncoder, KnownFrames
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.pass_inputs import PassInputs
 from crossdraft.engine.passes import (
@@ -98,7 +98,7 @@ class Target(PassInputs):
         }
         self.spread: SpreadEncoder | None = None
         by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
-        self._frames = [FrameEncoder(kind, *function, self._sent) for kind, function in by_frame]
+        self._frames = [FramewiseEncoder(kind, *function, self._sent) for kind, function in by_frame]
 
     def release(self) -> None:
         """Leave the model as it was; this adapter works on, on its own cores alone."""

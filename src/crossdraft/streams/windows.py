@@ -66,7 +66,7 @@ class Windowing:
         >>> Windowing(0.5, 1.0, 4).times(1)
         [0.75, 1.0, 1.25, 1.5]
         """
-        end, step = self.begins(number) + self.length_s, self.grid.apart_s
+        end, step = self.begins(number) + self.length_s, self.grid.spacing_s
         return [end - step * back for back in reversed(range(self.frames))]
 
     def count(self, seconds: float) -> int:

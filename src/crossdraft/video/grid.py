@@ -33,14 +33,14 @@ class WindowGrid:
     frames: int
 
     @property
-    def apart_s(self) -> float:
+    def spacing_s(self) -> float:
         """Seconds between the times of a window."""
         return self.length_s / self.frames
 
     @property
     def step_s(self) -> float:
         """Seconds between the times of the grid: at most `every_s`, so that each window begins at another one."""
-        return self.apart_s / math.ceil(self.apart_s / self.every_s - CLOSE)
+        return self.spacing_s / math.ceil(self.spacing_s / self.every_s - CLOSE)
 
     def begins(self, number: int) -> float:
         """When the window of a number begins, in seconds.
@@ -67,7 +67,7 @@ class WindowGrid:
         >>> [grid.wants(a, b) for a, b in [(-1, 0), (0.3, 0.4), (0.4, 0.5), (0.5, 0.7), (0.7, 1.1)]]
         [False, False, True, False, True]
         """
-        first = self.apart_s * np.arange(1, self.frames + 1)  # the times of the first window
+        first = self.spacing_s * np.arange(1, self.frames + 1)  # the times of the first window
         return bool((self.begun(time_s - first) > self.begun(before_s - first)).any())
 
 
