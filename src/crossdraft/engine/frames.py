@@ -1,4 +1,4 @@
-"""FramewiseEncoder: a clip's features frame by frame, so that those of frames which other clips showed are not made again.
+"""FramewiseEncoder: a clip's features frame by frame; those of frames which other clips showed are not made again.
 
 Windows of a stream overlap: most frames of one were in the one before. Where a vision encoder reads each frame by
 itself, a frame's features depend on its pixels alone, and are kept by the digest of these.
