@@ -180,11 +180,12 @@ def lines(bench: FrameBench, found: FrameTimes) -> list[str]:
         f"{names[way]:<22}encode {_shown(quartiles(found.encode[way]))}   answer {_shown(quartiles(found.answer[way]))}"
         for way in WAYS
     ]
+    counted = f"{found.fresh} frames encoded, {found.reused} reused"
     return [
         f"{bench.target}, {bench.drafter}: {windows} windows of {each}, {questions} questions; medians and quartiles",
         *rows,
-        f"{found.fresh} frames encoded, {found.reused} reused; encoding {found.encode_speedup} times as fast, answers "
-        f"{found.speedup} times; {found.identical}/{windows * questions} answers identical",
+        f"encoding {found.encode_speedup} times as fast, answers {found.speedup} times; {counted}",
+        f"{found.identical} of {windows * questions} answers identical",
     ]
 
 
