@@ -45,8 +45,12 @@ class KnownFrames:
     find: Callable[[bytes], Tensor | None]
 
     def digest(self, pixels: Tensor) -> bytes:
-        """[16] bytes, of the namespace and of every pixel of a frame as the encoder reads it."""
-        content = self.digests.of({"namespace": self.namespace, "kind": "frame"}, pixels)
+        """[16] bytes, of the namespace, of every pixel of a frame as the encoder reads it, and of the threads.
+
+        Another number of threads may add up in another order, too.
+        """
+        where = {"namespace": self.namespace, "kind": "frame", "threads": torch.get_num_threads()}
+        content = self.digests.of(where, pixels)
         if content is None:
             raise ValueError("A tensor has a digest.")
         return content.digest
