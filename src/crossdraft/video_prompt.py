@@ -87,7 +87,8 @@ class VideoPrompt:
                 raise CrossdraftError(
                     f"The request's inputs need input_ids, a tensor [1, L], as a processor makes it; it is {found}."
                 )
-            return Prompt(ids[0], {name: value for name, value in given.items() if name != "attention_mask"})
+            given.pop("attention_mask", None)
+            return Prompt(ids[0], given, by_frame=request.reuse != "clip")
         if request.messages is None and not request.visuals:
             raise CrossdraftError("The request has no video; give the path of a clip, an image, or messages.")
         shown: list[_Shown] = []
@@ -103,7 +104,9 @@ class VideoPrompt:
             for found in [self._features(request, shown, number)]
         )
         notes = tuple(note for one in shown for note in one.notes)
-        return Prompt(tokens, {**inputs} if not items else self._merged(items, shown, inputs), notes, items)
+        features = {**inputs} if not items else self._merged(items, shown, inputs)
+        by_frame = request.reuse != "clip" and [part.kind for part in request.visuals] == ["video"]
+        return Prompt(tokens, features, notes, items, by_frame=by_frame)
 
     def _placeholder(self, text: ClipText) -> str:
         return placeholder_of(self.model.config, text.kind)

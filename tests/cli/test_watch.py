@@ -46,6 +46,8 @@ def test_each_window_is_a_line_of_json_and_the_last_line_the_summary(watch):
     assert summary["last_frame_to_first_token_ms"]["p50"] <= summary["last_frame_to_whole_answer_ms"]["p50"]
     assert summary["tau"] >= 1
     assert summary["seconds"] > 0.9  # in real time
+    assert all(one["answers"][0]["frames_encoded"] + one["answers"][0]["frames_reused"] == 8 for one in windows)
+    assert summary["frames_encoded"] == sum(one["answers"][0]["frames_encoded"] for one in windows)
 
 
 def test_people_get_a_line_an_answer_and_bounds_end_it(watch):

@@ -1,5 +1,7 @@
 """Sliding windows: which frames and which events they hold, and when they fall due."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,6 +41,28 @@ def test_a_window_holds_the_first_frame_at_or_after_each_of_its_times():
 def test_overlapping_windows_share_frames_where_the_grid_allows():
     first, second = fed(Windowing(0.25, 1.0, 8), [i / 30 for i in range(60)])[:2]
     assert set(first.times_s) & set(second.times_s) == set(first.times_s[2:])
+
+
+@given(every=st.integers(20, 900), length=st.integers(50, 2000), frames=st.integers(1, 9))
+def test_all_windows_lie_on_one_grid(every, length, frames):
+    windowing = Windowing(every / 1000, length / 1000, frames)
+    step = windowing.grid.step_s
+    parts = windowing.length_s / frames / step
+    assert parts == pytest.approx(round(parts))
+    assert step <= windowing.every_s + 1e-9
+    begins = [windowing.begins(number) for number in range(40)]
+    assert all(later > earlier + step / 2 for earlier, later in pairwise(begins))
+    for number, start in enumerate(begins):
+        assert -1e-6 < number * windowing.every_s - start < step
+        for time_s in windowing.times(number):
+            assert time_s / step == pytest.approx(round(time_s / step), abs=1e-6)
+
+
+def test_windows_share_frames_where_their_distance_is_no_multiple_of_the_step():
+    windows = fed(Windowing(0.4, 1.0, 4), [i / 20 for i in range(52)])
+    assert [round(one.end_s, 2) for one in windows] == [1.0, 1.25, 1.75, 2.0, 2.5]
+    shared = [len({*a.times_s} & {*b.times_s}) for a, b in pairwise(windows)]
+    assert shared == [3, 2, 3, 2]
 
 
 def test_a_slow_stream_repeats_frames_and_a_gap_makes_several_windows_due():

@@ -106,8 +106,8 @@ def time_encoding(bench: EncodeBench, tick: Callable[[str], None] = lambda name:
     if len(groups) < 2:
         raise CrossdraftError(f"--encode-devices is '{bench.where}'; give two groups, such as cpu:0,cpu:1.")
     with one_thread():
-        plain, prompt = _target(bench)
-        spread, _ = _target(bench)
+        plain, prompt = encode_target(bench)
+        spread, _ = encode_target(bench)
         spread_encoding(spread, Options(encode_devices=(bench.where,)))
     first, every = groups[0].cores, tuple(core for group in groups for core in group.cores)
     ways = {"one": (plain, first), "whole": (plain, every), "spread": (spread, first)}
@@ -137,7 +137,12 @@ def _timed(target: Target, prompt: Prompt, cores: Sequence[int]) -> float:
         return time.perf_counter() - start
 
 
-def _target(bench: EncodeBench) -> tuple[Target, Prompt]:
+def encode_target(bench: EncodeBench) -> tuple[Target, Prompt]:
+    """The target, and a prompt with a clip of noise.
+
+    Raises:
+        CrossdraftError: it cannot be loaded.
+    """
     if bench.target == TOWER:
         config = _tower_config()
         prompt = random_prompt(config, seed=0)

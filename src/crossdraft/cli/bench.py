@@ -14,6 +14,7 @@ from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_align import align
 from crossdraft.cli.bench_edge import edge
+from crossdraft.cli.bench_frames import frames
 from crossdraft.cli.bench_load import soak, throughput
 from crossdraft.cli.bench_options import BenchModels, Blind, CoreOptions, Float32Models, MaxTokens
 from crossdraft.cli.bench_replicas import replicas
@@ -36,6 +37,7 @@ app.command()(serve)
 app.command()(replicas)
 app.command()(edge)
 app.command()(watch)
+app.command()(frames)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]

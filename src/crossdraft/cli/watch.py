@@ -65,6 +65,7 @@ def watch(
         ask_engine,
         frames_per_window,
         replaying,
+        reuse_of,
     )
     from crossdraft.video.clip import DEFAULT_FRAMES
 
@@ -73,9 +74,8 @@ def watch(
     first = _first(video, SlidingWindows(Windowing(every_s, length_s, pair.frames or DEFAULT_FRAMES), events))
     _check_recording(video, stream, length_s, every_s, excerpt)
     pair = with_drafter(pair, events=excerpt is not None, quiet=as_json)
-    if len(ask) == 1 and pair.cache_bytes is None:  # no other question comes about a window: nothing need be kept of it
-        pair = replace(pair, cache_bytes=0)
-    with opened(pair, replace(questions[0], video=first.frames, events=first.events)) as engine:
+    warm_up = replace(questions[0], video=first.frames, events=first.events, reuse=reuse_of(len(questions)))
+    with opened(pair, warm_up) as engine:
         windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
         watching, clock = Watch(ask_engine(engine), questions), ReplayClock(stream.speed)
         shown = WatchView(answer_console(plain=no_color or as_json), ask, as_json=as_json)

@@ -9,12 +9,12 @@ encoder features, go first when the budget is full.
 """
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import accumulate
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from torch import Tensor
 
@@ -22,21 +22,25 @@ from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.encoded import joined, without_unread
+from crossdraft.engine.frames import ClipFeatures, KnownFrames
 from crossdraft.engine.passes import Prefill
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request, nbytes_of
+from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import common_prefix
 
 log = logging.getLogger(__name__)
 
 WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
+CLIPS = 16  # frames that none of the last so many clips showed are forgotten: a stream does not go back
 SEEN = ("visuals", "inputs")  # fields of a request that a video model reads
 SENSED = ("events", "inputs")  # and an event model
 # Inputs that say what is asked, not what is shown.
 TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 ID_BITS = 32  # of a placeholder's number, for its own id and its token type
 TYPE_BITS = 2
+FRAME = "frame"  # what the features of a single frame are kept as
 
 
 @dataclass(eq=False)
@@ -122,14 +126,16 @@ class PrefixCache:
         # What was used longest ago comes first. An edge is used when one below it is, and noted after it: the first
         # edge is always a leaf.
         self._used: OrderedDict[_Edge | bytes, None] = OrderedDict()
+        self._clips: deque[frozenset[bytes]] = deque()  # the digests of the frames of the last ones
         self._warned = False
 
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
         """The request with the `content` of these fields, and whether that is known here; in any thread.
 
-        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes.
+        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes, or
+        of which only frames are kept.
         """
-        if not self.most_bytes or request.namespace is None:
+        if not self.most_bytes or request.namespace is None or request.reuse == "frames":
             return replace(request, content=None, known=False)  # another model's cache may have set them
         found: list[Content] = []
         for kind, value in _shown(request, names):
@@ -158,19 +164,20 @@ class PrefixCache:
                 token, so that is read; and those of the tokens in front which it asks for must be known.
         """
         content: Content | None = request.content
+        plain = CachedPrompt(self, target, prompt, frames=self._known_frames(prompt, request))
         if content is None:
-            return CachedPrompt(self, target, prompt)
+            return plain
         ids = prompt.input_ids.tolist()
         visual = [at for at, token in enumerate(ids) if token in target.traits.visual_ids]
         types = _token_types(prompt, visual)
         if types is None:
-            return CachedPrompt(self, target, prompt)
+            return plain
         items = _items(target, prompt, content, visual)
         for item in items:
             for at in range(item.start, item.end):
                 if ids[at] in target.traits.visual_ids:
                     ids[at] = _placeholder(item.digest, ids[at] << TYPE_BITS | types[at])
-        cached = CachedPrompt(self, target, prompt, content, tuple(ids), request.namespace or "", items)
+        cached = replace(plain, content=content, ids=tuple(ids), namespace=request.namespace or "", items=items)
         first, cut = (visual[0], visual[-1] + 1) if visual else (0, 0)
         # The last token is the root of the tree that rides along.
         most = min(len(ids) if needs.nothing else cut, len(ids) - 1)
@@ -223,6 +230,35 @@ class PrefixCache:
         self._used.move_to_end(digest)
         return found.encoded
 
+    def _known_frames(self, prompt: Prompt, request: Request) -> KnownFrames | None:
+        """The frames that are known of clips like that of a prompt; `None` = none are, or are to be kept."""
+        if not self.most_bytes or request.namespace is None or not prompt.by_frame:
+            return None
+        kept = self._features
+
+        def find(digest: bytes) -> Tensor | None:
+            found: Any = kept.get(digest)  # in any thread; what is dropped meanwhile stays as it is
+            return None if found is None else found.encoded[FRAME]
+
+        return KnownFrames(request.namespace, self._digests, find)
+
+    @_harmless
+    def add_frames(self, clip: ClipFeatures) -> None:
+        """Keep the features of a clip's frames, and forget those that none of the last clips showed."""
+        if not clip.frames:
+            return
+        for digest, features in clip.frames.items():
+            if digest in self._features:
+                self._used.move_to_end(digest)
+            elif self._fits(features.nbytes):
+                self._hold(digest, {FRAME: features}, features.nbytes)
+        self._clips.append(frozenset(clip.frames))
+        if len(self._clips) > CLIPS:
+            for digest in self._clips.popleft().difference(*self._clips) & self._features.keys():
+                del self._used[digest]
+                self._drop_features(digest)
+        self._evict()
+
     @_harmless
     def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
         """Keep what the vision encoder made of an item of a content, or of all of them together."""
@@ -230,11 +266,14 @@ class PrefixCache:
         nbytes = nbytes_of(encoded)
         if not nbytes or digest in self._features or not content.unchanged or not self._fits(nbytes):
             return
+        self._hold(digest, encoded, nbytes)
+        self._evict()
+
+    def _hold(self, digest: bytes, encoded: Encoded, nbytes: int) -> None:
         self._features[digest] = _Features(encoded, nbytes)
         self._used[digest] = None
         self._known[digest] += 1
         self.nbytes += nbytes
-        self._evict()
 
     @_harmless
     def add(
@@ -303,10 +342,13 @@ class PrefixCache:
         while self.nbytes > self.most_bytes:
             oldest, _ = self._used.popitem(last=False)
             if isinstance(oldest, bytes):
-                self.nbytes -= self._features.pop(oldest).nbytes
-                self._forget(oldest)
+                self._drop_features(oldest)
                 continue
             self._drop(oldest)
+
+    def _drop_features(self, digest: bytes) -> None:
+        self.nbytes -= self._features.pop(digest).nbytes
+        self._forget(digest)
 
     def _drop(self, leaf: _Edge) -> None:
         """Forget an edge that has none below it, and its namespace, if that has no other."""
@@ -327,6 +369,7 @@ class PrefixCache:
         """Forget everything."""
         self._roots, self._features, self._known, self.nbytes = {}, {}, Counter(), 0
         self._used.clear()
+        self._clips.clear()
 
 
 @dataclass(frozen=True)
@@ -359,6 +402,7 @@ class CachedPrompt:
         items: what is visual, in the order of the ids.
         prefix: what need not be read.
         encoded: the visual features, if they were made elsewhere.
+        frames: those of its clip's frames that need not be made; `None` = none of them.
     """
 
     prefixes: PrefixCache
@@ -370,6 +414,7 @@ class CachedPrompt:
     items: tuple[_Item, ...] = ()
     prefix: KVPrefix = field(default_factory=KVPrefix)
     encoded: Encoded | None = None
+    frames: KnownFrames | None = None
 
     def encode(self, *, always: bool = False) -> Encoded:
         """The visual features that the target has yet to read; those of what is known too if `always`."""
@@ -421,18 +466,36 @@ class Encoding:
 
     def make(self) -> list[Encoded]:
         """What is missing is made; in any thread."""
-        target, prompt = self.known.target, self.known.prompt
-        prompts = [item.prompt for item in self.items] if self.items or not self.found else [prompt]
+        prompts = [item.prompt for item in self.items] if self.items or not self.found else [self.known.prompt]
         pairs = zip(prompts, self.found, strict=True)
-        return [target.encode(one) if found is None else found for one, found in pairs]
+        return [self._made(one) if found is None else found for one, found in pairs]
+
+    def _made(self, prompt: Prompt) -> Encoded:
+        target = self.known.target
+        clip = target.encode_frames(prompt, self.known.frames)
+        return target.encode(prompt) if clip is None else clip
 
     def keep(self, made: Sequence[Encoded]) -> Encoded:
         """All of them together; in the thread of the cache, which keeps what was made."""
-        content, target = self.known.content, self.known.target
+        content, target, prefixes = self.known.content, self.known.target, self.known.prefixes
+        for clip in self._clips(made):
+            prefixes.add_frames(clip)
         for item, found, encoded in zip(self.items, self.found, made, strict=False):
-            if found is None and content is not None and target.traits.takes_encoded:
-                self.known.prefixes.add_features(content, item.digest, encoded)
+            whole = found is None and not isinstance(encoded, ClipFeatures)
+            if whole and content is not None and target.traits.takes_encoded:
+                prefixes.add_features(content, item.digest, encoded)
         return joined(made) if self.items or not made else made[0]
+
+    def count_frames(self, made: Sequence[Encoded], stats: Stats) -> None:
+        """How many frames were encoded, and how many not, of clips that are encoded frame by frame."""
+        for clip in self._clips(made):
+            stats.frames_encoded = (stats.frames_encoded or 0) + clip.fresh
+            stats.frames_reused = (stats.frames_reused or 0) + clip.count - clip.fresh
+
+    def _clips(self, made: Sequence[Encoded]) -> list[ClipFeatures]:
+        return [
+            one for one, found in zip(made, self.found, strict=True) if found is None and isinstance(one, ClipFeatures)
+        ]
 
 
 def _placeholder(digest: bytes, token: int) -> int:
@@ -477,7 +540,7 @@ def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[in
             content.items[item.source],
             visual[end - item.tokens],
             visual[end - 1] + 1,
-            Prompt(prompt.input_ids[:0], item.features),
+            Prompt(prompt.input_ids[:0], item.features, by_frame=prompt.by_frame),
         )
         for item, end in zip(prompt.items, ends, strict=True)
     )

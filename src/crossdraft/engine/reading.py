@@ -237,6 +237,7 @@ class Reading:
                 known = yield partial(self._fronts.read, known, state, needs)
         encoding = known.encoding(always=state.visual_features is not None and not self.again)
         made = self._encode(encoding) if encoding.done else (yield partial(self._encode, encoding))
+        encoding.count_frames(made, state.stats)
         self.encoded, self._known = encoding.keep(made), known
         if not self.again:
             self._show(self.encoded)

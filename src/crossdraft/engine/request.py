@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from crossdraft.checks import positive, text, whole
+from crossdraft.checks import choice, positive, text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REPR_LETTERS = 60  # of an answer's text in its `repr`
 LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
 MOST_PRIORITY = 1 << 31
+REUSES = ("clip", "frames", "both")
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
@@ -49,6 +50,10 @@ class Request:
             first.
         image: path of an image, uint8 [H, W, 3], a PIL image, or a list of images; they come before the clips.
         system: what the model is told before the question.
+        reuse: what the prefix cache keeps for later requests: `clip`, keys and values of the prompt and features of
+            the clip, for further questions about the same; `frames`, features of each frame alone, for a clip that
+            shares frames with it and is asked one question, as windows of a stream are; `both`. A frame is then encoded
+            by itself, where the model reads frames one by one and is on a CPU; elsewhere `frames` keeps nothing.
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
             message, as `transformers` chat templates take them. The last one is the user's.
     """
@@ -68,6 +73,7 @@ class Request:
     image: object = None
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
+    reuse: str = "clip"
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
     # in the target's process, in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -93,6 +99,7 @@ class Request:
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
+        choice("reuse", self.reuse, REUSES)
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."

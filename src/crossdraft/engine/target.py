@@ -25,6 +25,7 @@ from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
+from crossdraft.engine.frames import ClipFeatures, FramewiseEncoder, KnownFrames
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.pass_inputs import PassInputs
 from crossdraft.engine.passes import (
@@ -96,6 +97,8 @@ class Target(PassInputs):
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
         self.spread: SpreadEncoder | None = None
+        by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
+        self._frames = [FramewiseEncoder(kind, *function, self._sent) for kind, function in by_frame]
 
     def release(self) -> None:
         """Leave the model as it was; this adapter works on, on its own cores alone."""
@@ -188,8 +191,22 @@ class Target(PassInputs):
         if not self.traits.takes_encoded:
             known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
             return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
+        if (clip := self.encode_frames(prompt)) is not None:
+            return clip
         parts = [item.features for item in prompt.items] if len(prompt.items) > 1 else [prompt.features]
         return joined([self._encode(features) for features in parts])
+
+    @torch.inference_mode()
+    def encode_frames(self, prompt: Prompt, known: KnownFrames | None = None) -> ClipFeatures | None:
+        """The features of a prompt's clip frame by frame, some of which may be known, as `encode` returns them.
+
+        `None` where it is not `Prompt.by_frame`, or cannot be: the model does not read frames one by one, is on a GPU,
+        or spreads its encoder.
+        """
+        if not prompt.by_frame or self.spread is not None:
+            return None
+        found = (encode(prompt.features, known) for encode in self._frames)
+        return next((clip for clip in found if clip is not None), None)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """What the feature functions make of the inputs that they take."""

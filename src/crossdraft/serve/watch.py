@@ -38,7 +38,6 @@ from crossdraft.streams import (
     replaying,
 )
 from crossdraft.streams.messages import ROUTE, SCHEMA, StreamEnd
-from crossdraft.video.grid import WindowGrid
 
 router = APIRouter()
 T = TypeVar("T")
@@ -170,9 +169,8 @@ class WatchConnection:
     async def _replay(
         self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
     ) -> AbstractContextManager[None]:
-        grid = WindowGrid(windowing.every_s, windowing.length_s, windowing.frames)
         recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
-        media = self._service.media.replayed(asked.video_url.url, recording, grid, self._asked.client.name)
+        media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client.name)
         clip, excerpt = await held.enter_async_context(media)
         pixels = clip.frames.pixels.numpy()
         events = None if excerpt is None else RecordedEvents(excerpt)

@@ -84,7 +84,7 @@ def push_clip(
     Raises:
         CrossdraftError: as `iter_frames`.
     """
-    last_due_s = float("inf") if most is None else grid.length_s + (most - 1) * grid.every_s - CLOSE_S
+    last_due_s = float("inf") if most is None else grid.length_s + grid.begins(most - 1) - CLOSE_S
     most_s = float("inf") if seconds is None else seconds
     before_s, end_s, pushed_s = -1.0, 0.0, 0.0
     unsent: np.ndarray | None = None  # the last frame, which is shown up to the end

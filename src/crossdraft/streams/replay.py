@@ -13,8 +13,9 @@ import numpy as np
 from crossdraft.checks import positive
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.watch import Watch
-from crossdraft.streams.windows import CLOSE_S, SlidingWindows, StreamWindow
+from crossdraft.streams.windows import SlidingWindows, StreamWindow
 from crossdraft.video import iter_frames
+from crossdraft.video.grid import CLOSE_S
 
 
 class Wait(Protocol):

@@ -14,9 +14,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import EventLimits, Events, Excerpt
 from crossdraft.events.stream import Window, concatenate
 from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft.video.grid import CLOSE_S, WindowGrid
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
-CLOSE_S = 1e-6  # times of frames and of the grid that are nearer than this are the same
 SMALL_CHUNK = 1024  # events: what comes in smaller pieces is joined, so that there are few
 
 
@@ -25,7 +25,8 @@ class Windowing:
     """Which windows a stream has: one each `every_s`, the first as soon as the stream is `length_s` long.
 
     Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`:
-    the first one at or after it. Where `every_s` is a multiple of that step, windows that overlap share frames.
+    the first one at or after it. Where `every_s` is no multiple of that step, the window is earlier by less than a
+    step, such that all windows lie on one grid (`WindowGrid`): those that overlap share frames.
 
     Args:
         every_s: from window to window.
@@ -46,13 +47,18 @@ class Windowing:
         whole("frames", self.frames)
 
     @property
+    def grid(self) -> WindowGrid:
+        """The times that windows have frames for."""
+        return WindowGrid(self.every_s, self.length_s, self.frames)
+
+    @property
     def open(self) -> int:
         """How many windows wait for frames at the same time, at most."""
         return math.ceil(self.length_s / self.every_s) + 1
 
     def begins(self, number: int) -> float:
         """When the window of a number begins, in seconds of the stream."""
-        return number * self.every_s
+        return self.grid.begins(number)
 
     def times(self, number: int) -> list[float]:
         """[frames] seconds of the stream for which a window has a frame each, rising.
@@ -60,7 +66,7 @@ class Windowing:
         >>> Windowing(0.5, 1.0, 4).times(1)
         [0.75, 1.0, 1.25, 1.5]
         """
-        end, step = self.begins(number) + self.length_s, self.length_s / self.frames
+        end, step = self.begins(number) + self.length_s, self.grid.spacing_s
         return [end - step * back for back in reversed(range(self.frames))]
 
     def count(self, seconds: float) -> int:
@@ -69,7 +75,7 @@ class Windowing:
         >>> Windowing(0.5, 1.0).count(2.25)
         3
         """
-        return max(0, math.floor((seconds - self.length_s + CLOSE_S) / self.every_s) + 1)
+        return int(self.grid.begun(np.array(seconds - self.length_s)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

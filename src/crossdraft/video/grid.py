@@ -1,5 +1,9 @@
-"""The frames of a clip that sliding windows of it show: of each time of a grid the first frame at or after it."""
+"""The frames of a clip that sliding windows of it show: of each time of a grid the first frame at or after it.
 
+All windows of a stream lie on one grid of times, so that those which overlap show the same frames where they do.
+"""
+
+import math
 import os
 from dataclasses import dataclass
 
@@ -10,11 +14,15 @@ from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from crossdraft.video.read import FrameArrays, iter_frames
 
 CLOSE_S = 1e-6  # times that are nearer than this are the same
+CLOSE = 1e-6  # so are parts of a step
 
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
     """The times for which windows have frames: `length_s / frames` apart in each, and one window each `every_s`.
+
+    A window begins at the last time of the grid that is not after `number * every_s`. The grid's step is that of the
+    times within a window, or a part of it where there are more windows than that.
 
     Args:
         every_s, length_s, frames: as in `streams.Windowing`.
@@ -24,6 +32,34 @@ class WindowGrid:
     length_s: float
     frames: int
 
+    @property
+    def spacing_s(self) -> float:
+        """Seconds between the times of a window."""
+        return self.length_s / self.frames
+
+    @property
+    def step_s(self) -> float:
+        """Seconds between the times of the grid: at most `every_s`, so that each window begins at another one."""
+        return self.spacing_s / math.ceil(self.spacing_s / self.every_s - CLOSE)
+
+    def begins(self, number: int) -> float:
+        """When the window of a number begins, in seconds.
+
+        >>> grid = WindowGrid(every_s=0.4, length_s=1.0, frames=4)  # 0, 0.25, 0.5 …
+        >>> [grid.begins(number) for number in range(6)]
+        [0.0, 0.25, 0.75, 1.0, 1.5, 2.0]
+        """
+        return math.floor(number * self.every_s / self.step_s + CLOSE) * self.step_s
+
+    def begun(self, times_s: np.ndarray) -> np.ndarray:
+        """[n] how many windows begin at or before each of these times [n]; 0 before the first one.
+
+        >>> WindowGrid(every_s=0.4, length_s=1.0, frames=4).begun(np.array([-0.1, 0.0, 0.3, 0.75]))
+        array([0, 1, 2, 3])
+        """
+        reached = np.floor((times_s + CLOSE_S) / self.step_s) + 1  # the first time of the grid that is after it
+        return np.maximum(0, np.ceil((reached - CLOSE) * self.step_s / self.every_s)).astype(int)
+
     def wants(self, before_s: float, time_s: float) -> bool:
         """Whether some window shows the frame at `time_s`, where the one before it was at `before_s`.
 
@@ -31,10 +67,8 @@ class WindowGrid:
         >>> [grid.wants(a, b) for a, b in [(-1, 0), (0.3, 0.4), (0.4, 0.5), (0.5, 0.7), (0.7, 1.1)]]
         [False, False, True, False, True]
         """
-        first = self.length_s * np.arange(1, self.frames + 1) / self.frames  # the times of the first window
-        until = np.floor((time_s + CLOSE_S - first) / self.every_s)  # the last window that has such a time by then
-        already = np.floor((before_s + CLOSE_S - first) / self.every_s)
-        return bool((np.maximum(until, -1) > np.maximum(already, -1)).any())
+        first = self.spacing_s * np.arange(1, self.frames + 1)  # the times of the first window
+        return bool((self.begun(time_s - first) > self.begun(before_s - first)).any())
 
 
 def frames_on(

@@ -1,0 +1,180 @@
+"""FramewiseEncoder: a clip's features frame by frame; those of frames which other clips showed are not made again.
+
+Windows of a stream overlap: most frames of one were in the one before. Where a vision encoder reads each frame by
+itself, a frame's features depend on its pixels alone, and are kept by the digest of these.
+
+But for their last bits: a kernel may add up in another order when a batch holds more frames. So a frame is encoded by
+itself, and several at once only in a number that was found to give each of them the same bits on this machine. Thereby
+its features are the same, whatever was kept, and whatever is shown with it.
+
+Only on a CPU: there two frames take about twice as long as one. A GPU takes about as long for all frames of a clip.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.content import ContentDigests
+from crossdraft.engine.encoded import UNREAD
+from crossdraft.engine.prompt import Encoded
+from crossdraft.engine.workers.encode import PIXELS, Join, find_join
+
+log = logging.getLogger(__name__)
+
+STILLS = "pixel_values"
+FRAMES = -4  # the dimension of pixels [1, F, 3, h, w], or of a row of images [F, 3, h, w]
+Shape = tuple[tuple[int, ...], torch.dtype, int]  # of a frame's pixels, and the threads that compute
+
+
+@dataclass(frozen=True)
+class KnownFrames:
+    """Features of frames that were shown before; may be read in any thread.
+
+    Args:
+        namespace: whose requests showed them.
+        digests: makes a frame's digest.
+        find: the features behind a digest, `None` = there are none.
+    """
+
+    namespace: str
+    digests: ContentDigests
+    find: Callable[[bytes], Tensor | None]
+
+    def digest(self, pixels: Tensor) -> bytes:
+        """[16] bytes, of the namespace, of every pixel of a frame as the encoder reads it, and of the threads.
+
+        Another number of threads may add up in another order, too.
+        """
+        where = {"namespace": self.namespace, "kind": "frame", "threads": torch.get_num_threads()}
+        content = self.digests.of(where, pixels)
+        if content is None:
+            raise ValueError("A tensor has a digest.")
+        return content.digest
+
+
+@dataclass(frozen=True)
+class ClipFeatures(Mapping[str, object]):
+    """What an encoder made of a clip, as `Target.encode` returns it, and of each frame.
+
+    Args:
+        encoded: of the clip.
+        frames: features by digest, of those frames that are to be kept.
+        count: frames of the clip.
+        fresh: of these the ones that were encoded now.
+    """
+
+    encoded: Encoded
+    frames: Mapping[bytes, Tensor]
+    count: int
+    fresh: int
+
+    def __getitem__(self, kind: str) -> object:
+        return self.encoded[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.encoded)
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+
+class FramewiseEncoder:
+    """See the module's text. May be used by several threads.
+
+    Args:
+        kind: `video`, or `image` of a model that reads a clip as a row of images.
+        function: the model's function for features of that kind.
+        parameters: names of its inputs.
+        send: brings an input to where the model is, in its dtype.
+    """
+
+    def __init__(
+        self, kind: str, function: Callable[..., Any], parameters: Sequence[str], send: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._kind, self._pixels = kind, PIXELS if kind == "video" else STILLS
+        self._function, self._parameters, self._send = function, parameters, send
+        self._joins: dict[Shape, Join | None] = {}
+        self._exact: dict[tuple[Shape, int], bool] = {}  # whether so many frames at once have the bits of each alone
+
+    def __call__(self, inputs: Mapping[str, Tensor], known: KnownFrames | None) -> ClipFeatures | None:
+        """The features of a clip; `None` = the model does not read its frames one by one.
+
+        Args:
+            inputs: of the model, for one clip.
+            known: what need not be encoded; `None` = nothing, and nothing is to be kept.
+        """
+        if [name for name in self._parameters if name in inputs] != [self._pixels]:
+            return None
+        pixels = inputs[self._pixels]
+        if pixels.ndim not in (4, 5) or pixels.shape[:-4].numel() != 1 or (join := self._join(pixels)) is None:
+            return None
+        shown = pixels.split(1, dim=FRAMES)
+        names: Sequence[object] = range(len(shown)) if known is None else [known.digest(frame) for frame in shown]
+        parts: dict[object, Tensor] = {}
+        if known is not None:
+            found = {name: known.find(name) for name in names if isinstance(name, bytes)}
+            parts |= {name: features for name, features in found.items() if features is not None}
+        missing = {name: frame for name, frame in zip(names, shown, strict=True) if name not in parts}
+        parts |= zip(missing, self._encode(list(missing.values()), join), strict=True)
+        encoded = {self._kind: join([parts[name] for name in names])}
+        kept = {name: features for name, features in parts.items() if isinstance(name, bytes)}
+        return ClipFeatures(encoded, kept, len(shown), len(missing))
+
+    def _encode(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
+        """The features of each frame, with the bits that it has alone."""
+        if not frames:
+            return []
+        key = _shape(frames[0]), len(frames)
+        if self._exact.get(key):
+            return self._at_once(frames, join)
+        found = [self._features(frame)[0].clone() for frame in frames]
+        if len(frames) > 1 and not join.tail and key not in self._exact:
+            self._exact[key] = all(map(torch.equal, found, self._at_once(frames, join)))
+            log.debug("%d frames at once have the bits of each alone: %s.", len(frames), self._exact[key])
+        return found
+
+    def _at_once(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
+        whole = self._features(torch.cat(list(frames), dim=FRAMES))[0]
+        return [part.clone() for part in whole.chunk(len(frames), join.dim)]
+
+    def _features(self, pixels: Tensor) -> list[Tensor]:
+        """What replaces placeholders: one tensor, or one for each clip."""
+        pooled = self._run(pixels).pooler_output
+        return [pooled] if isinstance(pooled, Tensor) else list(pooled)
+
+    def _run(self, pixels: Tensor) -> Any:
+        return self._function(**{self._pixels: self._send(pixels)}, return_dict=True)
+
+    def _join(self, pixels: Tensor) -> Join | None:
+        """How features of frames of that shape become those of a clip; `None` = they do not."""
+        key = _shape(pixels)
+        if key not in self._joins:
+            self._joins[key] = self._find_join(pixels)
+        return self._joins[key]
+
+    def _find_join(self, pixels: Tensor) -> Join | None:
+        """It is tried with two frames of noise."""
+        shape = *pixels.shape[:-4], 2, *pixels.shape[-3:]
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        try:
+            output = self._run(noise)
+            parts = [self._features(frame) for frame in noise.split(1, dim=FRAMES)]
+        except (RuntimeError, ValueError) as error:
+            log.debug("An encoder does not take one frame: %s", error)
+            return None
+        further = [
+            name for name, value in output.items() if name not in (*UNREAD, "pooler_output") and value is not None
+        ]
+        listed = not isinstance(output.pooler_output, Tensor)
+        whole = list(output.pooler_output) if listed else [output.pooler_output]
+        if further or not len(whole) == len(parts[0]) == len(parts[1]) == 1:
+            return None
+        return find_join(whole[0], [part[0] for part in parts], listed=listed)
+
+
+def _shape(pixels: Tensor) -> Shape:
+    return tuple(pixels.shape[-3:]), pixels.dtype, torch.get_num_threads()
