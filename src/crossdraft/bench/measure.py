@@ -103,7 +103,7 @@ class Results:
 
     def tau(self, name: str) -> Interval:
         """Tokens of the answers per verify pass."""
-        return acceptance_length(self.tokens(name), self.rounds(name))
+        return acceptance_length([*zip(self.tokens(name), self.rounds(name), strict=True)])
 
     def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
         """How many times as fast: by the time of all answers, or by that of a token where they may differ in length."""

@@ -122,9 +122,9 @@ def bench(
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
     # After what can be refused without them: these take seconds.
     from crossdraft.bench.plot import plot
-    from crossdraft.bench.replay import write_traces
     from crossdraft.bench.report import tables, to_json
     from crossdraft.bench.suite import Suite, run_suite
+    from crossdraft.bench.traces import write_traces
 
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
         chosen = cores.cores(models.device)

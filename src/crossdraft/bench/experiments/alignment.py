@@ -194,7 +194,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         tables=(_table(accepted, prefix, times, trained),),
         figure=interval_bars(
             "Accepted tokens of the hidden draft",
-            [IntervalBar(name, one.value, one.low, one.high, _style(name)) for name, one in measured.items()],
+            [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
             "tokens",
             None,
         ),
