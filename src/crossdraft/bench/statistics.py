@@ -42,8 +42,8 @@ class Interval:
     n: int
 
     def to_json(self, name: str = "value") -> dict[str, object]:
-        """The value under its name, `ci95`, and `n`."""
-        return {name: round(self.value, 3), "ci95": [round(self.low, 3), round(self.high, 3)], "n": self.n}
+        """The value under its name, `ci95`, and `n`; with more digits than are shown, which are rounded once."""
+        return {name: round(self.value, 6), "ci95": [round(self.low, 6), round(self.high, 6)], "n": self.n}
 
     @property
     def arms(self) -> tuple[float, float]:
