@@ -143,7 +143,7 @@ def _kinds(report: HeadsReport) -> list[Table]:
         heads = [escape(row.label) for row in chosen]
         made = table(f"τ by kind of question, {setting.name}", "kind", heads, fold=True)
         for kind in chosen[0].accepted[setting].by_kind:
-            made.add_row(kind, *(f"{row.accepted[setting].by_kind[kind]:.2f}" for row in chosen))
+            made.add_row(kind, *(str(row.accepted[setting].by_kind[kind]) for row in chosen))
         found.append(made)
     return found
 

@@ -175,13 +175,7 @@ def results_table(found: Sequence[RecordingResult]) -> "Table":
         None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"), fold=True
     )
     for row in found:
-        figures = (
-            f"{row.accepted.value:.2f}",
-            str(row.equal),
-            str(row.gained),
-            f"{row.begin_ms:.1f}",
-            f"{row.token_ms:.2f}",
-        )
+        figures = (str(row.accepted), str(row.equal), str(row.gained), f"{row.begin_ms:.1f}", f"{row.token_ms:.2f}")
         shown.add_row(f"{row.seconds:g} s, {row.way}", row.drafter, *figures)
     return shown
 

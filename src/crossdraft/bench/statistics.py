@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,12 @@ class Interval:
         """The value under its name, `ci95`, and `n`; with more digits than are shown, which are rounded once."""
         return {name: round(self.value, 6), "ci95": [round(self.low, 6), round(self.high, 6)], "n": self.n}
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], name: str = "value") -> "Interval":
+        """As `to_json` wrote it."""
+        low, high = found["ci95"]
+        return cls(found[name], low, high, found["n"])
+
     @property
     def arms(self) -> tuple[float, float]:
         """How far it reaches below and above the value: the two arms of an error bar."""
@@ -63,6 +70,15 @@ class Interval:
         things = f" {of.removesuffix('s') if self.n == 1 else of}" if of else ""
         value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}; n = {self.n:,}{things}]"
+
+    def percent(self) -> str:
+        """A share.
+
+        >>> Interval(0.5, 0.25, 0.625, 40).percent()
+        '50.0 % [25.0, 62.5; n = 40]'
+        """
+        value, rest = Interval(100 * self.value, 100 * self.low, 100 * self.high, self.n).shown(digits=1).split(" ", 1)
+        return f"{value} % {rest}"
 
     def __str__(self) -> str:
         return self.shown()
@@ -104,6 +120,32 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int
     top = np.asarray(numerator, dtype=np.float64)
     bottom = np.asarray(denominator, dtype=np.float64)
     return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top), seed=seed)
+
+
+def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
+    """Σ part / Σ whole over the pairs that have any of the whole; `None` if none has.
+
+    >>> str(ratio_of_some([(1, 2), (0, 0)])), ratio_of_some([(0, 0)])
+    ('0.50 [0.50, 0.50; n = 1]', None)
+    """
+    some = [(part, whole) for part, whole in sums if whole]
+    return ratio(*zip(*some, strict=True)) if some else None
+
+
+def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
+    """Median of one over the median of the other; runs that were made in turn are drawn together."""
+    top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return bootstrap(lambda chosen: np.median(top[chosen], -1) / np.median(bottom[chosen], -1), len(top))
+
+
+def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
+    """Median of some values minus the median of those before; both of the same questions, which are drawn together.
+
+    >>> str(median_added([5, 5, 5], [3, 3, 3]))
+    '2.00 [2.00, 2.00; n = 3]'
+    """
+    after, first = np.asarray(values, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    return bootstrap(lambda chosen: np.median(after[chosen], -1) - np.median(first[chosen], -1), len(after))
 
 
 def ratio_per_token(

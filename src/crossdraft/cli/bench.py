@@ -272,8 +272,8 @@ def acceptance(
         found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
     rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"], fold=True)
     for kind, ratio in found.ratio_by_kind.items():
-        rows.add_row(kind, *(f"{found.drafters[spec].by_kind[kind]:.2f}" for spec in specs), f"{ratio:.2f}")
-    rows.add_row("all", *(f"{found.drafters[spec].tau.value:.2f}" for spec in specs), str(found.ratio))
+        rows.add_row(kind, *(str(found.drafters[spec].by_kind[kind]) for spec in specs), str(ratio))
+    rows.add_row("all", *(str(found.drafters[spec].tau) for spec in specs), str(found.ratio))
     output.console.print(rows)
     output.write({"environment": where, "workload": describe(work), **found.to_json()})
 
@@ -344,7 +344,7 @@ def compression(
     with _loaded(plan.models) as (where, target), progress("answering", plan.runs) as tick:
         found, cosines = compare_compressions(plan, target, tick), compare_clips(plan, target)
     output.console.print(results_table(found))
-    output.lines([f"Cosine of {one.name}: {one.same:.3f}; with another clip {one.other:.3f}." for one in cosines])
+    output.lines([f"Cosine of {one.name}: {one.same}; with another clip {one.other}." for one in cosines])
     each, other = [row.to_json() for row in found], [one.to_json() for one in cosines]
     output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each, "cosines": other})
 

@@ -46,7 +46,8 @@ def throughput(
     by generate on a padded batch and by continuous batching. Baselines run on one core and on all that the pair uses.
     """
     output.check()
-    from crossdraft.bench.throughput import BASELINES, Throughput, lines, results_table, run_throughput, to_json
+    from crossdraft.bench.throughput import BASELINES, Throughput, run_throughput
+    from crossdraft.bench.throughput_report import lines, results_table, to_json
     from crossdraft.bench.workload import Workload
 
     named = listed(baselines)
