@@ -7,8 +7,8 @@ from crossdraft.bench.assembly import Models
 from crossdraft.bench.watch import (
     StreamBench,
     StreamRun,
-    results_table,
     rate_over,
+    results_table,
     rows,
     run_watch,
     stream_files,

@@ -57,7 +57,7 @@ def lines(plan: AlignBench, results: Results) -> Iterator[str]:
 
 
 def _more(best: DraftResult | None, control: DraftResult | None) -> Interval:
-    """Mean accepted tokens of one over those of another, of the same questions: a difference, as controls may have 0."""
+    """Mean of accepted tokens that one has more than another, of the same questions."""
     own, other = (() if one is None else one.prefix for one in (best, control))
     return ratio([one - two for one, two in zip(own, other, strict=True)], [1] * len(own))
 

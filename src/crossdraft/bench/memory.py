@@ -73,7 +73,7 @@ def lines(timing: MemoryTiming) -> list[str]:
     """The result for people."""
     draft, add = timing.draft.ms(), timing.add.ms()
     return [
-        f"{timing.tokens:,} tokens held in {timing.megabytes:.0f} MB, made-up answers; medians of {timing.drafts} drafts",
+        f"{timing.tokens:,} tokens in {timing.megabytes:.0f} MB, made-up answers; medians of {timing.drafts} drafts",
         f"a draft of up to {timing.nodes} nodes: {draft['median']:.3f} ms ({draft['q1']:.3f} to {draft['q3']:.3f})",
         f"an answer added: {add['median']:.3f} ms ({add['q1']:.3f} to {add['q3']:.3f})",
     ]

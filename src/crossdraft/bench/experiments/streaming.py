@@ -75,11 +75,12 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains. Times count from a window's last frame.",
     )  # fmt: skip
+    faster = rate_over(runs, config.drafter, best.name)
     slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
     return Findings(
         found=(
             f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
-            f"{best.answered} of {best.due}, {best.rate} a second: {rate_over(runs, config.drafter, best.name)} times the rate. "
+            f"{best.answered} of {best.due}, {best.rate} a second: {faster} times the rate. "
             f"{pair.identical} of {pair.compared} answers to the same windows are the same."
         ),
         sure=(

@@ -142,7 +142,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     """Sentences for people."""
     found = [
         f"{name}: {one['e2e_ms']['p50']:.1f} ms a request (p50, one client), "
-        f"{Interval.from_json(one['added_ms_p50']).shown('requests', 1)} more than of the server alone; "
+        f"{Interval.from_json(one['added_ms_p50']).shown('requests', 1)} ms more than of the server alone; "
         f"{one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, "
         f"{Interval.from_json(one['of_the_server']).shown('blocks')} of its; {one['statuses']}, "
         f"{one['wrong_answers']} wrong answers."
