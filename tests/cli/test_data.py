@@ -192,7 +192,7 @@ def test_answers_are_joined_on_ids_and_scored_with_n(tmp_path, capsys):
     status, out, _ = run(capsys, "score", out_folder, tmp_path / "answers.jsonl", "--json")
     found = {figure["name"]: figure for figure in json.loads(out)["figures"]}
     assert status == 0
-    assert found["normalised match"]["value"] == 0.667
+    assert found["normalised match"]["value"] == 0.666667
     assert found["normalised match"]["n"] == 2, "two YouTube videos, not three questions"
     assert found["exact match"]["value"] == 0
     assert {"BLEU-4", "ROUGE-L", "CIDEr"} <= set(found)
