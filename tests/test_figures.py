@@ -1,11 +1,13 @@
 """The check of the docs' figures: pages that are right pass, and each wrong, missing or untied number is named."""
 
+import doctest
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+import tools.figures
 from docs.figures import EARLIER_RUNS, SETTINGS, TIES, growth, head_card, readme
 from tools.figures import ANY, check, compare, corrected, figures, main, pages, read
 
@@ -152,6 +154,11 @@ def test_a_digit_that_is_changed_in_a_page_is_found(page):
     planted = row[:digit] + str((int(row[digit]) + 1) % 10) + row[digit + 1 :]
     assert compare(page, text, sentences)[0] == []
     assert compare(page, text.replace(row, planted, 1), sentences)[0]
+
+
+def test_the_examples_of_the_check():
+    ran = doctest.testmod(tools.figures)
+    assert (ran.attempted > 2, ran.failed) == (True, 0)
 
 
 def test_every_page_is_known():
