@@ -44,7 +44,7 @@ def test_the_order_of_the_papers():
     assert expectations["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
     assert expectations["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
     assert expectations["Hydra > Medusa"].sentence({"hydra": "hydra", "medusa": "Medusa"}) == (
-        "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00]"
+        "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00; n = 2]"
     )
 
 
@@ -67,7 +67,7 @@ def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
     methods = {"hivis": "hivis", "vispec:dir=x": "vispec", "eaglevlm:dir=y": "eaglevlm"}
     (finding,) = check_expectations(found, methods)
     assert (finding.better, finding.worse, finding.holds) == ("vispec:dir=x", "eaglevlm:dir=y", True)
-    assert finding.to_json()["ratio"] == {"value": 1.25, "ci95": [1.25, 1.25], "n": 3}
+    assert finding.to_json()["ratio"] == {"value": 1.25, "ci95": [1.25, 1.25], "n": 1}
 
 
 def test_expectations_are_about_methods_that_exist():

@@ -23,7 +23,7 @@ def results_table(results: Results) -> "Table":
     from rich.markup import escape
 
     title = "tokens of the hidden draft that the target accepts, on test clips in held-out wordings; and its features"
-    made = table(title, "drafter", COLUMNS, fold=True)
+    made = table(title, "drafter", COLUMNS)
     for name, by_wordings in results.items():
         unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
         first = next(iter(by_wordings.values()))

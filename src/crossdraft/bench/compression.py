@@ -265,7 +265,7 @@ def results_table(found: Sequence[CompressionResult]) -> "Table":
         "lossless", "prompt", "TTFT saved", "predicted", "τ", "facts right", "minus the target's", "ROUGE-L",
         "the target's answers", "its own answers",
     )  # fmt: skip
-    shown = table(None, "target", heads, fold=True)
+    shown = table(None, "target", heads)
     for row in found:
         figures = [f"{row.prompt_tokens:.0f}", row.saved.percent()]
         figures += ["–" if row.predicted is None else row.predicted.percent(), str(row.tau)]

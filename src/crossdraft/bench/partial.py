@@ -239,7 +239,7 @@ def results_table(found: Sequence[PartialResult]) -> "Table":
         "computed speedup",
         "measured",
     )
-    shown = table(None, "prompt tokens", heads, fold=True)
+    shown = table(None, "prompt tokens", heads)
     for row in found:
         times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
         own = f"{row.own}/{row.total}"

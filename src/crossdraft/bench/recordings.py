@@ -171,9 +171,7 @@ def compare_recordings(
 
 def results_table(found: Sequence[RecordingResult]) -> "Table":
     """The figures for people."""
-    shown = table(
-        None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"), fold=True
-    )
+    shown = table(None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"))
     for row in found:
         figures = (str(row.accepted), str(row.equal), str(row.gained), f"{row.begin_ms:.1f}", f"{row.token_ms:.2f}")
         shown.add_row(f"{row.seconds:g} s, {row.way}", row.drafter, *figures)

@@ -53,7 +53,7 @@ def acceptance(
     work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens), models.models(blind)
     with loaded_target(pair) as (where, target), progress("accepting", len(specs) * pairs) as tick:
         found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
-    rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"], fold=True)
+    rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"])
     for kind, ratio in found.ratio_by_kind.items():
         rows.add_row(kind, *(str(found.drafters[spec].by_kind[kind]) for spec in specs), str(ratio))
     rows.add_row("all", *(str(found.drafters[spec].tau) for spec in specs), str(found.ratio))

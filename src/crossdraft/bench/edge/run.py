@@ -204,7 +204,7 @@ def results_table(found: Sequence[NetworkFigures]) -> "Table":
     """A row for each network and way."""
     heads = ("Mbit/s", "mode", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "identical")
     caption = "means over the questions; n counts them"
-    shown = table("An edge's drafts over a network", "RTT ms", heads, caption, fold=True)
+    shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
     for one in found:
         plain = one.to_json()
         for mode, figures in plain["modes"].items():
