@@ -67,7 +67,7 @@ def test_from_the_command_line(pair, tmp_path, capsys):
     assert found[IDENTITY][HELD_OUT]["accepted_prefix"] is None
     own = found[IDENTITY][TRAINED]["features"]
     assert (own["cosine"]["value"], own["same_position"]["value"]) == (1.0, 1.0)
-    assert own["shifted"] < 1
+    assert own["shifted"]["value"] < 1
     assert found[spec][HELD_OUT]["equal"] == 4
     assert found[spec][HELD_OUT]["features"]["cosine"]["value"] < 1
 

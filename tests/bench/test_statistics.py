@@ -78,7 +78,7 @@ def test_acceptance_length_counts_the_bonus_and_pools_over_pairs():
 
 
 def test_a_target_alone_has_an_acceptance_length_without_width():
-    found = acceptance_length([40, 60, 51], [40, 60, 51])
+    found = acceptance_length([(40, 40), (60, 60), (51, 51)])
     assert (found.low, found.value, found.high) == (1, 1, 1)
     assert found.arms == (0, 0)
 

@@ -129,7 +129,8 @@ def _costs(report: HeadsReport) -> Table:
 def _depths(report: HeadsReport) -> Table:
     """Of the greedy settings, or of the first."""
     chosen = [setting for setting in report.settings if setting.temperature == 0] or report.settings[:1]
-    made = table("drafts kept at each depth", "drafter", [setting.name for setting in chosen])
+    title = f"drafts kept at each depth: shares, pooled over {report.workload['pairs']} pairs"
+    made = table(title, "drafter", [setting.name for setting in chosen])
     for row in report.rows:
         shares = (row.accepted[setting].per_position[:8] for setting in chosen)
         made.add_row(escape(row.label), *(" ".join(f"{share:.2f}" for share in each) for each in shares))

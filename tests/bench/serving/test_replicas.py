@@ -7,14 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from crossdraft.bench.serving.plan import ServePlan
-from crossdraft.bench.serving.replicas import Asked, against, lines, run_replicas
+from crossdraft.bench.serving.replicas import ServerReplies, against, lines, run_replicas
 from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
 
 
 def test_what_is_said_names_every_server_and_what_is_wrong():
-    alone = Asked([0.07] * 4, [100, 100, 100], [0.2, 0.2, 0.2], Counter({200: 4}))
-    other = Asked([0.0725] * 4, [90, 90, 90], [0.1, 0.1, 0.1], Counter({200: 4}), wrong=1)
+    alone = ServerReplies([0.07] * 4, [100, 100, 100], [0.2, 0.2, 0.2], Counter({200: 4}))
+    other = ServerReplies([0.0725] * 4, [90, 90, 90], [0.1, 0.1, 0.1], Counter({200: 4}), wrong=1)
     one, two = (found.to_json() | against(found, alone) for found in (alone, other))
     assert two["of_the_server"] == {"value": 1.8, "ci95": [1.8, 1.8], "n": 3}
     said = lines({"passed": False, "clients": 8, "contestants": {"server": one, "replicas-2": two}})

@@ -23,7 +23,7 @@ def test_memory_is_compared_by_medians_of_parts():
     assert _part_medians([*range(16)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
 
 
-def test_throughput_beside_vllm_is_drawn_over_blocks():
+def test_throughput_over_vllm_s_is_drawn_over_blocks():
     """Two blocks of two questions: ours 10 tokens in 1 s and in 2 s, vLLM's in 2 s each."""
     ours, theirs = ([TimedReply("a", 5, seconds)] * 4 for seconds in (0.5, 1.0))
     level = _level({"crossdraft": ours, "vllm": theirs}, {"crossdraft": [1.0, 2.0], "vllm": [2.0, 2.0]})

@@ -26,7 +26,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass
-class Asked:
+class ServerReplies:
     """What one contestant answered.
 
     Args:
@@ -89,7 +89,7 @@ def run_replicas(plan: ServePlan, counts: Sequence[int], clients: int, tick: Tic
     }
 
 
-def against(one: Asked, alone: Asked) -> dict[str, Any]:
+def against(one: ServerReplies, alone: ServerReplies) -> dict[str, Any]:
     """One contestant beside the server alone: throughput drawn over blocks, times over requests."""
     rate = ratio_per_token(alone.seconds, alone.tokens, one.seconds, one.tokens)
     singles = [1e3 * (own - other) for own, other in zip(one.singles, alone.singles, strict=True)]
@@ -98,13 +98,13 @@ def against(one: Asked, alone: Asked) -> dict[str, Any]:
 
 def _ask(
     servers: Mapping[str, ServerProcess], plan: ServePlan, asked: Sequence[Question], clients: int, tick: Tick
-) -> dict[str, Asked]:
+) -> dict[str, ServerReplies]:
     """Blocks of all servers in turn; in the first, which counts for nothing, they get to know the clips."""
-    found = {name: Asked() for name in servers}
+    found = {name: ServerReplies() for name in servers}
     for block in range(plan.repeats + 1):
         order = list(servers) if block % 2 else list(servers)[::-1]
         for name in order:
-            result = found[name] if block else Asked()
+            result = found[name] if block else ServerReplies()
             with servers[name].connection() as connection:
                 for one in asked:
                     start = perf_counter()
@@ -129,7 +129,7 @@ def _ask(
     return found
 
 
-def _count(result: Asked, one: Question, status: int, body: Any) -> None:
+def _count(result: ServerReplies, one: Question, status: int, body: Any) -> None:
     result.statuses[status] += 1
     result.wrong += status == 200 and body["choices"][0]["message"]["content"] != one.text
 
