@@ -26,7 +26,7 @@ def test_ratios_by_hand():
     assert found.to_json()["over_v1"] == {1: 1.0, 16: 1.1}
     lines = found.lines()
     assert lines[2] == (
-        "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n = 3 runs]), V(16)/V(1) 1.10, "
+        "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n=3 runs]), V(16)/V(1) 1.10, "
         "compiled in 2.0 s, NOT the same tokens"
     )
     assert lines[-1] == "share of the bandwidth bound 50% lean, 50% compiled"

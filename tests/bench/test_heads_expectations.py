@@ -44,7 +44,7 @@ def test_the_order_of_the_papers():
     assert expectations["EAGLE-2 ≥ EAGLE-1"].ratio.value == pytest.approx(8 / 9)
     assert expectations["EAGLE-1 > Medusa"].ratio.value == pytest.approx(4.5 / 3)
     assert expectations["Hydra > Medusa"].sentence({"hydra": "hydra", "medusa": "Medusa"}) == (
-        "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00; n = 2]"
+        "Hydra > Medusa: does not hold, τ of hydra / Medusa = 1.00 [1.00, 1.00; n=2]"
     )
 
 

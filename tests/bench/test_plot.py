@@ -79,7 +79,7 @@ def test_svg_is_written_too_and_is_the_same_every_time(report, tmp_path):
 
 
 def test_the_title_says_what_won(report):
-    assert title(report) == "union:event,memory: 2.00x as fast as target-all [1.50, 2.25; n = 12], identical tokens"
+    assert title(report) == "union:event,memory: 2.00x as fast as target-all [1.50, 2.25; n=12], identical tokens"
     slow = replace(report, methods=report.methods[:1])
     assert title(slow) == "No method is faster than target-all"
 

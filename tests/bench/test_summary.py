@@ -109,7 +109,7 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
     assert (own["speedup"]["value"], both["speedup"]["value"]) == (0.7, 1.0)
     shown = printed(methods)
     assert "× target-all" in shown
-    assert "2.00 [1.33, 2.50; n = 2]" in shown
+    assert "2.00 [1.33, 2.50; n=2]" in shown
     assert "2.86" not in shown
     runs["target"] = two(1.0, 1.0)
     assert {method.against for method in summarise(Results(runs), pairs, target)} == {"target"}
@@ -154,7 +154,7 @@ def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
     assert (ours.tau.low, ours.tau.value, ours.tau.high) == pytest.approx((1.75, 2.5, 4))
     assert method_json(ours)["tau_ci95"] == [1.75, 4.0]
     shown = printed([own, ours])
-    assert "2.50 [1.75, 4.00; n = 2]" in shown
+    assert "2.50 [1.75, 4.00; n=2]" in shown
     assert "1.00 [1.00, 1.00" not in shown.partition("how it comes")[2]  # of the target there is no more to say
 
 

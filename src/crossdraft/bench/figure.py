@@ -27,7 +27,7 @@ class Figure:
         CrossdraftError: nothing was measured, or the value or a bound is no number.
 
     >>> str(Figure("speed-up", Interval(1.44, 1.4, 1.49, 40)))
-    'speed-up 1.44 [1.40, 1.49; n = 40 scenes]'
+    'speed-up 1.44 [1.40, 1.49; n=40 scenes]'
     """
 
     name: str

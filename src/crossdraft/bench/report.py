@@ -65,20 +65,19 @@ def method_json(method: MethodSummary) -> dict[str, object]:
         "tokens_per_s": round(method.tokens_per_s, 2),
         "speedup": None if method.against is None else speedups[method.against],
         "speedups": list(speedups.values()),
-        "tau": round(method.tau.value, 3),
-        "tau_ci95": method.tau.to_json()["ci95"],
+        **_figure("tau", method.tau),
         "accepted_per_position": [round(share, 3) for share in method.per_position],
-        **_share("hidden_share", method.hidden_share),
-        **_share("prefill_slowdown", method.prefill_slowdown),
-        **_share("overhead_share", method.overhead_share),
+        **_figure("hidden_share", method.hidden_share),
+        **_figure("prefill_slowdown", method.prefill_slowdown),
+        **_figure("overhead_share", method.overhead_share),
         "stage_ms": {stage: times.ms() for stage, times in method.stages.items()},
         "notes": list(method.notes),
     }
 
 
-def _share(name: str, share: Interval | None) -> dict[str, object]:
-    """A share and its interval under names of their own; both are null where there is none."""
-    found: dict[str, object] = {} if share is None else share.to_json(name)
+def _figure(name: str, figure: Interval | None) -> dict[str, object]:
+    """A figure and its interval under names of their own; both are null where there is none."""
+    found: dict[str, object] = {} if figure is None else figure.to_json(name)
     return {name: found.get(name), f"{name}_ci95": found.get("ci95")}
 
 

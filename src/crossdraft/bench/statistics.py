@@ -34,7 +34,7 @@ class Interval:
         n: how many independent things (pairs, scenes, clips) were drawn from.
 
     >>> str(Interval(1.444, 1.4, 1.49, 40))
-    '1.44 [1.40, 1.49; n = 40]'
+    '1.44 [1.40, 1.49; n=40]'
     """
 
     value: float
@@ -65,17 +65,17 @@ class Interval:
             digits: behind the point.
 
         >>> Interval(1.444, 1.4, 1.49, 1).shown("clips", 1)
-        '1.4 [1.4, 1.5; n = 1 clip]'
+        '1.4 [1.4, 1.5; n=1 clip]'
         """
         things = f" {of.removesuffix('s') if self.n == 1 else of}" if of else ""
         value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}; n = {self.n:,}{things}]"
+        return f"{value} [{low}, {high}; n={self.n:,}{things}]"
 
     def percent(self) -> str:
         """A share.
 
         >>> Interval(0.5, 0.25, 0.625, 40).percent()
-        '50.0 % [25.0, 62.5; n = 40]'
+        '50.0 % [25.0, 62.5; n=40]'
         """
         value, rest = Interval(100 * self.value, 100 * self.low, 100 * self.high, self.n).shown(digits=1).split(" ", 1)
         return f"{value} % {rest}"
@@ -126,7 +126,7 @@ def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
     """Σ part / Σ whole over the pairs that have any of the whole; `None` if none has.
 
     >>> str(ratio_of_some([(1, 2), (0, 0)])), ratio_of_some([(0, 0)])
-    ('0.50 [0.50, 0.50; n = 1]', None)
+    ('0.50 [0.50, 0.50; n=1]', None)
     """
     some = [(part, whole) for part, whole in sums if whole]
     return ratio(*zip(*some, strict=True)) if some else None
@@ -142,7 +142,7 @@ def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
     """Median of some values minus the median of those before; both of the same questions, which are drawn together.
 
     >>> str(median_added([5, 5, 5], [3, 3, 3]))
-    '2.00 [2.00, 2.00; n = 3]'
+    '2.00 [2.00, 2.00; n=3]'
     """
     after, first = np.asarray(values, dtype=np.float64), np.asarray(before, dtype=np.float64)
     return bootstrap(lambda chosen: np.median(after[chosen], -1) - np.median(first[chosen], -1), len(after))
@@ -238,7 +238,7 @@ def acceptance_length(counts: Sequence[tuple[int, int]]) -> Interval:
         counts: tokens and passes of each pair.
 
     >>> str(acceptance_length([(5, 2), (5, 2)]))
-    '2.50 [2.50, 2.50; n = 2]'
+    '2.50 [2.50, 2.50; n=2]'
     """
     return bootstrap(lambda chosen: pooled_tau(counts, chosen), len(counts))
 

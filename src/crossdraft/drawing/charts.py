@@ -95,7 +95,7 @@ def interval_bars(title: str, bars: Sequence[IntervalBar], unit: str, reference:
     scale = (WIDTH - MARGIN - room - left) / longest
     top = y
     for bar in bars:
-        shown = f"{bar.value:.2f} [{bar.low:.2f}, {bar.high:.2f}; n = {bar.n:,}]"
+        shown = f"{bar.value:.2f} [{bar.low:.2f}, {bar.high:.2f}; n={bar.n:,}]"
         middle = y + BAR / 2
         shapes.append(_label(bar.label, left, y))
         shapes.append(Box(left, y, max(0.0, bar.value) * scale, BAR, bar.style, f"{bar.label}: {shown}"))

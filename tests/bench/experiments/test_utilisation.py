@@ -37,10 +37,10 @@ def test_busy_shares_by_hand():
 
 def test_a_machine_without_a_gpu_is_said_and_one_with_a_gpu_too():
     found = summarise(UtilisationConfig(pairs=2, block=2, repeats=1), [planted()])
-    assert "the target's lane is busy 50.0 % [25.0, 75.0; n = 2] and the drafter's 25.0 % [" in found.found
+    assert "the target's lane is busy 50.0 % [25.0, 75.0; n=2] and the drafter's 25.0 % [" in found.found
     assert found.sure.endswith("No GPU was sampled: there is none.")
     busy, roofline = found.tables
-    assert busy.rows[2][:2] == ("event", "50.0 % [25.0, 75.0; n = 2]")
+    assert busy.rows[2][:2] == ("event", "50.0 % [25.0, 75.0; n=2]")
     assert busy.rows[0][2] == "–"
     assert [row[0] for row in roofline.rows[:2]] == ["target, prefill", "target, decode step"]
     sampled = summarise(UtilisationConfig(), [planted(gpu=[GPU], no_gpu=None)])

@@ -19,8 +19,8 @@ def test_what_is_said_names_every_server_and_what_is_wrong():
     assert two["of_the_server"] == {"value": 1.8, "ci95": [1.8, 1.8], "n": 3}
     said = lines({"passed": False, "clients": 8, "contestants": {"server": one, "replicas-2": two}})
     assert "replicas-2: 72.5 ms" in said[1]
-    assert "2.5 [2.5, 2.5; n = 4 requests] ms more than of the server alone" in said[1]
-    assert "1.80 [1.80, 1.80; n = 3 blocks] of its; {'200': 4}, 1 wrong answers" in said[1]
+    assert "2.5 [2.5, 2.5; n=4 requests] ms more than of the server alone" in said[1]
+    assert "1.80 [1.80, 1.80; n=3 blocks] of its; {'200': 4}, 1 wrong answers" in said[1]
     assert said[-1] == "Not all is as it should be."
 
 

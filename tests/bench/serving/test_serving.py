@@ -41,11 +41,9 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
         "vllm": {"passed": True, "clients": {"1": level}},
     }
     said = lines(ServeReport({}, parts))
-    assert "takes 2.50 [2.00, 3.00; n = 24 questions] ms (p50)" in said[0]
-    assert "0.980 [0.970, 0.990; n = 4 blocks] of the engine's own" in said[2]
-    assert (
-        "2.00 [2.00, 2.00; n = 4 questions] times sooner; 1.33 [1.00, 2.00; n = 2 blocks] of its throughput" in said[3]
-    )
+    assert "takes 2.50 [2.00, 3.00; n=24 questions] ms (p50)" in said[0]
+    assert "0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
+    assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[3]
 
 
 def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):
