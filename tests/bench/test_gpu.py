@@ -51,12 +51,3 @@ def test_without_the_library_it_is_said():
     hidden = f"import sys; sys.modules['pynvml'] = None\n{code}"
     found = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == f"{NO_LIBRARY} []"
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="needs nvidia-ml-py")
-def test_a_gpu_is_read():
-    with GpuSampler(0.05) as gpus:
-        time.sleep(0.3)
-    assert gpus.absent is None
-    assert all(use.samples >= 2 and 0 <= use.busy <= 1 and use.most_mib > 0 for use in gpus.uses)
