@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import tools.figures
-from docs.figures import EARLIER_RUNS, SETTINGS, TIES, growth, head_card, readme
+from docs.figures import TIES, growth, head_card, readme
+from docs.untied import EARLIER_RUNS, SETTINGS
 from tools.figures import ANY, check, compare, corrected, figures, main, pages, read
 
 ROOT = Path(__file__).parents[1]

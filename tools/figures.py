@@ -2,8 +2,8 @@
 
 `docs/figures.py` writes each sentence, and each row of a table, from what a command wrote (`--json-out`,
 `summary.json`, `provenance.json`); a page must hold it word for word. Figures that no JSON is kept of are counted,
-page by page, and the counts of `docs/figures.py` may only fall. `--write` puts the JSON's numbers into a page that
-has the same words with others.
+page by page, and the counts of `docs/untied.py` may only fall. `--write` puts the JSON's numbers into a page that has
+the same words with others.
 """
 
 import json
@@ -134,7 +134,7 @@ def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: M
         untied: how many figures of a page no JSON is kept of; of pages that are not named none.
     """
     absent = sorted((said.keys() | untied.keys()) - texts.keys())
-    found = [f"{page} is named in docs/figures.py, and there is no such page." for page in absent]
+    found = [f"{page} is named in docs/figures.py or docs/untied.py, and there is no such page." for page in absent]
     for page, text in texts.items():
         wrong, left = compare(page, text, said.get(page, ()))
         loose, listed = figures(left), untied.get(page, 0)
@@ -146,7 +146,7 @@ def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: M
                 f"{', '.join(loose[-5:])}."
             )
         elif len(loose) < listed:
-            found.append(f"{page} has {len(loose)} figures left that are not tied; write that in docs/figures.py.")
+            found.append(f"{page} has {len(loose)} figures left that are not tied; write that in docs/untied.py.")
     return found
 
 
@@ -157,7 +157,8 @@ def read(source: str) -> Any:
 
 def main(arguments: Sequence[str]) -> int:
     """Compare, and say what differs; exit status 1 if anything does. `--write` puts the JSON's numbers in first."""
-    from docs.figures import TIES, UNTIED
+    from docs.figures import TIES
+    from docs.untied import UNTIED
 
     said: dict[str, list[str]] = {}
     for tie in TIES:
