@@ -62,7 +62,7 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
-	$(BIN)/python tools/readme_numbers.py
+	$(BIN)/python -m tools.figures
 
 format: setup
 	$(BIN)/ruff check --fix .

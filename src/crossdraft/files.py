@@ -133,6 +133,29 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Be the only process that fills a folder; the lock goes with the process, however it ends.
+
+    Raises:
+        CrossdraftError: another one fills it, or nobody may write there.
+    """
+    import fcntl  # there is none on Windows, where the rest of this file works
+
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise CrossdraftError(f"Cannot write in {folder}: {error.strerror}; name another folder.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CrossdraftError(f"Another process fills {folder}; wait for it, or name another folder.") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def temporary_folder(final: Path) -> Iterator[Path]:
     """Yield a new folder next to `final`, from where a rename puts its contents in place; remove what is left of it.
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, AlignBench, SceneQuestions, figures_of
+from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, AlignBench, SceneQuestions
 from crossdraft.bench.align_controls import accepted, best_text, templates
+from crossdraft.bench.align_features import figures_of
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.workload import Workload, items
 from crossdraft.cli.main import main
@@ -32,11 +33,11 @@ def test_figures_along_answers_by_hand():
     predicted = [torch.tensor([[1.0, 0, 0], [0, 1, 0.6], [1, 0, 0]]), torch.tensor([[0.6, 0.8, 0.0], [0, 1, 0]])]
     found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)])
     cosines = [1, 1 / 1.36**0.5, 0, 0.6, 1]  # 1/√1.36 = 0.857
-    assert found.cosine == pytest.approx(sum(cosines) / 5)
-    assert found.above == pytest.approx((3 / 5, 2 / 5))
-    assert found.consecutive == (1 + 0) / 2
-    assert found.same == pytest.approx(3 / 5)  # 0, 1, not 2; not 0, 1
-    assert found.shifted == pytest.approx(1 / 3)  # after 0 comes 1, after 1 comes 2; what stands there: 0, 1 | 1
+    assert found.cosine.value == pytest.approx(sum(cosines) / 5)
+    assert [share.value for share in found.above] == pytest.approx([3 / 5, 2 / 5])
+    assert (found.consecutive.value, found.consecutive.n) == ((1 + 0) / 2, 2)
+    assert found.same.value == pytest.approx(3 / 5)  # 0, 1, not 2; not 0, 1
+    assert found.shifted.value == pytest.approx(1 / 3)  # after 0 comes 1, after 1 comes 2; what stands there: 0, 1 | 1
 
 
 def test_training_wordings_can_be_asked_of_test_clips():
@@ -65,10 +66,10 @@ def test_from_the_command_line(pair, tmp_path, capsys):
     )
     assert found[IDENTITY][HELD_OUT]["accepted_prefix"] is None
     own = found[IDENTITY][TRAINED]["features"]
-    assert (own["cosine"], own["same_position"]) == (1.0, 1.0)
-    assert own["shifted"] < 1
+    assert (own["cosine"]["value"], own["same_position"]["value"]) == (1.0, 1.0)
+    assert own["shifted"]["value"] < 1
     assert found[spec][HELD_OUT]["equal"] == 4
-    assert found[spec][HELD_OUT]["features"]["cosine"] < 1
+    assert found[spec][HELD_OUT]["features"]["cosine"]["value"] < 1
 
 
 @pytest.mark.parametrize("drafters", [(), ("event", "event"), ("evnt",)])

@@ -7,25 +7,27 @@ import pytest
 from crossdraft.bench.compiled import ComparedPass, CompiledResult
 from crossdraft.bench.scale_measure import Bound
 from crossdraft.bench.scale_models import decode_bytes
-from crossdraft.bench.statistics import Quartiles
+from crossdraft.bench.statistics import Quartiles, median_ratio
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
 from tests.gpu.pairs import TINY
 
 
 def compared(n, lean, compiled, *, same=True):
-    return ComparedPass(n, Quartiles(lean, lean, lean), Quartiles(compiled, compiled, compiled), 2.0, same)
+    over = median_ratio([compiled] * 3, [lean] * 3)
+    return ComparedPass(n, Quartiles(lean, lean, lean), Quartiles(compiled, compiled, compiled), over, 2.0, same)
 
 
 def test_ratios_by_hand():
     bound = Bound(8, 2, 1000.0, 0.01, 0.5)
     passes = [compared(1, 0.020, 0.010), compared(16, 0.030, 0.011, same=False)]
     found = CompiledResult("7b", "cuda:0", "bfloat16", passes, bound, bound)
-    assert [one["ratio"] for one in found.to_json()["passes"]] == [0.5, 0.367]
+    assert [one["ratio"]["value"] for one in found.to_json()["passes"]] == [0.5, 0.366667]
     assert found.to_json()["over_v1"] == {1: 1.0, 16: 1.1}
     lines = found.lines()
     assert lines[2] == (
-        "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37), V(16)/V(1) 1.10, compiled in 2.0 s, NOT the same tokens"
+        "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n=3 runs]), V(16)/V(1) 1.10, "
+        "compiled in 2.0 s, NOT the same tokens"
     )
     assert lines[-1] == "share of the bandwidth bound 50% lean, 50% compiled"
 

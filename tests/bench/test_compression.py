@@ -86,15 +86,15 @@ def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, a
     found = {row.target: row for row in compare_compressions(plan, target, ticks.append)}
     assert len(ticks) == plan.runs == 5 * 4
     always, gated, strict, lax = (found[name] for name in (*plan.specs, f"{spec} within 0", f"{spec} within 1"))
-    assert (always.predicted, gated.predicted) == (1, 0)
+    assert (always.predicted.value, gated.predicted.value) == (1, 0)
     assert gated.agreed == strict.agreed == 3  # read whole
     assert always.prompt_tokens < gated.prompt_tokens == found["target"].prompt_tokens
     assert lax.agreed == 3  # each of its requests is checked
-    assert lax.predicted == strict.predicted == 0
+    assert lax.predicted.value == strict.predicted.value == 0
     assert always.rouge_l.value < 1
     cosines = compare_clips(plan, target)
     assert [one.same == pytest.approx(one.other, abs=1e-7) for one in cosines] == [False, False, True]
-    assert all(-1 <= one.same <= 1 for one in cosines)
+    assert all(-1 <= one.same.value <= 1 for one in cosines)
     assert compare_clips(replace(plan, compressions=("pool",), budgets=()), target) == []
 
 
@@ -102,5 +102,5 @@ def test_cosines_by_hand():
     """Two clips of one token each: 0.6 and 0 within, 1 and 0.8 across."""
     left = torch.tensor([[[1.0, 0]], [[0, 1]]])
     found = _compared("x", left, torch.tensor([[[3.0, 4]], [[1, 0]]]))
-    assert found.same == pytest.approx((0.6 + 0) / 2)
-    assert found.other == pytest.approx((1 + 0.8) / 2)
+    assert (found.same.value, found.same.n) == (pytest.approx((0.6 + 0) / 2), 2)
+    assert found.other.value == pytest.approx((1 + 0.8) / 2)

@@ -10,18 +10,18 @@ from crossdraft.errors import CrossdraftError
 
 def test_a_figure_is_never_without_its_interval_and_n():
     shown = Figure.mean("τ", [2.0, 4.0, 3.0], ["a", "b", "c"], note="greedy")
-    assert str(shown) == f"τ {shown.interval}, n = 3 scenes (greedy)"
+    assert str(shown) == "τ 3.00 [2.00, 4.00; n=3 scenes] (greedy)"
     assert "[" in f"{shown}"
-    assert str(Figure("x", Interval(1, 1, 1), 1, "clips")) == "x 1.00 [1.00, 1.00], n = 1 clip"
+    assert str(Figure("x", Interval(1, 1, 1, 1), "clips")) == "x 1.00 [1.00, 1.00; n=1 clip]"
     assert shown.to_json() == {
         "name": "τ", "value": 3.0, "ci95": [2.0, 4.0], "n": 3, "of": "scenes", "note": "greedy"
     }  # fmt: skip
 
 
 def test_what_is_no_figure():
-    for interval, n in ((Interval(1, 1, 1), 0), (Interval(math.nan, 0, 1), 5), (Interval(1, 1, math.inf), 5)):
+    for interval in (Interval(1, 1, 1, 0), Interval(math.nan, 0, 1, 5), Interval(1, 1, math.inf, 5)):
         with pytest.raises(CrossdraftError, match="no figure"):
-            Figure("x", interval, n)
+            Figure("x", interval)
     with pytest.raises(CrossdraftError, match="0 values"):
         Figure.mean("x", [], [])
     with pytest.raises(CrossdraftError, match="needs the scene"):

@@ -4,6 +4,7 @@ import pytest
 
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.partial import PartialBench, PartialResult, compare_partial
+from crossdraft.bench.statistics import Interval
 from crossdraft.drafters.settings import PartialSettings
 from crossdraft.errors import CrossdraftError
 
@@ -21,17 +22,16 @@ def test_the_computed_speedup_by_hand():
         224,
         3,
         3,
-        tau=5.0,
-        refused=0.1,
+        tau=Interval(5.0, 4.0, 6.0, 3),
+        refused=Interval(0.1, 0.0, 0.2, 3),
         lossy_own=2,
-        lossy_tau=7.0,
-        lossy_rouge_l=0.9,
+        lossy_tau=Interval(7.0, 6.0, 8.0, 3),
+        lossy_rouge_l=Interval(0.9, 0.8, 1.0, 3),
         drafted=6.0,
         one_ms=2.0,
         verify_ms=4.0,
         step_ms=1.0,
-        alone_s=3,
-        drafted_s=4,
+        faster=Interval(0.75, 0.7, 0.8, 3),
     )
     assert row.speedup == pytest.approx(1.0)
     assert row.to_json()["computed_speedup"] == 1.0
@@ -48,7 +48,7 @@ def test_longer_prompts_than_the_context_are_measured_and_answers_stay_the_targe
     assert long.kept < 5 * 16 < long.prompt
     assert all(row.own == row.total == 2 for row in (short, long))
     assert short.lossy_own == 2  # all is kept, so nothing is lost
-    assert short.lossy_rouge_l == 1
-    assert long.lossy_tau > long.tau  # a token that would have been refused stood
-    assert long.lossy_rouge_l < 1
-    assert all(row.tau >= 1 and min(row.one_ms, row.alone_s, row.drafted_s) > 0 for row in (short, long))
+    assert (short.lossy_rouge_l.value, short.lossy_rouge_l.n) == (1, 2)
+    assert long.lossy_tau.value > long.tau.value  # a token that would have been refused stood
+    assert long.lossy_rouge_l.value < 1
+    assert all(row.tau.value >= 1 and min(row.one_ms, row.faster.value) > 0 for row in (short, long))

@@ -24,17 +24,17 @@ def method(name, tau, speedups):
 
 @pytest.fixture
 def report():
-    one = Interval(1.0, 1.0, 1.0)
+    one = Interval(1.0, 1.0, 1.0, 12)
     return BenchReport(
         12,
         {},
         WORK,
         [
-            method("target", one, {"target": one, "target-all": Interval(0.8, 0.7, 0.9)}),
+            method("target", one, {"target": one, "target-all": Interval(0.8, 0.7, 0.9, 12)}),
             method(
                 "union:event,memory",
-                Interval(5.0, 4.0, 7.5),
-                {"target": Interval(2.4, 2.0, 2.8), "target-all": Interval(2.0, 1.5, 2.25)},
+                Interval(5.0, 4.0, 7.5, 12),
+                {"target": Interval(2.4, 2.0, 2.8, 12), "target-all": Interval(2.0, 1.5, 2.25, 12)},
             ),
         ],
         footprints={"target": Footprint(500.0), "union:event,memory": Footprint(500.0, 400.0)},
@@ -60,7 +60,7 @@ def test_speedup_and_tau_stand_next_to_the_times_with_their_intervals(report):
 
 
 def test_without_a_baseline_there_is_no_speedup_to_draw(report, tmp_path):
-    alone = BenchReport(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6), {})])
+    alone = BenchReport(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6, 12), {})])
     _, tau = draw(alone).axes
     assert tau.get_xlabel().startswith("τ")
     assert title(alone) == "Time of an answer by method"
@@ -79,7 +79,7 @@ def test_svg_is_written_too_and_is_the_same_every_time(report, tmp_path):
 
 
 def test_the_title_says_what_won(report):
-    assert title(report) == "union:event,memory: 2.00x as fast as target-all [1.50, 2.25], identical tokens"
+    assert title(report) == "union:event,memory: 2.00x as fast as target-all [1.50, 2.25; n=12], identical tokens"
     slow = replace(report, methods=report.methods[:1])
     assert title(slow) == "No method is faster than target-all"
 
@@ -92,7 +92,7 @@ def test_the_slowest_stands_on_top_and_plain_decoding_is_not_called_verifying(re
 
 
 def test_a_wide_interval_does_not_stretch_the_axis(report):
-    wide = replace(report.methods[1], tau=Interval(5.0, 4.0, 500.0))
+    wide = replace(report.methods[1], tau=Interval(5.0, 4.0, 500.0, 12))
     tau = draw(replace(report, methods=[report.methods[0], wide], footprints={})).axes[-1]
     assert tau.get_xlim()[1] < 20
 

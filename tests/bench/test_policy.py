@@ -29,8 +29,8 @@ def test_the_best_fixed_budget_is_the_fastest_and_the_policy_is_not_among_them()
     assert found.against_best.value == pytest.approx(5 / 4)
     assert found.against_target.value == pytest.approx(10 / 4)
     assert [line.speedup.value for line in found.lines] == pytest.approx([1, 2, 10 / 6, 2.5])
-    assert found.lines[-1].tau == pytest.approx(1.5)
-    assert found.to_json()["methods"][1]["drafting_share"] == 0.25
+    assert found.lines[-1].tau.value == pytest.approx(1.5)
+    assert found.to_json()["methods"][1]["drafting_share"]["value"] == 0.25
     assert "1.25 [" in sentences([found])[0]
 
 
@@ -77,5 +77,5 @@ def test_the_command(pair, tmp_path, capsys):
     assert {"environment", "pairs", "repeats", "loads"} == found.keys()
     (load,) = found["loads"]
     assert load["best_fixed"] in {line["name"] for line in load["methods"]} - {"target", "policy"}
-    assert set(load["policy_over_best_fixed"]) == {"value", "ci95"}
+    assert set(load["policy_over_best_fixed"]) == {"value", "ci95", "n"}
     assert "\nmixed: the policy is " in capsys.readouterr().out

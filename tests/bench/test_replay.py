@@ -4,18 +4,8 @@ import json
 
 import pytest
 
-from crossdraft.bench.replay import (
-    RecordedDrafter,
-    ReplayConfig,
-    StageCosts,
-    Trace,
-    play,
-    read_traces,
-    replay,
-    shuffled,
-    worth_it,
-    write_traces,
-)
+from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, play, replay, worth_it
+from crossdraft.bench.traces import Trace, read_traces, shuffled, write_traces
 from crossdraft.cli.main import main
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import Draft
@@ -115,7 +105,9 @@ def test_an_answer_is_never_known_before_it_is_over():
     first = replay(traces[:1], MemoryDrafter(), ReplayConfig(nodes=16), StageCosts(100, 10, draft=0.0))
     assert first.tau.value == 1.0
     assert found.passes == 10 + 1 + 1
-    assert found.by_question == {"?": 30 / 12}
+    (of_it,) = found.by_question.values()
+    assert (of_it.answers, of_it.tau.value, of_it.begun) == (3, 30 / 12, 2)
+    assert found.to_json()["by_question"]["?"]["hidden_accepted"]["n"] == 3
     assert found.hidden.value == pytest.approx((0 + 9 + 9) / 3)
     assert found.to_json()["hidden_accepted"]["value"] == 6.0
     assert replay(traces, MemoryDrafter(), ReplayConfig(ride_along=False), StageCosts()).hidden is None

@@ -157,7 +157,7 @@ def test_what_cannot_be_compared():
 
 def test_a_comparison_says_everything():
     found = compare_paired(*split_of(timings(3, 0.03, lengths(3))))["method"]
-    assert "n = 40 scenes" in str(found)
+    assert "n=40 scenes]" in str(found)
     assert "differs" in str(found)
     assert set(found.to_json()) >= {"value", "ci95", "n", "p_wilcoxon", "p_holm", "cohens_dz", "minimum_detectable"}
     same = compare_paired(*split_of(timings(4, 0.0, lengths(4))))["method"]

@@ -70,15 +70,15 @@ def test_bootstrap_covers_the_truth_about_as_often_as_it_claims():
 
 
 def test_acceptance_length_counts_the_bonus_and_pools_over_pairs():
-    assert acceptance_length([9], [3]).value == 3
+    assert acceptance_length([(9, 3)]).value == 3
     # 15/6 over both pairs: not the mean of 8/2 and 7/4, which are what the draws of one pair twice give.
-    found = acceptance_length([8, 7], [2, 4])
+    found = acceptance_length([(8, 2), (7, 4)])
     assert (found.low, found.value, found.high) == pytest.approx((1.75, 2.5, 4))
     assert found.arms == pytest.approx((0.75, 1.5))
 
 
 def test_a_target_alone_has_an_acceptance_length_without_width():
-    found = acceptance_length([40, 60, 51], [40, 60, 51])
+    found = acceptance_length([(40, 40), (60, 60), (51, 51)])
     assert (found.low, found.value, found.high) == (1, 1, 1)
     assert found.arms == (0, 0)
 

@@ -83,13 +83,16 @@ def test_figures_by_hand(target, pairs):
     assert found.tau.value == pytest.approx(2)
     assert (method_json(found)["tau"], method_json(found)["tau_ci95"]) == (2.0, [2.0, 2.0])
     assert found.per_position == pytest.approx((0.5, 1.0))
-    assert found.hidden_share == pytest.approx(0.9)
-    assert found.prefill_slowdown == pytest.approx(0.1)
-    assert found.overhead_share == pytest.approx(0.1)
+    assert found.hidden_share.value == pytest.approx(0.9)
+    assert (found.prefill_slowdown.value, found.prefill_slowdown.n) == (pytest.approx(0.1), 2)
+    assert found.overhead_share.value == pytest.approx(0.1)
+    assert (method_json(found)["hidden_share"], method_json(found)["hidden_share_ci95"]) == (0.9, [0.9, 0.9])
     assert found.tokens_per_s == pytest.approx(2)
     assert found.ttft.median == pytest.approx(1.1)
     assert sum(found.stage_means.values()) == pytest.approx(2)
-    assert method_json(found)["speedup"] == {"value": 2.0, "ci95": [2.0, 2.0], "against": "target", "per": "answer"}
+    assert method_json(found)["speedup"] == {
+        "value": 2.0, "ci95": [2.0, 2.0], "n": 2, "against": "target", "per": "answer"
+    }  # fmt: skip
 
 
 def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pairs):
@@ -102,11 +105,11 @@ def test_the_headline_is_against_the_faster_of_the_two_targets_alone(target, pai
     assert {method.against for method in methods} == {"target-all"}
     own, both, event = map(method_json, methods)
     assert (event["speedup"]["against"], event["speedup"]["value"]) == ("target-all", 2.0)
-    assert {each["against"]: each["value"] for each in event["speedups"]} == {"target": 2.857, "target-all": 2.0}
+    assert {each["against"]: each["value"] for each in event["speedups"]} == {"target": 2.857143, "target-all": 2.0}
     assert (own["speedup"]["value"], both["speedup"]["value"]) == (0.7, 1.0)
     shown = printed(methods)
     assert "× target-all" in shown
-    assert "2.00 [1.33, 2.50]" in shown
+    assert "2.00 [1.33, 2.50; n=2]" in shown
     assert "2.86" not in shown
     runs["target"] = two(1.0, 1.0)
     assert {method.against for method in summarise(Results(runs), pairs, target)} == {"target"}
@@ -151,8 +154,8 @@ def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
     assert (ours.tau.low, ours.tau.value, ours.tau.high) == pytest.approx((1.75, 2.5, 4))
     assert method_json(ours)["tau_ci95"] == [1.75, 4.0]
     shown = printed([own, ours])
-    assert "2.50 [1.75, 4.00]" in shown
-    assert "1.00 [1.00, 1.00]" not in shown.partition("how it comes")[2]  # of the target there is no more to say
+    assert "2.50 [1.75, 4.00; n=2]" in shown
+    assert "1.00 [1.00, 1.00" not in shown.partition("how it comes")[2]  # of the target there is no more to say
 
 
 def test_a_long_spec_leaves_the_figures_whole(target, pairs):

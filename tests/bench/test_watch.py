@@ -4,7 +4,16 @@ import pytest
 
 from crossdraft import scenes
 from crossdraft.bench.assembly import Models
-from crossdraft.bench.watch import StreamBench, StreamRun, results_table, rows, run_watch, stream_files, to_json
+from crossdraft.bench.watch import (
+    StreamBench,
+    StreamRun,
+    rate_over,
+    results_table,
+    rows,
+    run_watch,
+    stream_files,
+    to_json,
+)
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
 from crossdraft.streams import WatchSummary, Windowing
@@ -23,11 +32,13 @@ def test_figures_worked_by_hand():
         "target": [run(4, [0.3, 0.5], {0: (1,), 1: (3,)}), run(2, [0.4, 0.4], {0: (9,), 1: (8,)})],
     }
     ours, alone = rows(runs)
-    assert (ours.due, ours.answered, ours.dropped, ours.rate) == (6, 4, 2, 1.0)
+    assert (ours.due, ours.answered, ours.dropped, ours.rate.value) == (6, 4, 2, 1.0)
+    assert (ours.rate.low, ours.rate.high, ours.rate.n) == (0.5, 1.5, 2), "drawn over runs, of 3 and 1 windows in 2 s"
+    assert rate_over(runs, "glance", "target").value == 1.0
     assert (ours.identical, ours.compared) == (2, 3)  # window 3 is one that the target dropped
     assert ours.whole_ms == {"p50": 150.0, "p99": 200.0}
     assert ours.first_ms == {"p50": 75.0, "p99": 100.0}
-    assert ours.tau == 3.0
+    assert ours.tau.value == 3.0
     assert (alone.identical, alone.compared, alone.dropped) == (4, 4, 2)
 
 

@@ -45,7 +45,7 @@ def test_the_report_has_every_field(report):
         assert set(FIELDS.split()) <= method.keys()
         assert set(method["ttft_ms"]) == set(method["total_ms"]) == QUARTILES
         assert all(set(times) == QUARTILES for times in method["stage_ms"].values())
-        assert set(method["speedup"]) == {"value", "ci95", "against", "per"}
+        assert set(method["speedup"]) == {"value", "ci95", "n", "against", "per"}
         assert method["speedup"]["per"] == "answer"
         assert method["speedup"]["against"] in ALONE
         assert [row["against"] for row in method["speedups"]] == METHODS[: METHODS.index("blind")]
@@ -244,7 +244,7 @@ def test_acceptance(models, tmp_path):
     assert main(["bench", "acceptance", *arguments, *models]) == 0
     found = json.loads(out.read_text())
     assert found["drafters"]["event"]["tau"] >= 1
-    assert set(found["ratio"]) == {"value", "ci95"}
+    assert set(found["ratio"]) == {"value", "ci95", "n"}
 
 
 def test_rules(models, tmp_path):

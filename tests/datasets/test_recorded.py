@@ -6,6 +6,7 @@ import pytest
 
 from crossdraft.datasets.catalogue import dataset_in, open_dataset
 from crossdraft.datasets.dsec import DsecSequence
+from crossdraft.datasets.events_only import text_recordings
 from crossdraft.datasets.recorded import ClipPlan, spans
 from crossdraft.datasets.stereo_hdf5 import Hdf5Sequence
 from crossdraft.errors import CrossdraftError
@@ -178,6 +179,16 @@ def test_e2vid_text_becomes_clips(tmp_path):
     part = read_events(found[0].events)
     assert np.array_equal(part.t, events.slice(events.t0, events.t0 + 200_000).t)
     assert read_frames(found[0].video, 4)[0].shape == (4, 48, 64, 3)
+
+
+def test_links_to_nothing_are_no_recordings(tmp_path):
+    (tmp_path / "gone.zip").symlink_to(tmp_path / "nothing.zip")
+    (tmp_path / "folder.txt").mkdir()
+    assert text_recordings(tmp_path) == []
+    with pytest.raises(CrossdraftError, match="layout of no data set"):
+        dataset_in(tmp_path)
+    (tmp_path / "boxes.txt").write_text("64 48\n0.1 1 1 1\n")
+    assert [path.name for path in text_recordings(tmp_path)] == ["boxes.txt"]
 
 
 def test_plans_that_make_no_sense():

@@ -38,7 +38,7 @@ def test_parts_of_a_bar_follow_one_another_to_scale():
 
 
 def test_an_interval_lies_across_its_bar():
-    drawing = interval_bars("t", [IntervalBar("a", 2.0, 1.0, 3.0)], "×")
+    drawing = interval_bars("t", [IntervalBar("a", 2.0, 1.0, 3.0, 9)], "×")
     (bar,) = boxes(drawing)
     arm = next(shape for shape in drawing.shapes if isinstance(shape, Line) and shape.style == "ink")
     assert arm.x1 - bar.x == pytest.approx(bar.width / 2)
@@ -66,7 +66,7 @@ def test_a_lane_shows_when_something_ran():
     "drawing",
     [
         stacked_bars(HOSTILE, [StackedBar(HOSTILE, (BarPart(HOSTILE, "draft", 1.0),), HOSTILE)], HOSTILE),
-        interval_bars(HOSTILE, [IntervalBar(HOSTILE, 1.0, 0.5, 2.0)], HOSTILE),
+        interval_bars(HOSTILE, [IntervalBar(HOSTILE, 1.0, 0.5, 2.0, 9)], HOSTILE),
         curves(HOSTILE, [ChartCurve(HOSTILE, ((1.0, 1.0, 1.0, 1.0),), dashed=True)], HOSTILE, HOSTILE, log_y=True),
         lanes(HOSTILE, [LaneBar(HOSTILE, ((0.0, 1.0, "draft", HOSTILE),))], HOSTILE),
         stacked_bars("nothing", [], "ms"),
@@ -82,11 +82,11 @@ def test_the_svg_is_whole_whatever_texts_hold(drawing, tmp_path):
 
 
 def test_lines_of_a_colour_have_one_for_each_page():
-    svg = to_svg(interval_bars("t", [IntervalBar("a", 2.0, 1.0, 3.0)], "×"))
+    svg = to_svg(interval_bars("t", [IntervalBar("a", 2.0, 1.0, 3.0, 9)], "×"))
     assert svg.count(".line-ink{stroke:") == 2
     assert 'class="line-ink"' in svg
 
 
 def test_texts_stay_on_the_card():
-    drawing = interval_bars("t", [IntervalBar("a long name of a drafter", 2.0, 1.0, 3.0)], "×")
+    drawing = interval_bars("t", [IntervalBar("a long name of a drafter", 2.0, 1.0, 3.0, 9)], "×")
     assert all(0 <= shape.x <= drawing.width for shape in drawing.shapes if isinstance(shape, TextLine))

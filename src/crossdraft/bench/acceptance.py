@@ -11,7 +11,7 @@ from crossdraft.bench.assembly import EngineMethod, Models, close_all
 from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.measure import Run, measure
 from crossdraft.bench.specs import is_blind, spec_of
-from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
+from crossdraft.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, of_kind, tau_ratio
 from crossdraft.bench.workload import Item
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
@@ -30,7 +30,7 @@ class AcceptanceComparison:
     drafters: Mapping[str, AcceptanceFigures]
     best: str
     ratio: Interval
-    ratio_by_kind: Mapping[str, float]
+    ratio_by_kind: Mapping[str, Interval]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -39,7 +39,7 @@ class AcceptanceComparison:
             "drafters": {name: found.to_json() for name, found in self.drafters.items()},
             "best_other": self.best,
             "ratio": self.ratio.to_json(),
-            "ratio_by_kind": {kind: round(ratio, 3) for kind, ratio in self.ratio_by_kind.items()},
+            "ratio_by_kind": {kind: ratio.to_json() for kind, ratio in self.ratio_by_kind.items()},
         }
 
 
@@ -96,13 +96,15 @@ def compare(runs: Mapping[str, Sequence[Run]], kinds: Sequence[str], nodes: int)
     }
     first, *others = drafters
     best = max(others, key=lambda name: drafters[name].tau.value)
+
+    def against(kind: str) -> Interval:
+        strongest = max(others, key=lambda name: drafters[name].by_kind[kind].value)
+        return tau_ratio(*(of_kind(counts[name], kinds, kind) for name in (first, strongest)))
+
     return AcceptanceComparison(
         nodes=nodes,
         drafters=drafters,
         best=best,
         ratio=tau_ratio(counts[first], counts[best]),
-        ratio_by_kind={
-            kind: tau / max(drafters[name].by_kind[kind] for name in others)
-            for kind, tau in drafters[first].by_kind.items()
-        },
+        ratio_by_kind={kind: against(kind) for kind in dict.fromkeys(kinds)},
     )

@@ -12,12 +12,12 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from crossdraft.align.drafter import AlignedDrafter, AlignedOptions, AlignedState
 from crossdraft.align.fused_drafter import FusedState
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
+from crossdraft.bench.align_features import FeatureFigures, figures_of
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.identity import ReferenceAnswer, reference_answers
@@ -37,7 +37,6 @@ from crossdraft.heads.networks.base import SharedWeights
 
 HELD_OUT, TRAINED = "held-out wordings", "training wordings"
 NODES = 8
-THRESHOLDS = (0.80, 0.90)
 CONTROLS = ("constant", "template", "memory", "blind")
 UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
 Tick = Callable[[str], None]
@@ -160,32 +159,6 @@ class AlignBench:
             raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
         for spec in self.drafters:
             spec_of(spec)
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureFigures:
-    """Predictions of an adapter along the target's own answers; pooled over positions, `consecutive` over answers.
-
-    Args:
-        cosine: mean with the target's feature.
-        above: share of positions whose cosine is above each of `THRESHOLDS`.
-        consecutive: mean number of positions in a row from the first on whose cosine is above the last of these.
-        same, shifted: share whose likeliest token, by the target's head, is the target's at that position, and at the
-            next, which nothing predicts that draws on this one alone.
-    """
-
-    cosine: float
-    above: tuple[float, ...]
-    consecutive: float
-    same: float
-    shifted: float
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        found = {f"acceptance@{one:.2f}": share for one, share in zip(THRESHOLDS, self.above, strict=True)}
-        found |= {"cosine": self.cosine, "consecutive@0.90": self.consecutive}
-        found |= {"same_position": self.same, "shifted": self.shifted}
-        return {name: round(value, 4) for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,25 +347,3 @@ def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features:
 def lm_head_of(target: Target) -> Tensor:
     """[V, H] in float32."""
     return SharedWeights.of(target.model).lm_head.float()
-
-
-def figures_of(
-    found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]]
-) -> FeatureFigures:
-    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer."""
-    cosines, same, shifted, rows = [], [], [], []
-    for (predicted, own), tokens in zip(found, answers, strict=True):
-        cosine = F.cosine_similarity(predicted, own, dim=-1)
-        likeliest, wanted = (predicted @ lm_head.T).argmax(-1), torch.tensor(tokens)
-        cosines.append(cosine)
-        same.append(likeliest == wanted)
-        shifted.append(likeliest[:-1] == wanted[1:])
-        rows.append(int((cosine > THRESHOLDS[-1]).long().cumprod(0).sum()))
-    every = torch.cat(cosines)
-    return FeatureFigures(
-        float(every.mean()),
-        tuple(float((every > threshold).float().mean()) for threshold in THRESHOLDS),
-        sum(rows) / len(rows),
-        float(torch.cat(same).float().mean()),
-        float(torch.cat(shifted).float().mean()),
-    )

@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.align import CONTROLS, HELD_OUT, THRESHOLDS, TRAINED, AlignBench, DraftResult, Results
+from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench, DraftResult, Results
+from crossdraft.bench.align_features import THRESHOLDS
 from crossdraft.bench.common import table
 from crossdraft.bench.environment import environment
-from crossdraft.bench.statistics import Interval
+from crossdraft.bench.statistics import Interval, ratio
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = (
-    "accepted prefix", "in training wordings", "kept", "τ after it", "cos", *(f"> {one:.2f}" for one in THRESHOLDS),
+    "accepted prefix", "in training wordings", "τ after it", "cos", *(f"> {one:.2f}" for one in THRESHOLDS),
     "in a row", "same token", "shifted",
 )  # fmt: skip
 
@@ -22,12 +23,12 @@ def results_table(results: Results) -> "Table":
     from rich.markup import escape
 
     title = "tokens of the hidden draft that the target accepts, on test clips in held-out wordings; and its features"
-    made = table(title, "drafter", COLUMNS, fold=True)
+    made = table(title, "drafter", COLUMNS)
     for name, by_wordings in results.items():
         unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
         first = next(iter(by_wordings.values()))
-        tau = "–" if first.tau is None else f"{first.tau.value:.2f}"
-        made.add_row(escape(name), *_prefixes(_mean(unseen), _mean(seen)), tau, *_features(first))
+        shown = ("–" if one is None else str(one) for one in (_mean(unseen), _mean(seen), first.tau))
+        made.add_row(escape(name), *shown, *_features(first))
     return made
 
 
@@ -35,31 +36,30 @@ def _mean(result: DraftResult | None) -> Interval | None:
     return None if result is None else result.mean
 
 
-def _prefixes(unseen: Interval | None, seen: Interval | None) -> tuple[str, str, str]:
-    kept = f"{unseen.value / seen.value:.0%}" if unseen is not None and seen is not None and seen.value else "–"
-    return "–" if unseen is None else str(unseen), "–" if seen is None else f"{seen.value:.2f}", kept
-
-
 def _features(result: DraftResult) -> list[str]:
     found = result.features
     if found is None:
-        return ["–"] * (len(COLUMNS) - 4)
-    shares = (*found.above, found.same, found.shifted)
-    percent = [f"{share:.1%}" for share in shares]
-    return [f"{found.cosine:.3f}", *percent[:-2], f"{found.consecutive:.1f}", *percent[-2:]]
+        return ["–"] * (len(COLUMNS) - 3)
+    figures = (found.cosine, *found.above, found.consecutive, found.same, found.shifted)
+    return [figure.shown(digits=3) for figure in figures]
 
 
 def lines(plan: AlignBench, results: Results) -> Iterator[str]:
     """The best drafter against the controls that see nothing, in held-out wordings where there are any."""
     found = {name: by_wordings.get(HELD_OUT, by_wordings.get(TRAINED)) for name, by_wordings in results.items()}
-    means = {name: mean.value for name, result in found.items() if (mean := _mean(result)) is not None}
-    best = max(plan.drafters, key=lambda name: means[name])
-    yield f"Best: {best}, {means[best]:.2f} tokens."
+    means = {name: mean for name, result in found.items() if (mean := _mean(result)) is not None}
+    best = max(plan.drafters, key=lambda name: means[name].value)
+    yield f"Best: {best}, {means[best]} tokens."
     for control in CONTROLS:
-        times = f"{means[best] / means[control]:.2f} times" if means[control] else "against 0 of"
-        yield f"  {times} the control '{control}' ({means[control]:.2f})."
+        yield f"  {_more(found[best], found[control])} tokens more than the control '{control}' ({means[control]})."
     lossy = [name for name, found in results.items() if any(map(_differs, found.values()))]
     yield f"Answers differed from the target's: {', '.join(lossy)}." if lossy else "Every answer was the target's own."
+
+
+def _more(best: DraftResult | None, control: DraftResult | None) -> Interval:
+    """Mean of accepted tokens that one has more than another, of the same questions."""
+    own, other = (() if one is None else one.prefix for one in (best, control))
+    return ratio([one - two for one, two in zip(own, other, strict=True)], [1] * len(own))
 
 
 def _differs(result: DraftResult) -> bool:

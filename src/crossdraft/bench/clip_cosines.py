@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import SpeculativePrefill
+from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.drafters.recordings import PIXELS
 from crossdraft.drafters.view import evenly
 from crossdraft.engine.encoded import visual_rows
@@ -35,12 +36,12 @@ class ClipCosine:
     """
 
     name: str
-    same: float
-    other: float
+    same: Interval
+    other: Interval
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        return {"compared": self.name, "same_clip": round(self.same, 4), "another_clip": round(self.other, 4)}
+        return {"compared": self.name, "same_clip": self.same.to_json(), "another_clip": self.other.to_json()}
 
 
 @torch.inference_mode()
@@ -73,8 +74,8 @@ def clip_cosines(target: Target, predicting: SpeculativePrefill, requests: Seque
 
 def _compared(name: str, left: Tensor, right: Tensor) -> ClipCosine:
     """Of [clips, n, d] each."""
-    same, other = (float(F.cosine_similarity(left, one, dim=-1).mean()) for one in (right, right.roll(1, 0)))
-    return ClipCosine(name, same, other)
+    each = (F.cosine_similarity(left, one, dim=-1).mean(1).tolist() for one in (right, right.roll(1, 0)))
+    return ClipCosine(name, *(ratio(cosines, [1] * len(left)) for cosines in each))
 
 
 def _event_image(events: Target, pixels: Tensor) -> Tensor:

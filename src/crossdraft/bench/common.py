@@ -160,17 +160,14 @@ def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool 
             temporary.write_text(text, encoding="utf-8")
 
 
-def table(
-    title: str | None, first: str, heads: Sequence[str], caption: str | None = None, *, fold: bool = False
-) -> "Table":
+def table(title: str | None, first: str, heads: Sequence[str], caption: str | None = None) -> "Table":
     """A table of figures without rows yet.
 
     Args:
         title: above it.
         first: head of the first column, which holds names; a long one goes on in the next line.
-        heads: of the columns of figures.
+        heads: of the columns of figures; one with its interval goes on in the next line, at a space.
         caption: below it.
-        fold: let figures go on in the next line as well.
     """
     from rich import box
     from rich.table import Table
@@ -178,7 +175,7 @@ def table(
     made = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption)
     made.add_column(first, overflow="fold")
     for head in heads:
-        made.add_column(head, justify="right", overflow="fold", no_wrap=not fold)
+        made.add_column(head, justify="right", overflow="fold")
     return made
 
 

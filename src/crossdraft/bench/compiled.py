@@ -19,7 +19,7 @@ from crossdraft.bench.environment import environment
 from crossdraft.bench.scale import DTYPES
 from crossdraft.bench.scale_measure import Bound, Pass, bandwidth, bound_of
 from crossdraft.bench.scale_models import TARGETS, random_target, shape_of
-from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.bench.statistics import Interval, Quartiles, median_ratio, quartiles
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.devices import resolve
 from crossdraft.engine.passes import Chunk
@@ -36,18 +36,19 @@ TOKENS = 460  # in the reference target's cache: a clip and a question
 
 @dataclass(frozen=True, slots=True)
 class ComparedPass:
-    """V(n) both ways in seconds, of the whole `extend`; `same` = both choose the same token at every node."""
+    """V(n) both ways in seconds, of the whole `extend`; the ratio of compiled to lean; whether both choose the same."""
 
     n: int
     lean: Quartiles
     compiled: Quartiles
+    ratio: Interval
     compile_s: float
     same: bool
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         times = {"lean_ms": self.lean.ms(), "compiled_ms": self.compiled.ms()}
-        ratio = round(self.compiled.median / self.lean.median, 3)
+        ratio = self.ratio.to_json()
         return {"n": self.n, **times, "ratio": ratio, "compile_s": round(self.compile_s, 1), "same_tokens": self.same}
 
 
@@ -80,7 +81,7 @@ class CompiledResult:
             f"{self.config}, {self.device}, {self.dtype}",
             *(
                 f"V({one.n})  lean {one.lean.median * 1e3:.3f} ms, compiled {one.compiled.median * 1e3:.3f} ms "
-                f"({one.compiled.median / one.lean.median:.2f}), V({one.n})/V(1) {one.compiled.median / step:.2f}, "
+                f"({one.ratio.shown('runs')}), V({one.n})/V(1) {one.compiled.median / step:.2f}, "
                 f"compiled in {one.compile_s:.1f} s, {'same tokens' if one.same else 'NOT the same tokens'}"
                 for one in self.passes
             ),
@@ -144,7 +145,9 @@ def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n
         for name, found in times.items():
             found.append(once(name))
     same = chosen["lean"] == chosen["compiled"]
-    return ComparedPass(n, quartiles(times["lean"]), quartiles(times["compiled"]), compile_s, same)
+    lean, compiled = times["lean"], times["compiled"]
+    over = median_ratio(compiled, lean)
+    return ComparedPass(n, quartiles(lean), quartiles(compiled), over, compile_s, same)
 
 
 def main(argv: Sequence[str], prog: str = "crossdraft.bench.compiled") -> None:

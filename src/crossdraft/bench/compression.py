@@ -125,7 +125,7 @@ class CompressionResult:
     rouge_l: Interval
     agreed: int
     saved: Interval
-    predicted: float | None
+    predicted: Interval | None
     own: int
     total: int
 
@@ -147,7 +147,7 @@ class CompressionResult:
             "rouge_l": self.rouge_l.to_json(),
             "agreed": self.agreed,
             "ttft_saved": self.saved.to_json(),
-            "predicted": self.predicted,
+            "predicted": None if self.predicted is None else self.predicted.to_json(),
             "own_answers": {"equal": self.own, "total": self.total},
         }
 
@@ -206,11 +206,11 @@ def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
     return clip_cosines(target, cast("SpeculativePrefill", compressed(target, first)), list(one_each.values()))
 
 
-def _predicted(name: str, runs: Sequence[Run]) -> float | None:
+def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:
     """The share of answers that come of a predicted prefill."""
     if not name.startswith("predicted:"):
         return None
-    return 1 - sum(any(note.startswith(READ_WHOLE) for note in run.notes) for run in runs) / len(runs)
+    return ratio([not any(note.startswith(READ_WHOLE) for note in run.notes) for run in runs], [1] * len(runs))
 
 
 class CheckedMethod:
@@ -265,10 +265,10 @@ def results_table(found: Sequence[CompressionResult]) -> "Table":
         "lossless", "prompt", "TTFT saved", "predicted", "τ", "facts right", "minus the target's", "ROUGE-L",
         "the target's answers", "its own answers",
     )  # fmt: skip
-    shown = table(None, "target", heads, fold=True)
+    shown = table(None, "target", heads)
     for row in found:
-        figures = [f"{row.prompt_tokens:.0f}", f"{row.saved.value:.0%}"]
-        figures += ["–" if row.predicted is None else f"{row.predicted:.0%}", str(row.tau)]
+        figures = [f"{row.prompt_tokens:.0f}", row.saved.percent()]
+        figures += ["–" if row.predicted is None else row.predicted.percent(), str(row.tau)]
         figures += [str(row.facts), str(row.facts_gained), str(row.rouge_l)]
         equal = f"{row.agreed}/{row.total}", f"{row.own}/{row.total}"
         shown.add_row(escape(_label(row.target, row.drafter)), "yes" if row.lossless else "NO", *figures, *equal)

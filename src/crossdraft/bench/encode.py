@@ -11,7 +11,7 @@ from transformers import LlamaConfig, VideoLlavaConfig
 
 from crossdraft.assembly import spread_encoding
 from crossdraft.bench.scale_models import FixedPrompt, clip_large, random_prompt, random_target
-from crossdraft.bench.statistics import Quartiles, quartiles
+from crossdraft.bench.statistics import Interval, Quartiles, median_ratio, quartiles
 from crossdraft.dtypes import DTYPES
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.fast.packed_linear import prepack
@@ -65,6 +65,7 @@ class EncodeTimes:
         spread: a thread, of GPUs with a copy, for each group.
         largest: the largest feature.
         difference: the largest difference between features of `one` and `spread`.
+        speedup, speedup_whole: medians against the first group and against all the cores at once; drawn over turns.
     """
 
     one: Quartiles
@@ -72,16 +73,8 @@ class EncodeTimes:
     spread: Quartiles
     largest: float
     difference: float
-
-    @property
-    def speedup(self) -> float:
-        """Against the first group."""
-        return self.one.median / self.spread.median
-
-    @property
-    def speedup_whole(self) -> float:
-        """Against all the cores at once."""
-        return self.whole.median / self.spread.median
+    speedup: Interval
+    speedup_whole: Interval
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -89,8 +82,8 @@ class EncodeTimes:
             "one_ms": self.one.ms(),
             "whole_ms": self.whole.ms(),
             "spread_ms": self.spread.ms(),
-            "speedup": round(self.speedup, 3),
-            "speedup_whole": round(self.speedup_whole, 3),
+            "speedup": self.speedup.to_json(),
+            "speedup_whole": self.speedup_whole.to_json(),
             "largest_feature": self.largest,
             "largest_difference": self.difference,
         }
@@ -123,7 +116,8 @@ def time_encoding(bench: EncodeBench, tick: Callable[[str], None] = lambda name:
         spread.encode_at_home()
     largest, difference = float(a.abs().max()), float((a - b).abs().max())
     one, whole, several = (quartiles(times[name]) for name in ways)
-    return EncodeTimes(one, whole, several, largest, difference)
+    over = [median_ratio(times[name], times["spread"]) for name in ("one", "whole")]
+    return EncodeTimes(one, whole, several, largest, difference, *over)
 
 
 def _timed(target: Target, prompt: Prompt, cores: Sequence[int]) -> float:
@@ -182,7 +176,7 @@ def lines(bench: EncodeBench, found: EncodeTimes) -> list[str]:
         return f"{name:<34}{times.median * 1e3:>9.1f} ms  [{times.q1 * 1e3:.1f}, {times.q3 * 1e3:.1f}]"
 
     first = read_groups("--encode-devices", bench.where)[0]
-    against = f"{found.speedup:.2f} times as fast as on {first}, {found.speedup_whole:.2f} times as whole on all"
+    against = f"{found.speedup} times as fast as on {first}, {found.speedup_whole} times as whole on all (n: runs)"
     return [
         f"{bench.target}: {bench.frames} frames, medians and quartiles of {bench.repeats} runs",
         row(f"whole, {first}", found.one),

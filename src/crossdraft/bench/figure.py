@@ -18,21 +18,20 @@ class Figure:
 
     Args:
         name: what it is, for tables and JSON.
-        interval: the value and how far it may be off.
-        n: how many scenes (sequences, clips) were drawn from; repeated runs of one add nothing.
+        interval: the value, how far it may be off, and how many scenes (sequences, clips) were drawn from; repeated
+            runs of one add nothing.
         of: what those are called.
         note: what a reader must know: a tokenizer, a normalisation.
 
     Raises:
         CrossdraftError: nothing was measured, or the value or a bound is no number.
 
-    >>> str(Figure("speed-up", Interval(1.44, 1.4, 1.49), 40))
-    'speed-up 1.44 [1.40, 1.49], n = 40 scenes'
+    >>> str(Figure("speed-up", Interval(1.44, 1.4, 1.49, 40)))
+    'speed-up 1.44 [1.40, 1.49; n=40 scenes]'
     """
 
     name: str
     interval: Interval
-    n: int
     of: str = "scenes"
     note: str = ""
 
@@ -78,7 +77,12 @@ class Figure:
         """
         top, bottom = by_scene(numerator, scenes), by_scene(denominator, scenes)
         interval = bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), max(1, len(top)))
-        return cls(name, interval, len(top), of, note)
+        return cls(name, interval, of, note)
+
+    @property
+    def n(self) -> int:
+        """How many independent things were drawn from."""
+        return self.interval.n
 
     @property
     def value(self) -> float:
@@ -88,12 +92,11 @@ class Figure:
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         about = {"note": self.note} if self.note else {}
-        return {"name": self.name, **self.interval.to_json(), "n": self.n, "of": self.of, **about}
+        return {"name": self.name, **self.interval.to_json(), "of": self.of, **about}
 
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
-        of = self.of.removesuffix("s") if self.n == 1 else self.of
-        return f"{self.name} {self.interval}, n = {self.n:,} {of}{note}"
+        return f"{self.name} {self.interval.shown(self.of)}{note}"
 
 
 def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.float64]:
@@ -123,4 +126,4 @@ def over_scenes(
         scenes: how many there are.
         note: as of a figure.
     """
-    return Figure(name, bootstrap(statistic, scenes), scenes, note=note)
+    return Figure(name, bootstrap(statistic, scenes), note=note)

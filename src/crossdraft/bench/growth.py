@@ -246,7 +246,7 @@ def to_json(results: Sequence[GrowthResult]) -> dict[str, object]:
 
 
 def _words(result: GrowthResult) -> str:
-    return f"ours: {result.ours}; HF: {result.hf}"
+    return f"ours: {result.ours}; HF: {result.hf}. Each time is the fastest of a few runs, each memory a single reading"
 
 
 def _time(seconds: float) -> str:

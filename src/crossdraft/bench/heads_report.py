@@ -91,7 +91,7 @@ def _worth(report: HeadsReport) -> Table:
     if report.rows[0].speedup is not None:
         heads.append("× target alone")
     title = f"τ {INTERVALS}, {report.workload['pairs']} held-out pairs"
-    made = table(title, "drafter", heads, TAU, fold=True)
+    made = table(title, "drafter", heads, TAU)
     for row in report.rows:
         taus = (str(row.accepted[setting].tau) for setting in report.settings)
         cells = [*taus, identical(row.equal if row.total else None, row.total)]
@@ -111,7 +111,7 @@ def _costs(report: HeadsReport) -> Table:
             f"\n{wide} = {times.wide.median * 1e3:.1f} ms, t = V(1) = {times.single.median * 1e3:.1f} ms, one request; "
             f"medians of {times.positions} positions, where all drafted in turn"
         )
-    made = table("what it costs", "drafter", heads, caption, fold=True)
+    made = table("what it costs", "drafter", heads, caption)
     for row in report.rows:
         facts, minutes = row.facts, row.facts.training_s
         cells = ["–"] * 4
@@ -129,7 +129,8 @@ def _costs(report: HeadsReport) -> Table:
 def _depths(report: HeadsReport) -> Table:
     """Of the greedy settings, or of the first."""
     chosen = [setting for setting in report.settings if setting.temperature == 0] or report.settings[:1]
-    made = table("drafts kept at each depth", "drafter", [setting.name for setting in chosen], fold=True)
+    title = f"drafts kept at each depth: shares, pooled over {report.workload['pairs']} pairs"
+    made = table(title, "drafter", [setting.name for setting in chosen])
     for row in report.rows:
         shares = (row.accepted[setting].per_position[:8] for setting in chosen)
         made.add_row(escape(row.label), *(" ".join(f"{share:.2f}" for share in each) for each in shares))
@@ -141,9 +142,9 @@ def _kinds(report: HeadsReport) -> list[Table]:
     setting, rows, found = report.settings[0], iter(report.rows), []
     while chosen := list(islice(rows, ABREAST)):
         heads = [escape(row.label) for row in chosen]
-        made = table(f"τ by kind of question, {setting.name}", "kind", heads, fold=True)
+        made = table(f"τ by kind of question, {setting.name}", "kind", heads)
         for kind in chosen[0].accepted[setting].by_kind:
-            made.add_row(kind, *(f"{row.accepted[setting].by_kind[kind]:.2f}" for row in chosen))
+            made.add_row(kind, *(str(row.accepted[setting].by_kind[kind]) for row in chosen))
         found.append(made)
     return found
 

@@ -9,7 +9,7 @@ import torch
 
 from crossdraft.bench.common import check_repeats, orders
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_per_token
+from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some, ratio_per_token
 from crossdraft.bench.workload import Item
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.fast.pinning import pinned
@@ -103,7 +103,11 @@ class Results:
 
     def tau(self, name: str) -> Interval:
         """Tokens of the answers per verify pass."""
-        return acceptance_length(self.tokens(name), self.rounds(name))
+        return acceptance_length([*zip(self.tokens(name), self.rounds(name), strict=True)])
+
+    def share(self, name: str, part: Callable[[Run], float], whole: Callable[[Run], float]) -> Interval | None:
+        """Σ of a part over Σ of the whole, over the pairs that have any of it; `None` if none has."""
+        return ratio_of_some([(sum(map(part, runs)), sum(map(whole, runs))) for runs in self.runs[name]])
 
     def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
         """How many times as fast: by the time of all answers, or by that of a token where they may differ in length."""

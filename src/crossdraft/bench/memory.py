@@ -23,6 +23,7 @@ class MemoryTiming:
     nodes: int
     draft: Quartiles
     add: Quartiles
+    drafts: int
     megabytes: float
 
     def to_json(self) -> dict[str, object]:
@@ -30,6 +31,7 @@ class MemoryTiming:
         return {
             "tokens": self.tokens,
             "nodes": self.nodes,
+            "drafts": self.drafts,
             "draft_ms": self.draft.ms(),
             "add_ms": self.add.ms(),
             "megabytes": round(self.megabytes, 1),
@@ -64,14 +66,14 @@ def time_memory(
         start = time.perf_counter()
         retrieve(store, scope, context, nodes)
         drafting.append(time.perf_counter() - start)
-    return MemoryTiming(len(store), nodes, quartiles(drafting), quartiles(adding), store.nbytes / 1e6)
+    return MemoryTiming(len(store), nodes, quartiles(drafting), quartiles(adding), drafts, store.nbytes / 1e6)
 
 
 def lines(timing: MemoryTiming) -> list[str]:
     """The result for people."""
     draft, add = timing.draft.ms(), timing.add.ms()
     return [
-        f"{timing.tokens:,} tokens held in {timing.megabytes:.0f} MB, made-up answers",
+        f"{timing.tokens:,} tokens in {timing.megabytes:.0f} MB, made-up answers; medians of {timing.drafts} drafts",
         f"a draft of up to {timing.nodes} nodes: {draft['median']:.3f} ms ({draft['q1']:.3f} to {draft['q3']:.3f})",
         f"an answer added: {add['median']:.3f} ms ({add['q1']:.3f} to {add['q3']:.3f})",
     ]

@@ -17,6 +17,7 @@ import torch
 from crossdraft.align.checked import rouge_l
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.common import table
+from crossdraft.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some
 from crossdraft.bench.workload import Workload, items
 from crossdraft.checks import whole
 from crossdraft.drafters.independent import IndependentState
@@ -83,29 +84,29 @@ class PartialResult:
         drafted: tokens a round.
         one_ms, verify_ms, step_ms: processor time of the target's pass over one token, over a draft, and of the partial
             target's over one token.
-        alone_s, drafted_s: of all answers from beginning to end, prefill and the choice of the part included.
+        faster: Σ processor time of the answers alone over that of the drafted ones, from beginning to end, prefill and
+            the choice of the part included.
     """
 
     prompt: int
     kept: int
     own: int
     total: int
-    tau: float
-    refused: float
+    tau: Interval
+    refused: Interval | None
     lossy_own: int
-    lossy_tau: float
-    lossy_rouge_l: float
+    lossy_tau: Interval
+    lossy_rouge_l: Interval
     drafted: float
     one_ms: float
     verify_ms: float
     step_ms: float
-    alone_s: float
-    drafted_s: float
+    faster: Interval
 
     @property
     def speedup(self) -> float:
         """COMPUTED from these: the time of decode passes alone over that with drafts, the choice left out."""
-        return self.tau * self.one_ms / (self.verify_ms + self.drafted * self.step_ms)
+        return self.tau.value * self.one_ms / (self.verify_ms + self.drafted * self.step_ms)
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -113,22 +114,31 @@ class PartialResult:
             "prompt_tokens": self.prompt,
             "kept_tokens": self.kept,
             "own_answers": {"equal": self.own, "total": self.total},
-            "tau": round(self.tau, 3),
-            "refused": round(self.refused, 4),
+            "tau": self.tau.to_json(),
+            "refused": None if self.refused is None else self.refused.to_json(),
             "lossy": {
                 "rule": LOSSY,
                 "own_answers": {"equal": self.lossy_own, "total": self.total},
-                "tau": round(self.lossy_tau, 3),
-                "rouge_l": round(self.lossy_rouge_l, 4),
+                "tau": self.lossy_tau.to_json(),
+                "rouge_l": self.lossy_rouge_l.to_json(),
             },
             "drafted": round(self.drafted, 3),
             "one_ms": round(self.one_ms, 3),
             "verify_ms": round(self.verify_ms, 3),
             "step_ms": round(self.step_ms, 3),
             "computed_speedup": round(self.speedup, 3),
-            "alone_s": round(self.alone_s, 3),
-            "drafted_s": round(self.drafted_s, 3),
+            "measured_speedup": self.faster.to_json(),
         }
+
+
+@dataclass
+class AnswerCounts:
+    """What became of the drafts for one answer: rounds, and tokens drafted, accepted and refused."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    refused: int = 0
 
 
 class CountingDrafter(PartialDrafter):
@@ -136,14 +146,15 @@ class CountingDrafter(PartialDrafter):
 
     def __init__(self, target: Target, banned: Sequence[int], part: PartialSettings) -> None:
         super().__init__(target, banned, part)
-        self.rounds = self.drafted = self.accepted = self.refused = self.kept = 0
+        self.answers: list[AnswerCounts] = []
+        self.kept = 0
         self.step_s: list[float] = []
         self._last = 0
 
     @property
-    def tau(self) -> float:
+    def tau(self) -> Interval:
         """Tokens per verify pass."""
-        return 1 + self.accepted / max(1, self.rounds)
+        return acceptance_length([(one.rounds + one.accepted, one.rounds) for one in self.answers])
 
     def _propose(self, state: IndependentState, budget: Budget) -> Draft:
         before, start = len(state.drafted), time.process_time()
@@ -157,11 +168,13 @@ class CountingDrafter(PartialDrafter):
         super()._commit(state, output)
         if output.prompt is not None:  # nothing was drafted for the prompt's own pass
             self.kept = len(state.prompt)
+            self.answers.append(AnswerCounts())
             return
-        self.rounds += 1
-        self.drafted += self._last
-        self.accepted += len(output.path)
-        self.refused += len(output.path) < min(self._last, len(output.tokens))
+        answer = self.answers[-1]
+        answer.rounds += 1
+        answer.drafted += self._last
+        answer.accepted += len(output.path)
+        answer.refused += len(output.path) < min(self._last, len(output.tokens))
 
 
 def compare_partial(
@@ -176,21 +189,21 @@ def compare_partial(
         drafter, letting = (CountingDrafter(target, sorted(target.reserved), plan.part) for _ in range(2))
         own = prompt = 0
         lossy: list[tuple[Answer, Answer]] = []
-        spent = [0.0, 0.0]
+        spent: tuple[list[float], list[float]] = [], []
         asked = list(items(Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, frames=frames)))
         for item in asked:
             start = time.process_time()
             alone = _answer(Decoder(target), item.request, tick)
-            spent[0] += (between := time.process_time()) - start
+            spent[0].append((between := time.process_time()) - start)
             runner = DraftRunner(drafter, "off")
             drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
-            spent[1] += time.process_time() - between
+            spent[1].append(time.process_time() - between)
             lax = Decoder(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
             lossy.append((_answer(lax, item.request, tick), alone))
             own += drafted.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
         one, verify = _pass_times(target, asked[0].request, plan.nodes)
-        compared = drafter.accepted + drafter.refused
+        counts = drafter.answers
         found.append(
             PartialResult(
                 prompt // len(asked),
@@ -198,15 +211,15 @@ def compare_partial(
                 own,
                 len(asked),
                 drafter.tau,
-                drafter.refused / max(1, compared),
+                ratio_of_some([(one.refused, one.accepted + one.refused) for one in counts]),
                 sum(one.tokens == other.tokens for one, other in lossy),
                 letting.tau,
-                sum(rouge_l(one.tokens, other.tokens) for one, other in lossy) / len(lossy),
-                drafter.drafted / max(1, drafter.rounds),
+                ratio([rouge_l(one.tokens, other.tokens) for one, other in lossy], [1] * len(lossy)),
+                sum(one.drafted for one in counts) / max(1, sum(one.rounds for one in counts)),
                 one,
                 verify,
                 1e3 * float(np.median(drafter.step_s)),
-                *spent,
+                ratio(*spent),
             )
         )
     return found
@@ -224,16 +237,16 @@ def results_table(found: Sequence[PartialResult]) -> "Table":
         "verify ms",
         "partial step ms",
         "computed speedup",
-        "alone / drafted s",
+        "measured",
     )
-    shown = table(None, "prompt tokens", heads, fold=True)
+    shown = table(None, "prompt tokens", heads)
     for row in found:
         times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
         own = f"{row.own}/{row.total}"
         shown.add_row(
-            str(row.prompt), str(row.kept), own, f"{row.tau:.2f}", f"{row.refused:.1%}",
-            f"{row.lossy_own}/{row.total}, {row.lossy_tau:.2f}, {row.lossy_rouge_l:.2f}", *times, f"{row.speedup:.2f}",
-            f"{row.alone_s:.2f} / {row.drafted_s:.2f}",
+            str(row.prompt), str(row.kept), own, str(row.tau), "–" if row.refused is None else row.refused.percent(),
+            f"{row.lossy_own}/{row.total}, {row.lossy_tau}, {row.lossy_rouge_l}", *times, f"{row.speedup:.2f}",
+            str(row.faster),
         )  # fmt: skip
     return shown
 

@@ -25,7 +25,7 @@ from crossdraft.bench.assembly import EngineMethod, Models, options_of
 from crossdraft.bench.baselines import white_frames
 from crossdraft.bench.common import check_names, check_repeats, table
 from crossdraft.bench.cores import Cores
-from crossdraft.bench.measure import Results, measure
+from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.cost_model import CostModel
@@ -42,6 +42,7 @@ ALONE, POLICY = "target", "policy"
 # Nodes of a round, and of the hidden draft.
 BUDGETS = ((1, 64), (2, 64), (4, 64), (8, 64), (16, 64), (32, 64), (2, 8), (8, 8))
 WARM_UPS = 4
+WAITING = ("draft", "communication")  # stages in which the target waits for a draft
 LONG, CUT = 96, 40  # tokens of the longest answer: to its end, and where nearly all are cut
 
 
@@ -102,16 +103,16 @@ class BudgetResult:
 
     name: str
     speedup: Interval
-    tau: float
-    drafted: float
+    tau: Interval
+    drafted: Interval | None
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             "name": self.name,
             **self.speedup.to_json("speedup"),
-            "tau": round(self.tau, 3),
-            "drafting_share": round(self.drafted, 3),
+            "tau": self.tau.to_json(),
+            "drafting_share": None if self.drafted is None else self.drafted.to_json(),
         }
 
 
@@ -207,11 +208,11 @@ def speed(results: Results, name: str, against: str) -> Interval:
 
 
 def _line(name: str, results: Results) -> BudgetResult:
-    runs = results.of(name)
-    waited = sum(run.stages_s.get(stage, 0.0) for run in runs for stage in ("draft", "communication"))
-    return BudgetResult(
-        name, speed(results, name, ALONE), results.tau(name).value, waited / sum(run.total_s for run in runs)
-    )
+    def waiting(run: Run) -> float:
+        return sum(run.stages_s.get(stage, 0.0) for stage in WAITING)
+
+    waited = results.share(name, waiting, lambda run: run.total_s)
+    return BudgetResult(name, speed(results, name, ALONE), results.tau(name), waited)
 
 
 def _blank(event: str) -> object:
@@ -224,7 +225,7 @@ def results_table(results: Sequence[LoadResult]) -> "Table":
     title = "times as fast as the target alone [95 % bootstrap over pairs]"
     rows = table(title, "drafted in a round", [head for each in results for head in (each.load, "τ")])
     for lines in zip(*(each.lines for each in results), strict=True):
-        rows.add_row(lines[0].name, *(cell for line in lines for cell in (str(line.speedup), f"{line.tau:.2f}")))
+        rows.add_row(lines[0].name, *(cell for line in lines for cell in (str(line.speedup), str(line.tau))))
     return rows
 
 

@@ -171,17 +171,9 @@ def compare_recordings(
 
 def results_table(found: Sequence[RecordingResult]) -> "Table":
     """The figures for people."""
-    shown = table(
-        None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"), fold=True
-    )
+    shown = table(None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"))
     for row in found:
-        figures = (
-            f"{row.accepted.value:.2f}",
-            str(row.equal),
-            str(row.gained),
-            f"{row.begin_ms:.1f}",
-            f"{row.token_ms:.2f}",
-        )
+        figures = (str(row.accepted), str(row.equal), str(row.gained), f"{row.begin_ms:.1f}", f"{row.token_ms:.2f}")
         shown.add_row(f"{row.seconds:g} s, {row.way}", row.drafter, *figures)
     return shown
 

@@ -1,4 +1,4 @@
-"""`crossdraft replay`: drafters on recorded answers, and the traces that hold these.
+"""`crossdraft replay`: drafters on recorded answers.
 
 Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
 the stages. Replay is online, in the order of the traces: a drafter that learns knows the answers before this one and
@@ -9,64 +9,20 @@ that holds every clip is assumed: only the scene's first question pays the prefi
 text alone.
 """
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from crossdraft.bench.statistics import Interval, Quartiles, quartiles, ratio
+from crossdraft.bench.statistics import Interval, Quartiles, acceptance_length, quartiles, ratio
+from crossdraft.bench.traces import Trace
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
 
-STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms` and `draft_stage_ms`
 QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:", roughly: traces hold no prompt ids
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One answer.
-
-    Args:
-        scene: which clip it is about.
-        question: the prompt.
-        target_tokens: the target's greedy answer, n ≥ 1 ids.
-        draft_tokens: what a drafter of its own drafted for the same clip; may be empty.
-        target_stage_ms: milliseconds of each of `STAGES`, if they were measured.
-    """
-
-    scene: str
-    question: str
-    target_tokens: tuple[int, ...]
-    draft_tokens: tuple[int, ...] = ()
-    target_stage_ms: tuple[float, ...] | None = None
-
-    @property
-    def measured(self) -> tuple[float, float] | None:
-        """Milliseconds of the prefill, and of a token after it; `None` where they were not measured."""
-        if self.target_stage_ms is None or len(self.target_tokens) < 2:
-            return None
-        _, _, encode, prefill, decode = self.target_stage_ms
-        return encode + prefill, decode / (len(self.target_tokens) - 1)
-
-    def to_json(self) -> dict[str, object]:
-        """One line's content."""
-        line: dict[str, object] = {
-            "scene": self.scene,
-            "question": self.question,
-            "draft_tokens": list(self.draft_tokens),
-            "target_tokens": list(self.target_tokens),
-        }
-        if self.target_stage_ms is not None:
-            line["target_stage_ms"] = [round(ms, 3) for ms in self.target_stage_ms]
-        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +133,47 @@ class TraceReplay:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionReplay:
+    """The answers to one question.
+
+    Args:
+        answers: how many.
+        tokens: of each, the mean.
+        tau: tokens per pass.
+        hidden: tokens accepted in the prefill's own pass, per answer.
+        begun: answers whose first drafted token was the target's.
+    """
+
+    answers: int
+    tokens: float
+    tau: Interval
+    hidden: Interval
+    begun: int
+
+    @classmethod
+    def of(cls, played: Sequence[TraceReplay]) -> "QuestionReplay":
+        """Of these."""
+        each = [1] * len(played)
+        return cls(
+            len(played),
+            fmean(len(entry.trace.target_tokens) for entry in played),
+            acceptance_length([(entry.tokens, entry.passes) for entry in played]),
+            ratio([entry.hidden for entry in played], each),
+            sum(entry.hidden > 0 for entry in played),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "answers": self.answers,
+            "mean_tokens": round(self.tokens, 1),
+            "tau": self.tau.to_json(),
+            "hidden_accepted": self.hidden.to_json(),
+            "first_token_accepted": self.begun,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayResult:
     """What came out; times are simulated."""
 
@@ -192,7 +189,7 @@ class ReplayResult:
     simulated_alone_ms: float | None
     simulated_alone_shared_ms: float | None
     simulated_ms: float | None
-    by_question: dict[str, float]
+    by_question: dict[str, QuestionReplay]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -210,7 +207,8 @@ class ReplayResult:
             "simulated_alone_ms": self.simulated_alone_ms,
             "simulated_alone_shared_ms": self.simulated_alone_shared_ms,
             "simulated_ms": self.simulated_ms,
-            "tau_by_question": {question: round(tau, 3) for question, tau in self.by_question.items()},
+            "first_token_accepted": sum(found.begun for found in self.by_question.values()),
+            "by_question": {question: found.to_json() for question, found in self.by_question.items()},
         }
 
 
@@ -267,16 +265,14 @@ def replay(
     alone, drafted = [each.alone for each in times], [each.drafted for each in times]
     shared = [each.alone_shared for each in times]
     sharing = complete and config.shared_clip
-    by_question: dict[str, list[int]] = {}
+    by_question: dict[str, list[TraceReplay]] = {}
     for entry in played:
-        counts = by_question.setdefault(entry.trace.question, [0, 0])
-        counts[0] += entry.tokens
-        counts[1] += entry.passes
+        by_question.setdefault(entry.trace.question, []).append(entry)
     return ReplayResult(
         traces=len(played),
         tokens=sum(entry.tokens for entry in played),
         passes=sum(entry.passes for entry in played),
-        tau=ratio([entry.tokens for entry in played], [entry.passes for entry in played]),
+        tau=acceptance_length([(entry.tokens, entry.passes) for entry in played]),
         hidden=ratio([entry.hidden for entry in played], [1] * len(played)) if config.ride_along else None,
         draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
         nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
@@ -285,7 +281,7 @@ def replay(
         simulated_alone_ms=round(fmean(alone), 2) if complete else None,
         simulated_alone_shared_ms=round(fmean(shared), 2) if sharing else None,
         simulated_ms=round(fmean(drafted), 2) if complete else None,
-        by_question={question: tokens / max(1, passes) for question, (tokens, passes) in by_question.items()},
+        by_question={question: QuestionReplay.of(own) for question, own in by_question.items()},
     )
 
 
@@ -333,70 +329,3 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
 
 def _clip(trace: Trace) -> str:
     return f"scene {trace.scene}"
-
-
-def read_traces(path: Path) -> list[Trace]:
-    """Every line of a file.
-
-    Raises:
-        CrossdraftError: no such file, or a line that lacks something; named by its number.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CrossdraftError(f"Cannot read the traces {path}: {error.strerror}; check the path.") from error
-    except UnicodeDecodeError as error:
-        raise CrossdraftError(f"{path} is no text; traces are JSON, an object a line.") from error
-    traces = [_trace(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not traces:
-        raise CrossdraftError(f"{path} holds no traces; record some with crossdraft bench --record.")
-    return traces
-
-
-def shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
-    """The same traces in another order: no answer resembles the one before it more than any other."""
-    return [traces[index] for index in np.random.default_rng(seed).permutation(len(traces))]
-
-
-def write_traces(traces: Sequence[Trace], path: Path) -> None:
-    """One line each, whole or not at all.
-
-    Raises:
-        CrossdraftError: there are none.
-    """
-    if not traces:
-        raise CrossdraftError("There is nothing to record: the method 'target' did not run, or not greedily.")
-    with atomic_path(path) as temporary:
-        temporary.write_text(
-            "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces), encoding="utf-8"
-        )
-
-
-def _trace(line: str, where: str) -> Trace:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise CrossdraftError(f"{where} is not JSON; traces are a JSON object a line.") from error
-    if not isinstance(found, dict):
-        raise CrossdraftError(f"{where} is no JSON object.")
-    for name in ("scene", "question", "target_tokens"):
-        if name not in found:
-            raise CrossdraftError(f"{where} lacks '{name}'.")
-    target = _numbers(found, "target_tokens", where, int)
-    if not target:
-        raise CrossdraftError(f"{where} has an empty 'target_tokens'.")
-    stages = None
-    if found.get("target_stage_ms") is not None:
-        stages = _numbers(found, "target_stage_ms", where, float)
-        if len(stages) != len(STAGES):
-            raise CrossdraftError(f"{where}: 'target_stage_ms' must hold {len(STAGES)} times ({', '.join(STAGES)}).")
-    draft = _numbers(found, "draft_tokens", where, int) if found.get("draft_tokens") is not None else ()
-    return Trace(str(found["scene"]), str(found["question"]), target, draft, stages)
-
-
-def _numbers(found: Mapping[str, Any], name: str, where: str, kind: type) -> tuple[Any, ...]:
-    values = found[name]
-    known = (int,) if kind is int else (int, float)
-    if not isinstance(values, list) or not all(type(value) in known and 0 <= value < 1 << 31 for value in values):
-        raise CrossdraftError(f"{where}: '{name}' must be a list of numbers, none of them negative.")
-    return tuple(kind(value) for value in values)

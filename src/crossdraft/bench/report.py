@@ -6,6 +6,7 @@ from rich.table import Table
 from crossdraft.bench.common import table
 from crossdraft.bench.measure import gaps_in_words
 from crossdraft.bench.specs import ALONE, ALWAYS
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.suite import HOW, BenchReport
 from crossdraft.bench.summary import MethodSummary
 
@@ -64,20 +65,20 @@ def method_json(method: MethodSummary) -> dict[str, object]:
         "tokens_per_s": round(method.tokens_per_s, 2),
         "speedup": None if method.against is None else speedups[method.against],
         "speedups": list(speedups.values()),
-        "tau": round(method.tau.value, 3),
-        "tau_ci95": method.tau.to_json()["ci95"],
+        **_figure("tau", method.tau),
         "accepted_per_position": [round(share, 3) for share in method.per_position],
-        "hidden_share": rounded(method.hidden_share),
-        "prefill_slowdown": rounded(method.prefill_slowdown),
-        "overhead_share": rounded(method.overhead_share),
+        **_figure("hidden_share", method.hidden_share),
+        **_figure("prefill_slowdown", method.prefill_slowdown),
+        **_figure("overhead_share", method.overhead_share),
         "stage_ms": {stage: times.ms() for stage, times in method.stages.items()},
         "notes": list(method.notes),
     }
 
 
-def rounded(value: float | None, digits: int = 4) -> float | None:
-    """A share to four digits; None stays."""
-    return None if value is None else round(value, digits)
+def _figure(name: str, figure: Interval | None) -> dict[str, object]:
+    """A figure and its interval under names of their own; both are null where there is none."""
+    found: dict[str, object] = {} if figure is None else figure.to_json(name)
+    return {name: found.get(name), f"{name}_ci95": found.get("ci95")}
 
 
 def tables(report: BenchReport) -> list[Table]:
@@ -118,14 +119,14 @@ def _ways(method: MethodSummary) -> list[str]:
         f"{method.tokens_per_s:.0f}",
         _tau(method),
         _percent(method.hidden_share),
-        _percent(method.prefill_slowdown, sign=True),
+        _percent(method.prefill_slowdown),
         _percent(method.overhead_share),
     ]
 
 
 def _tau(method: MethodSummary) -> str:
     drafted = method.tau.value > 1  # else every pass gave one token, and there is no more to say
-    return str(method.tau) if drafted else f"{method.tau.value:.2f}"
+    return str(method.tau) if drafted else "1"
 
 
 def identical(equal: int | None, total: int, *, lossless: bool = True) -> str:
@@ -169,5 +170,5 @@ def _caveats(report: BenchReport) -> list[str]:
     return found
 
 
-def _percent(value: float | None, *, sign: bool = False) -> str:
-    return "" if value is None else f"{value * 100:{'+' if sign else ''}.1f} %"
+def _percent(share: Interval | None) -> str:
+    return "" if share is None else share.percent()

@@ -136,7 +136,7 @@ def facts_figures(right: Sequence[int], alone: Sequence[int], facts: Sequence[in
     """The share of right facts over pairs, and the same minus that of the target alone on the same pairs.
 
     >>> [str(found) for found in facts_figures([1, 1], [2, 2], [2, 2])]
-    ['0.50 [0.50, 0.50]', '-0.50 [-0.50, -0.50]']
+    ['0.50 [0.50, 0.50; n=2]', '-0.50 [-0.50, -0.50; n=2]']
     """
     return ratio(right, facts), ratio([own - theirs for own, theirs in zip(right, alone, strict=True)], facts)
 

@@ -455,8 +455,9 @@ def lines(report: SoakReport) -> list[str]:
     if settled:
         low, high = min(one.total_mib for one in settled), max(one.total_mib for one in settled)
         memory = (
-            f"Memory, all processes: {low:.0f} to {high:.0f} MiB after the first fifth, (max - min) / median "
-            f"{report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, asked at most {MOST_GROWTH:.0%}"
+            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {len(settled)} readings after the first fifth, "
+            f"(max - min) / median {report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, asked at "
+            f"most {MOST_GROWTH:.0%}"
             + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
         )
     return [

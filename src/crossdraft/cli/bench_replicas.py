@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.bench.common import counts
+from crossdraft.cli.bench_options import LoadedDrafter, MaxBatch, Questions
 from crossdraft.cli.options import Target, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 
@@ -15,16 +16,14 @@ from crossdraft.cli.reporting import ReportOptions, hush, progress
 def replicas(
     output: ReportOptions,
     target: Target = "reference",
-    drafter: Annotated[
-        str, typer.Option(metavar="SPEC", help="The servers' drafter; 'auto' is their default.")
-    ] = "auto",
+    drafter: LoadedDrafter = "auto",
     numbers: Annotated[
         str, typer.Option("--replicas", metavar="N,N…", help="Numbers of replicas, each a server of its own.")
     ] = "1,2",
     clients: Annotated[int, typer.Option(min=1, help="Clients that ask at once, for the throughput.")] = 8,
-    pairs: Annotated[int, typer.Option(help="Questions, each about a clip of its own.")] = 24,
+    pairs: Questions = 24,
     repeats: Annotated[int, typer.Option(help="Blocks of each server, all servers in turn.")] = 4,
-    max_batch: Annotated[int, typer.Option(help="Requests that share a pass of a replica.")] = 4,
+    max_batch: MaxBatch = 4,
 ) -> None:
     """Measure `crossdraft serve --ray` on loopback, with a cluster of this machine for each number of replicas.
 

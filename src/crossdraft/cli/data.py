@@ -1,5 +1,6 @@
 """`crossdraft data`: data sets checked, indexed as clips with questions, and divided without leaks."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.cli.options import AsJson, option_groups
+from crossdraft.datasets.sample import counted
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.datasets.check import DatasetCheck
+    from crossdraft.datasets.fill import FilledParts
     from crossdraft.datasets.recorded import ClipPlan
 
 app = typer.Typer(
@@ -91,31 +94,56 @@ def pairs(
     from crossdraft.cli.reporting import report, track
     from crossdraft.datasets.catalogue import DATASETS, dataset_in, open_dataset
     from crossdraft.datasets.export import export
+    from crossdraft.datasets.fill import fill
     from crossdraft.datasets.index import PairIndex
+    from crossdraft.files import only_process
 
     name = dataset_in(folder, dataset)
     plan, record = clips.plan(out), DATASETS[name]
     reader = open_dataset(folder, name, plan)
     parts = _parts(reader.parts(), part)
-    with PairIndex(out, create=True) as index:
+    with PairIndex(out, create=True) as index, only_process(out):
         index.expect(dataset=name, licence=record.licence, clips=plan.settings() if record.cuts else None)
-        index.begin(parts)
-        for number, one in enumerate(parts, 1):
-            what = f"indexing {one} ({number} of {len(parts)})"
-            index.add(reader, one, limit, lambda samples, what=what: track(samples, what))
+        filled = fill(index, reader, parts, limit, track)
         counts = index.counts()
         lines, left_out = export(index, out / LIST)
     figures = {"dataset": name, "licence": record.licence, **asdict(counts), "lines": lines, "without_video": left_out}
-    missing = f" {counts.missing:,} questions are about files that are missing." if counts.missing else ""
-    without = f" {left_out:,} clips without a video are not in the list." if left_out else ""
-    held = f"{_count(counts.samples, 'question')}, {_count(counts.clips, 'clip')}, {_count(counts.groups, 'group')}"
+    held = f"{counted(counts.samples, 'question')}, {counted(counts.clips, 'clip')}, {counted(counts.groups, 'group')}"
     report(
-        {"out": str(out), **figures},
-        f"{record.title}: {held}.{missing}",
-        f"{out / LIST}: {_count(lines, 'line')}.{without}",
+        {"out": str(out), **figures, **filled.to_json()},
+        f"{record.title}: {held}.{_missing(counts.missing)}",
+        f"{out / LIST}: {counted(lines, 'line')}.{_without_video(left_out)}",
+        *_of_parts(filled, plan if record.cuts else None),
         f"Licence: {record.licence}.",
         as_json=as_json,
     )
+    if filled.broken or not counts.samples:
+        raise typer.Exit(1)
+
+
+def _missing(number: int) -> str:
+    verb = "is about a file that is" if number == 1 else "are about files that are"
+    return f" {counted(number, 'question')} {verb} missing." if number else ""
+
+
+def _without_video(number: int) -> str:
+    return (
+        f" {counted(number, 'clip')} without a video {'is' if number == 1 else 'are'} not in the list."
+        if number
+        else ""
+    )
+
+
+def _of_parts(filled: "FilledParts", plan: "ClipPlan | None") -> Iterator[str]:
+    """What was not read, and what gave nothing."""
+    for part, why in filled.broken.items():
+        yield f"Not read to its end: {part}: {why}"
+    if filled.empty:
+        first, more = filled.empty[0], len(filled.empty) - 1
+        rest = f" and {counted(more, 'other part')}" if more else ""
+        why = "nothing to ask about" if plan is None else f"no clip of {plan.seconds:g} s with frames and events"
+        mend = "" if plan is None else "; with shorter ones (--seconds), in another folder, there may be some"
+        yield f"{first}{rest} {'has' if not more else 'have'} {why}{mend}."
 
 
 @app.command()
@@ -137,9 +165,10 @@ def split(
     from crossdraft.datasets.export import export
     from crossdraft.datasets.index import PairIndex
     from crossdraft.datasets.split import SPLITS, SplitPlan, divide
+    from crossdraft.files import only_process
 
     plan = SplitPlan(validation, test, questions, seed, by_part)
-    with PairIndex(folder) as index:
+    with PairIndex(folder) as index, only_process(folder):
         counts = divide(index, plan)
         files = {name: folder / f"{name}.jsonl" for name in SPLITS if counts.samples.get(name)}
         for name, path in files.items():
@@ -147,13 +176,13 @@ def split(
         for name in set(SPLITS) - set(files):  # of an earlier split, whose clips may be in another one now
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
     lines = [
-        f"{name}: {_count(counts.samples[name], 'question')}, {_count(counts.groups[name], 'group')}: {files[name]}"
+        f"{name}: {counted(counts.samples[name], 'question')}, {counted(counts.groups[name], 'group')}: {files[name]}"
         for name in files
     ]
     if counts.samples.get("unused"):
         lines.append(
-            f"unused: {_count(counts.samples['unused'], 'question')}, new by clip or by wording alone; held out: "
-            f"{_count(counts.held_questions, 'wording')}"
+            f"unused: {counted(counts.samples['unused'], 'question')}, new by clip or by wording alone; held out: "
+            f"{counted(counts.held_questions, 'wording')}"
         )
     report({**asdict(counts), "files": {name: str(path) for name, path in files.items()}}, *lines, as_json=as_json)
 
@@ -174,17 +203,14 @@ def score(
 
     found = read_answers(folder, answers, split)
     figures = [*accuracies(found.answers), *text_scores(found.answers)]
-    unanswered = f"{found.unanswered:,} questions have no answer and count as wrong." if found.unanswered else ""
+    verbs = "has no answer and counts" if found.unanswered == 1 else "have no answer and count"
+    unanswered = f"{counted(found.unanswered, 'question')} {verbs} as wrong." if found.unanswered else ""
     report(
         {"unanswered": found.unanswered, "figures": [figure.to_json() for figure in figures]},
         *map(str, figures),
         *filter(None, [unanswered]),
         as_json=as_json,
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _lists(dataset: str | None, as_json: bool) -> bool:
@@ -223,5 +249,5 @@ def _read_questions(path: Path) -> tuple[str, ...]:
         raise CrossdraftError(f"The questions in {path} cannot be read ({error}); give a question a line.") from error
     found = tuple(dict.fromkeys(line for line in lines if line))
     if not 0 < len(found) <= MOST_QUESTIONS:
-        raise CrossdraftError(f"{path} holds {len(found)} questions; give 1 to {MOST_QUESTIONS:,}, one a line.")
+        raise CrossdraftError(f"{path} has {len(found)} questions; give 1 to {MOST_QUESTIONS:,}, one a line.")
     return found

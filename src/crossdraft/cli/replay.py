@@ -49,8 +49,9 @@ def replay(
     Greedy and online, in the order of the traces (or --shuffle): nothing is known of an answer before it is over.
     """
     output.check()
-    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, read_traces, shuffled
+    from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft.bench.replay import replay as run
+    from crossdraft.bench.traces import read_traces, shuffled
 
     recorded = read_traces(traces)
     if shuffle is not None:

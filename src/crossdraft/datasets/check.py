@@ -8,7 +8,7 @@ from pathlib import Path
 from crossdraft.datasets.catalogue import DATASETS, dataset_in, open_dataset
 from crossdraft.datasets.index import FILE, PairIndex
 from crossdraft.datasets.recorded import ClipPlan
-from crossdraft.datasets.sample import Problem
+from crossdraft.datasets.sample import Problem, counted
 from crossdraft.datasets.split import leaks
 from crossdraft.errors import CrossdraftError
 
@@ -38,8 +38,8 @@ class DatasetCheck:
 
     def lines(self) -> list[str]:
         """For people: what it is, under which licence, and each problem."""
-        count = f"{self.parts} {'part' if self.parts == 1 else 'parts'}"
-        found = f"{len(self.problems)} problem{'s' * (len(self.problems) > 1)}" if self.problems else "whole"
+        count = counted(self.parts, "part")
+        found = counted(len(self.problems), "problem") if self.problems else "whole"
         return [
             f"{self.title}: {count}, {found}.",
             f"Licence: {self.licence}.",
@@ -88,5 +88,6 @@ def check_index(folder: Path) -> DatasetCheck:
             gone = (path for (path,) in index.rows(statement) if not (folder / path).is_file())
             problems += [Problem(path, "the file is missing") for path in islice(gone, MOST_PROBLEMS)]
         problems += [Problem(FILE, f"the split leaks: {leak}") for leak in leaks(index)]
-        title = f"Index of {meta.get('dataset')}, {counts.samples:,} questions about {counts.clips:,} clips"
+        held = f"{counted(counts.samples, 'question')} about {counted(counts.clips, 'clip')}"
+        title = f"Index of {meta.get('dataset')}, {held}"
         return DatasetCheck(str(meta.get("dataset")), title, str(meta.get("licence")), counts.parts, tuple(problems))

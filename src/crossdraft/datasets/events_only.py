@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.datasets.files import subfolders
+from crossdraft.datasets.files import is_file, subfolders
 from crossdraft.datasets.recorded import ClipPlan, FrameSequence, RecordedReader, cut
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
@@ -163,8 +163,12 @@ def class_name(folder: str) -> str:
 
 
 def text_recordings(root: Path) -> list[Path]:
-    """Files in a folder that begin as E2VID's do: a zip, or a text whose first line is `width height`."""
-    return [path for path in sorted(root.iterdir()) if path.suffix.lower() in (".zip", ".txt") and _is_text(path)]
+    """Files in a folder that begin as E2VID's do: a zip, or a text whose first line is `width height`.
+
+    Links to nothing and folders of such names are none.
+    """
+    named = (path for path in sorted(root.iterdir()) if path.suffix.lower() in (".zip", ".txt"))
+    return [path for path in named if is_file(path) and _is_text(path)]
 
 
 def _is_text(path: Path) -> bool:

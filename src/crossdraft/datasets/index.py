@@ -117,8 +117,8 @@ class PairIndex:
         with self.writing() as db:
             db.executemany("INSERT OR IGNORE INTO parts VALUES (?, 0, 0, 0)", [(part,) for part in parts])
 
-    def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> None:
-        """Read a part of a data set, or what of it is not kept yet.
+    def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> int:
+        """Read a part of a data set, or what of it is not kept yet; how many samples it has given, now and before.
 
         Args:
             reader: of the data set.
@@ -132,7 +132,7 @@ class PairIndex:
         known = next(self.rows("SELECT read, missing, done FROM parts WHERE name = ?", part), (0, 0, 0))
         read, missing, done = known
         if done or (most is not None and read >= most):
-            return
+            return read
         samples = watch(islice(reader.samples(part), read, most))
         while some := list(islice(samples, ROWS_AT_ONCE)):
             read += len(some)
@@ -140,6 +140,7 @@ class PairIndex:
             self._keep(part, [sample for sample in some if not sample.missing], (read, missing, 0))
         ended = most is None or read < most
         self._keep(part, [], (read, missing, int(ended)))
+        return read
 
     def samples(self, split: str | None = None) -> Iterator[Mapping[str, Any]]:
         """The samples of a split, or all, in the order in which they were read, as rows of the table."""

@@ -80,3 +80,12 @@ def wording(question: str) -> str:
     True
     """
     return " ".join(re.findall(r"[^\W_]+", question.casefold()))
+
+
+def counted(number: int, what: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "question"), counted(1200, "clip")
+    ('1 question', '1,200 clips')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

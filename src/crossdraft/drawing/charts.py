@@ -39,12 +39,13 @@ class StackedBar:
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """A value with the ends of its interval."""
+    """A value with the ends of its interval, and how many independent things are behind them."""
 
     label: str
     value: float
     low: float
     high: float
+    n: int
     style: str = "encoder"
 
 
@@ -94,7 +95,7 @@ def interval_bars(title: str, bars: Sequence[IntervalBar], unit: str, reference:
     scale = (WIDTH - MARGIN - room - left) / longest
     top = y
     for bar in bars:
-        shown = f"{bar.value:.2f} [{bar.low:.2f}, {bar.high:.2f}]"
+        shown = f"{bar.value:.2f} [{bar.low:.2f}, {bar.high:.2f}; n={bar.n:,}]"
         middle = y + BAR / 2
         shapes.append(_label(bar.label, left, y))
         shapes.append(Box(left, y, max(0.0, bar.value) * scale, BAR, bar.style, f"{bar.label}: {shown}"))

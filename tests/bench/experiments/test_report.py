@@ -49,7 +49,7 @@ def read(page: str) -> Page:
 
 def outcome(text: str = HOSTILE) -> ExperimentOutcome:
     table = FigureTable(text, ("", text), ((text, "1.98 [1.77, 2.21]"), ("b", "–")), text)
-    figure = interval_bars(text, [IntervalBar(text, 1.0, 0.5, 1.5)], text)
+    figure = interval_bars(text, [IntervalBar(text, 1.0, 0.5, 1.5, 9)], text)
     summary = Findings(text, text, (table,), figure, {}, (text,))
     return ExperimentOutcome(BREAKDOWN, BreakdownConfig(), summary, {"cpu": text}, 1, 2.0, (text,))
 

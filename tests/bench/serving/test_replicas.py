@@ -1,24 +1,26 @@
 """`crossdraft bench replicas`: what it says, and a small run where Ray is."""
 
 import importlib.util
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
 
 from crossdraft.bench.serving.plan import ServePlan
-from crossdraft.bench.serving.replicas import lines, run_replicas
+from crossdraft.bench.serving.replicas import ServerReplies, against, lines, run_replicas
 from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
 
 
 def test_what_is_said_names_every_server_and_what_is_wrong():
-    one = {"e2e_ms": {"p50": 70.0}, "added_ms_p50": 0.0, "tokens_per_s": 500.0, "of_the_server": 1.0}
-    one |= {"statuses": {"200": 4}, "wrong_answers": 0}
-    two = one | {"added_ms_p50": 2.5, "of_the_server": 1.8, "wrong_answers": 1}
+    alone = ServerReplies([0.07] * 4, [100, 100, 100], [0.2, 0.2, 0.2], Counter({200: 4}))
+    other = ServerReplies([0.0725] * 4, [90, 90, 90], [0.1, 0.1, 0.1], Counter({200: 4}), wrong=1)
+    one, two = (found.to_json() | against(found, alone) for found in (alone, other))
+    assert two["of_the_server"] == {"value": 1.8, "ci95": [1.8, 1.8], "n": 3}
     said = lines({"passed": False, "clients": 8, "contestants": {"server": one, "replicas-2": two}})
-    assert "replicas-2: 70.0 ms" in said[1]
-    assert "+2.5 ms" in said[1]
-    assert "1.80 of its; {'200': 4}, 1 wrong answers" in said[1]
+    assert "replicas-2: 72.5 ms" in said[1]
+    assert "2.5 [2.5, 2.5; n=4 requests] ms more than of the server alone" in said[1]
+    assert "1.80 [1.80, 1.80; n=3 blocks] of its; {'200': 4}, 1 wrong answers" in said[1]
     assert said[-1] == "Not all is as it should be."
 
 

@@ -10,6 +10,7 @@ from crossdraft.bench.serving.load import _part_medians
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
+from crossdraft.bench.serving.vllm_server import TimedReply, _level
 from crossdraft.errors import CrossdraftError
 
 
@@ -20,6 +21,29 @@ def test_percentiles_are_in_ms():
 
 def test_memory_is_compared_by_medians_of_parts():
     assert _part_medians([*range(16)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+
+
+def test_throughput_over_vllm_s_is_drawn_over_blocks():
+    """Two blocks of two questions: ours 10 tokens in 1 s and in 2 s, vLLM's in 2 s each."""
+    ours, theirs = ([TimedReply("a", 5, seconds)] * 4 for seconds in (0.5, 1.0))
+    level = _level({"crossdraft": ours, "vllm": theirs}, {"crossdraft": [1.0, 2.0], "vllm": [2.0, 2.0]})
+    assert level["throughput_ratio"] == {"value": pytest.approx(4 / 3, abs=1e-6), "ci95": [1.0, 2.0], "n": 2}
+    assert (level["sooner"], level["n"]) == (2.0, 4)
+    way = {
+        "added_ms_p50": 2.5,
+        "ci95": [2.0, 3.0],
+        "n": 24,
+        "e2e_ms": {"server": {"p50": 52.0}, "direct": {"p50": 50.0}},
+    }
+    parts = {
+        "overhead": {"passed": True, "new": way, "known": way},
+        "throughput": {"passed": True, "threads": 4, "ratio": 0.98, "ci95": [0.97, 0.99], "n": 4},
+        "vllm": {"passed": True, "clients": {"1": level}},
+    }
+    said = lines(ServeReport({}, parts))
+    assert "takes 2.50 [2.00, 3.00; n=24 questions] ms (p50)" in said[0]
+    assert "0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
+    assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[3]
 
 
 def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):

@@ -17,7 +17,7 @@ from crossdraft.bench.common import table
 from crossdraft.bench.edge.proxy import DelayingProxy, Network
 from crossdraft.bench.environment import environment
 from crossdraft.bench.serving.process import serving
-from crossdraft.bench.statistics import ratio
+from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.builders import DrafterContext
 from crossdraft.checks import whole
@@ -112,8 +112,8 @@ def _mode(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, An
     rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
     total = [answer.total_s for answer in answers]
     return {
-        "e2e_ms": 1e3 * sum(total) / len(total),
-        "first_ms": 1e3 * sum(answer.first_s or 0.0 for answer in answers) / len(answers),
+        "e2e_ms": _mean_ms(total).value,
+        "first_ms": _mean_ms([answer.first_s or 0.0 for answer in answers]).value,
         "speedup": ratio(alone, total).to_json("ratio"),
         "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
         "draft_frames": sum(drafts) / len(answers),
@@ -122,6 +122,10 @@ def _mode(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, An
         "hidden_accepted": sum(a.report["metrics"]["hidden_accepted_tokens"] for a in answers) / len(answers),
         "tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
     }
+
+
+def _mean_ms(seconds: Sequence[float]) -> Interval:
+    return ratio([1e3 * one for one in seconds], [1] * len(seconds))
 
 
 def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures]:
@@ -199,7 +203,8 @@ def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object
 def results_table(found: Sequence[NetworkFigures]) -> "Table":
     """A row for each network and way."""
     heads = ("Mbit/s", "mode", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "identical")
-    shown = table("An edge's drafts over a network", "RTT ms", heads)
+    caption = "means over the questions; n counts them"
+    shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
     for one in found:
         plain = one.to_json()
         for mode, figures in plain["modes"].items():
@@ -208,8 +213,8 @@ def results_table(found: Sequence[NetworkFigures]) -> "Table":
                 f"{plain['rtt_ms']:g}",
                 f"{plain['mbit_s']:g}",
                 mode,
-                f"{figures['e2e_ms']:.0f}",
-                f"{figures['first_ms']:.0f}",
+                _mean_ms([answer.total_s for answer in one.answers[mode]]).shown(digits=0),
+                _mean_ms([answer.first_s or 0.0 for answer in one.answers[mode]]).shown(digits=0),
                 str(speedup),
                 f"{figures['draft_bytes']:.0f}",
                 f"{figures['draft_frames']:.1f}",

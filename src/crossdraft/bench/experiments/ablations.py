@@ -205,9 +205,9 @@ def _speedup(name: str, group: Pooled, one: str) -> Interval:
     return group.speedup(one, per_token=_sampled(name))
 
 
-def _ends(name: str, group: Pooled, one: str) -> tuple[float, float, float]:
+def _ends(name: str, group: Pooled, one: str) -> tuple[float, float, float, int]:
     found = _speedup(name, group, one)
-    return found.value, found.low, found.high
+    return found.value, found.low, found.high, found.n
 
 
 def _table(group: AblationGroup, found: Pooled) -> FigureTable:

@@ -194,7 +194,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         tables=(_table(accepted, prefix, times, trained),),
         figure=interval_bars(
             "Accepted tokens of the hidden draft",
-            [IntervalBar(name, one.value, one.low, one.high, _style(name)) for name, one in measured.items()],
+            [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
             "tokens",
             None,
         ),
@@ -246,9 +246,9 @@ def _table(
             (
                 name if name in LADDER or name in (FOREIGN, DISTILLED) else f"control: {name}",
                 "–" if prefix[name] is None else str(prefix[name]),
-                "–" if tau is None else f"{tau['value']:.2f}",
-                "–" if features is None else f"{features['cosine']:.3f}",
-                "–" if features is None else f"{features['same_position']:.0%}",
+                "–" if tau is None else str(Interval.from_json(tau)),
+                "–" if features is None else Interval.from_json(features["cosine"]).shown(digits=3),
+                "–" if features is None else str(Interval.from_json(features["same_position"])),
                 f"{1e3 * sum(run.total_s for run in runs) / len(runs):.1f}" if runs else "–",
                 str(times.speedup(name)) if runs else "–",
                 f"{trained[name]['seconds']:.0f}" if name in trained else "–",

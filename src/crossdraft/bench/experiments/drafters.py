@@ -141,7 +141,7 @@ def _equality(unequal: Sequence[str]) -> str:
 def _bar(group: Pooled, name: str) -> IntervalBar:
     one = group.speedup(name)
     style = "draft" if name in SHIPPED else "prefill" if name in BASELINES else "encoder"
-    return IntervalBar(name, one.value, one.low, one.high, style)
+    return IntervalBar(name, one.value, one.low, one.high, one.n, style)
 
 
 def _traits(name: str) -> tuple[str, str, str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from statistics import median
 
 from crossdraft.bench.experiments.record import FigureTable
-from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, Trace, TraceReplay, play, read_traces
+from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, TraceReplay, play
 from crossdraft.bench.statistics import ratio
+from crossdraft.bench.traces import Trace, read_traces
 from crossdraft.methods import DrafterContext, Method, build
 
 RECORDED = "trace"

@@ -6,7 +6,7 @@ from typing import Any
 
 from crossdraft.bench.experiments.blocks import MODELS
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rows, run_watch
+from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
 
@@ -66,7 +66,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     runs: Runs = {name: [_run_of(run) for unit in found for run in unit.found["runs"][name]] for name in names}
     shown = {row.name: row for row in rows(runs)}
     pair, alone = shown[config.drafter], [row for row in shown.values() if row.name != config.drafter]
-    best = max(alone, key=lambda row: row.rate)
+    best = max(alone, key=lambda row: row.rate.value)
     table = FigureTable(
         f"{config.seconds} s of {config.fps:g} frames a second, a window of {config.window_s:g} s at each frame",
         ("", "answered", "dropped", "answers a second", "first token p50 / p99, ms", "whole answer p50 / p99, ms",
@@ -75,27 +75,32 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains. Times count from a window's last frame.",
     )  # fmt: skip
+    faster = rate_over(runs, config.drafter, best.name)
     slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
     return Findings(
         found=(
-            f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate:.2f} a second; {best.name} "
-            f"{best.answered} of {best.due}, {best.rate:.2f} a second: {pair.rate / best.rate:.2f} times the rate. "
+            f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
+            f"{best.answered} of {best.due}, {best.rate} a second: {faster} times the rate. "
             f"{pair.identical} of {pair.compared} answers to the same windows are the same."
         ),
         sure=(
             f"{len(found)} questions, one run of each method each, methods in turn in one process; windows of one run "
-            "overlap, so they are no independent evidence, and no interval is given."
+            "overlap, so intervals are 95 % bootstrap over runs; percentiles of times have none."
         ),
         tables=(table,),
         figure=interval_bars(
             "Answers a second on a stream",
-            [IntervalBar(row.name, row.rate, row.rate, row.rate, _style(row, config)) for row in shown.values()],
+            [_bar(row, config) for row in shown.values()],
             "/ s",
             None,
         ),
         figures={name: row.to_json() for name, row in shown.items()},
         negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
     )  # fmt: skip
+
+
+def _bar(row: StreamRow, config: StreamingConfig) -> IntervalBar:
+    return IntervalBar(row.name, row.rate.value, row.rate.low, row.rate.high, row.rate.n, _style(row, config))
 
 
 def _style(row: StreamRow, config: StreamingConfig) -> str:
@@ -107,11 +112,11 @@ def _row(row: StreamRow) -> tuple[str, ...]:
         row.name,
         f"{row.answered}/{row.due}",
         f"{row.dropped / row.due:.0%}" if row.due else "–",
-        f"{row.rate:.2f}",
+        str(row.rate),
         _times(row.first_ms),
         _times(row.whole_ms),
         f"{row.identical}/{row.compared}",
-        "–" if row.tau is None else f"{row.tau:.2f}",
+        "–" if row.tau is None else str(row.tau),
     )
 
 

@@ -1,9 +1,7 @@
 """Experiment 7: how busy the cores are, and how near passes come to what the machine can do."""
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from shutil import which
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +20,9 @@ from crossdraft.bench.experiments.blocks import (
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, machine_peak
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.gpu import GpuSampler
 from crossdraft.bench.measure import BenchMethod
+from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drawing.charts import LaneBar, lanes
 from crossdraft.drawing.kinds import kind_of
@@ -30,7 +30,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Span
 
-NVML_S = 10.0
+LANES = ("target", "drafter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,13 @@ def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) ->
     with loaded_methods(plan.variants, setting) as (target, made):
         shape, warm = ModelShape.of(target), warm_up_items(plan)
         for key in keys:
-            found = answer_block(key, plan, made, target, warm, setting)
+            with GpuSampler() as gpus:
+                found = answer_block(key, plan, made, target, warm, setting)
             warm = []
             first = next(iter(items(plan.work_of(key))))
             timelines = {name: _spans(method, first) for name, method in made.items()}
-            more = {"shape": asdict(shape), "peaks": _peaks(target, setting), "timelines": timelines, "gpu": gpu_use()}
+            more = {"shape": asdict(shape), "peaks": _peaks(target, setting), "timelines": timelines}
+            more |= {"gpu": [use.to_json() for use in gpus.uses], "no_gpu": gpus.absent}
             yield replace(found, found={**found.found, **more})
 
 
@@ -91,91 +93,102 @@ def _spans(method: BenchMethod, item: Any) -> list[list[Any]]:
     return [[s.lane, s.name, 1e3 * (s.start - start), 1e3 * (s.end - start), s.tokens] for s in timeline.spans]
 
 
-def gpu_use() -> list[dict[str, str]]:
-    """What NVML says of each GPU, by nvidia-smi; nothing without one."""
-    program = which("nvidia-smi")
-    if program is None:
-        return []
-    fields = "name,utilization.gpu,utilization.memory,memory.used,power.draw"
-    command = [program, f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=NVML_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [dict(zip(fields.split(","), map(str.strip, line.split(",")), strict=False)) for line in said.splitlines()]
-
-
 def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Findings:
     """Shares of busy time; stages of the target alone against the roofline; timelines."""
-    group = pooled(found)
-    shape = ModelShape(**found[0].found["shape"])
+    group, shape = pooled(found), ModelShape(**found[0].found["shape"])
     peaks = {name: _best_peak([unit.found["peaks"][name] for unit in found]) for name in (OWN, ALL)}
     busy = {name: busy_shares(group, name) for name in group.names}
     stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
-    rows = [
-        (f"{name}, {stage}", *_against(work, seconds, peaks[name]))
-        for name, each in stages.items()
-        for stage, (work, seconds) in each.items()
-    ]
     decode, seconds = stages[OWN]["decode step"]
     share = decode.least_s(peaks[OWN]) / seconds
-    pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: sum(busy[name].values()))
-    timelines = found[0].found["timelines"]
+    pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: busy[name]["both"].value)
     return Findings(
         found=(
             f"A decode step of the target on its core takes {seconds * 1e3:.2f} ms, {share:.0%} of which the roofline "
             f"explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
-            f"{busy[pair]['target']:.0%} and the drafter's {busy[pair].get('drafter', 0.0):.0%} of an answer's time."
+            f"{busy[pair]['target'].percent()} and the drafter's {busy[pair]['drafter'].percent()} of an answer's time."
         ),
         sure=(
             f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block; FLOPs and bytes are "
-            "counted from shapes, not by hardware counters, and bytes are the least that a pass reads."
+            "counted from shapes, not by hardware counters, and bytes are the least that a pass reads. "
+            f"{_gpu_sentence(found)}"
         ),
-        tables=(
-            FigureTable(
-                "Busy share of an answer's time, by lane",
-                ("", "target", "drafter", "both together, of two cores"),
-                tuple(
-                    (name, f"{each['target']:.1%}", f"{each['drafter']:.1%}" if each.get("drafter") else "–",
-                     f"{(each['target'] * (2 if name == ALL else 1) + each.get('drafter', 0.0)) / 2:.1%}")
-                    for name, each in busy.items()
-                ),
-                "By the timeline's spans: a lane is busy while something runs on it. While a drafter is idle its core "
-                "serves the target, which these spans do not count. target-all has both cores in one lane.",
-            ),
-            FigureTable(
-                "Passes of the target alone against the roofline",
-                ("", "ms", "GFLOP", "MB", "FLOPs a byte", "GFLOP/s", "GB/s", "bound, ms", "reached"),
-                tuple(rows),
-                "; ".join(
-                    f"{name}: {peak.gflops:.1f} GFLOP/s, copies {peak.copy_gbs:.1f} GB/s, {peak.cached_gbs:.1f} GB/s "
-                    "of a buffer as large as the weights"
-                    for name, peak in peaks.items()
-                )
-                + ". Bandwidths count bytes read and written. The bound takes the faster of the two.",
-            ),
-        ),
-        figure=lanes("One answer: what runs on each lane", _lane_bars(timelines), "ms"),
+        tables=(_busy_table(busy), _roofline_table(stages, peaks)),
+        figure=lanes("One answer: what runs on each lane", _lane_bars(found[0].found["timelines"]), "ms"),
         figures={
             "peaks": {name: peak.to_json() for name, peak in peaks.items()},
-            "busy": busy,
+            "busy": {name: {lane: one.to_json() for lane, one in each.items()} for name, each in busy.items()},
             "decode_ms": 1e3 * seconds,
             "decode_reached": round(share, 4),
-            "gpu": found[0].found["gpu"],
+            "gpu": [unit.found["gpu"] for unit in found],
         },
         negative=(
             (f"{1 - share:.0%} of a decode step is neither computing nor reading weights at the measured peaks.",)
             if share < 0.9
             else ()
         ),
+    )
+
+
+def _busy_table(busy: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
+    rows = (
+        (name, each["target"].percent(), each["drafter"].percent() if each["drafter"].value else "–",
+         each["both"].percent())
+        for name, each in busy.items()
     )  # fmt: skip
+    return FigureTable(
+        "Busy share of an answer's time, by lane",
+        ("", "target", "drafter", "both together, of two cores"),
+        tuple(rows),
+        "By the timeline's spans: a lane is busy while something runs on it. While a drafter is idle its core serves "
+        "the target, which these spans do not count. target-all has both cores in one lane.",
+    )
 
 
-def busy_shares(group: Pooled, name: str) -> dict[str, float]:
-    """Σ busy time of each lane over Σ time of the answers."""
-    runs = group.results.of(name)
-    total = sum(run.total_s for run in runs)
-    return {lane: sum(run.busy_s.get(lane, 0.0) for run in runs) / total for lane in ("target", "drafter")}
+def _roofline_table(
+    stages: Mapping[str, Mapping[str, tuple[PassWork, float]]], peaks: Mapping[str, MachinePeak]
+) -> FigureTable:
+    rows = (
+        (f"{name}, {stage}", *_against(work, seconds, peaks[name]))
+        for name, each in stages.items()
+        for stage, (work, seconds) in each.items()
+    )
+    reached = "; ".join(
+        f"{name}: {peak.gflops:.1f} GFLOP/s, copies {peak.copy_gbs:.1f} GB/s, {peak.cached_gbs:.1f} GB/s of a buffer "
+        "as large as the weights"
+        for name, peak in peaks.items()
+    )
+    return FigureTable(
+        "Passes of the target alone against the roofline",
+        ("", "ms", "GFLOP", "MB", "FLOPs a byte", "GFLOP/s", "GB/s", "bound, ms", "reached"),
+        tuple(rows),
+        f"{reached}. Bandwidths count bytes read and written. The bound takes the faster of the two.",
+    )
+
+
+def _gpu_sentence(found: Sequence[UnitResult]) -> str:
+    """What was read of GPUs in the first block, or why nothing was."""
+    first = found[0].found
+    if not first["gpu"]:
+        return first.get("no_gpu") or "No GPU was sampled."
+    each = (
+        f"{one['name']} busy {one['busy']:.0%}, its memory {one['memory_busy']:.0%}, at most {one['most_mib']:,.0f} MiB"
+        + ("" if one["watts"] is None else f", {one['watts']:.0f} W")
+        for one in first["gpu"]
+    )
+    return f"GPUs in the first block, means of {first['gpu'][0]['samples']} readings by NVML: {'; '.join(each)}."
+
+
+def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
+    """Σ busy time over Σ time of the answers: of each lane, and of both cores together."""
+
+    def share(weights: Mapping[str, float]) -> Interval:
+        each = [sum(run.busy_s.get(lane, 0.0) * weight for run in runs for lane, weight in weights.items())
+                for runs in group.results.runs[name]]  # fmt: skip
+        return ratio(each, group.results.seconds(name))
+
+    shares = {lane: share({lane: 1.0}) for lane in LANES}
+    return shares | {"both": share({"target": 1.0 if name == ALL else 0.5, "drafter": 0.5})}
 
 
 def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, float]]:
@@ -213,7 +226,7 @@ def _lane_bars(timelines: Mapping[str, Sequence[Sequence[Any]]]) -> list[LaneBar
     """A bar for each lane of each method; parts are kinds of spans."""
     bars = []
     for name, spans in timelines.items():
-        for lane in ("target", "drafter"):
+        for lane in LANES:
             own = [span for span in spans if span[0] == lane]
             if own:
                 parts = tuple(

@@ -12,6 +12,7 @@ import numpy as np
 from crossdraft.api import Engine
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection, ServerProcess
+from crossdraft.bench.statistics import Interval, median_added, ratio_per_token
 from crossdraft.engine.request import Answer
 
 MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
@@ -47,7 +48,7 @@ def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], t
         kind: {
             "overhead_ms": {way: percentiles_ms(values) for way, values in own[kind].items()},
             "e2e_ms": {way: percentiles_ms(values) for way, values in whole_s[kind].items()},
-            "added_ms_p50": round((median(own[kind]["server"]) - median(own[kind]["direct"])) * 1e3, 3),
+            **_added_ms(own[kind]["server"], own[kind]["direct"]).to_json("added_ms_p50"),
             "e2e_difference_ms_p50": round(
                 median(np.subtract(whole_s[kind]["server"], whole_s[kind]["direct"]).tolist()) * 1e3, 3
             ),
@@ -56,6 +57,10 @@ def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], t
     }
     passed = found["known"]["added_ms_p50"] <= MOST_OVERHEAD_MS and not differ
     return {"passed": passed, "requests": 2 * len(asked), "answers_that_differ": differ, **found}
+
+
+def _added_ms(server: Sequence[float], direct: Sequence[float]) -> Interval:
+    return median_added(*([1e3 * second for second in each] for each in (server, direct)))
 
 
 def _by_http(connection: Connection, one: Question) -> tuple[str, float, float]:
@@ -88,7 +93,8 @@ def throughput(
         return len(engine.generate(one.request).tokens)
 
     connections = PerThread(server)
-    tokens, seconds = {"server": 0, "direct": 0}, {"server": 0.0, "direct": 0.0}
+    tokens: dict[str, list[int]] = {"server": [], "direct": []}
+    seconds: dict[str, list[float]] = {"server": [], "direct": []}
     with ThreadPoolExecutor(plan.max_batch) as pool:
         for block in range(plan.repeats + 1):  # the first one warms up
             ways = [("server", by_http), ("direct", directly)]
@@ -96,18 +102,16 @@ def throughput(
                 start = time.perf_counter()
                 written = sum(pool.map(way, asked))
                 if block:
-                    tokens[name] += written
-                    seconds[name] += time.perf_counter() - start
+                    tokens[name].append(written)
+                    seconds[name].append(time.perf_counter() - start)
             tick("throughput")
     connections.close()
-    rates = {name: tokens[name] / seconds[name] for name in tokens}
-    ratio = rates["server"] / rates["direct"]
-    shown = {name: round(rate, 1) for name, rate in rates.items()}
+    over = ratio_per_token(seconds["direct"], tokens["direct"], seconds["server"], tokens["server"])
     return {
-        "passed": ratio >= LEAST_THROUGHPUT,
+        "passed": over.value >= LEAST_THROUGHPUT,
         "threads": plan.max_batch,
-        "tokens_per_s": shown,
-        "ratio": round(ratio, 4),
+        "tokens_per_s": {name: round(sum(tokens[name]) / sum(seconds[name]), 1) for name in tokens},
+        **over.to_json("ratio"),
     }
 
 

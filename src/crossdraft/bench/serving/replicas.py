@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +16,7 @@ from crossdraft.bench.environment import environment
 from crossdraft.bench.serving.overhead import PerThread
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft.bench.serving.process import ServerProcess, serving
+from crossdraft.bench.statistics import Interval, median_added, ratio_per_token
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
 
@@ -26,17 +26,17 @@ Tick = Callable[[str], None]
 
 
 @dataclass
-class _Asked:
+class ServerReplies:
     """What one contestant answered.
 
     Args:
         singles: seconds of each request of one client.
-        tokens, seconds: of many clients.
+        tokens, seconds: of many clients, of each block.
     """
 
     singles: list[float] = field(default_factory=list)
-    tokens: int = 0
-    seconds: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: int = 0
 
@@ -44,7 +44,7 @@ class _Asked:
         """Plain values."""
         return {
             "e2e_ms": percentiles_ms(self.singles),
-            "tokens_per_s": round(self.tokens / self.seconds, 1),
+            "tokens_per_s": round(sum(self.tokens) / sum(self.seconds), 1),
             "statuses": {str(status): count for status, count in self.statuses.items()},
             "wrong_answers": self.wrong,
         }
@@ -78,11 +78,7 @@ def run_replicas(plan: ServePlan, counts: Sequence[int], clients: int, tick: Tic
             servers[name] = up.enter_context(serving(given, folder))
             tick("starting")
         found = _ask(servers, plan, asked, clients, tick)
-    figures = {name: one.to_json() for name, one in found.items()}
-    for name in servers:
-        figures[name]["of_the_server"] = round(figures[name]["tokens_per_s"] / figures[ALONE]["tokens_per_s"], 3)
-        singles = zip(found[name].singles, found[ALONE].singles, strict=True)
-        figures[name]["added_ms_p50"] = round(median(one - alone for one, alone in singles) * 1e3, 2)
+    figures = {name: one.to_json() | against(one, found[ALONE]) for name, one in found.items()}
     return {
         "environment": surroundings,
         "passed": all(not one.wrong and set(one.statuses) == {200} for one in found.values()),
@@ -93,15 +89,22 @@ def run_replicas(plan: ServePlan, counts: Sequence[int], clients: int, tick: Tic
     }
 
 
+def against(one: ServerReplies, alone: ServerReplies) -> dict[str, Any]:
+    """One contestant beside the server alone: throughput drawn over blocks, times over requests."""
+    rate = ratio_per_token(alone.seconds, alone.tokens, one.seconds, one.tokens)
+    singles = [1e3 * (own - other) for own, other in zip(one.singles, alone.singles, strict=True)]
+    return {"of_the_server": rate.to_json(), "added_ms_p50": median_added(singles, [0.0] * len(singles)).to_json()}
+
+
 def _ask(
     servers: Mapping[str, ServerProcess], plan: ServePlan, asked: Sequence[Question], clients: int, tick: Tick
-) -> dict[str, _Asked]:
+) -> dict[str, ServerReplies]:
     """Blocks of all servers in turn; in the first, which counts for nothing, they get to know the clips."""
-    found = {name: _Asked() for name in servers}
+    found = {name: ServerReplies() for name in servers}
     for block in range(plan.repeats + 1):
         order = list(servers) if block % 2 else list(servers)[::-1]
         for name in order:
-            result = found[name] if block else _Asked()
+            result = found[name] if block else ServerReplies()
             with servers[name].connection() as connection:
                 for one in asked:
                     start = perf_counter()
@@ -117,16 +120,16 @@ def _ask(
             with ThreadPoolExecutor(clients) as pool:
                 start = perf_counter()
                 replies = [*pool.map(by_http, asked)]
-                result.seconds += perf_counter() - start
+                result.seconds.append(perf_counter() - start)
             connections.close()
             for one, (status, body) in zip(asked, replies, strict=True):
                 _count(result, one, status, body)
-                result.tokens += body["usage"]["completion_tokens"] if status == 200 else 0
+            result.tokens.append(sum(body["usage"]["completion_tokens"] for status, body in replies if status == 200))
         tick("asking")
     return found
 
 
-def _count(result: _Asked, one: Question, status: int, body: Any) -> None:
+def _count(result: ServerReplies, one: Question, status: int, body: Any) -> None:
     result.statuses[status] += 1
     result.wrong += status == 200 and body["choices"][0]["message"]["content"] != one.text
 
@@ -138,9 +141,11 @@ def _name(count: int) -> str:
 def lines(report: Mapping[str, Any]) -> list[str]:
     """Sentences for people."""
     found = [
-        f"{name}: {one['e2e_ms']['p50']:.1f} ms a request (p50, one client), {one['added_ms_p50']:+.1f} ms to the "
-        f"server alone; {one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, "
-        f"{one['of_the_server']:.2f} of its; {one['statuses']}, {one['wrong_answers']} wrong answers."
+        f"{name}: {one['e2e_ms']['p50']:.1f} ms a request (p50, one client), "
+        f"{Interval.from_json(one['added_ms_p50']).shown('requests', 1)} ms more than of the server alone; "
+        f"{one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, "
+        f"{Interval.from_json(one['of_the_server']).shown('blocks')} of its; {one['statuses']}, "
+        f"{one['wrong_answers']} wrong answers."
         for name, one in report["contestants"].items()
     ]
     return [*found, "All is as it should be." if report["passed"] else "Not all is as it should be."]

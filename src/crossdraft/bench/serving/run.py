@@ -13,6 +13,7 @@ from crossdraft.bench.serving.overhead import overhead, throughput
 from crossdraft.bench.serving.plan import ServePlan, question
 from crossdraft.bench.serving.process import serving
 from crossdraft.bench.serving.vllm_server import against_vllm
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
 
@@ -69,12 +70,14 @@ def lines(report: ServeReport) -> list[str]:
     for kind in ("new", "known"):
         one = parts["overhead"][kind]
         through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
+        added = Interval.from_json(one, "added_ms_p50").shown("questions")
         found.append(
-            f"About a clip that is {kind} the server takes {one['added_ms_p50']:.2f} ms (p50) beside the engine's own "
-            f"time more than a direct call does; {through:.1f} ms in all, against {direct:.1f} ms."
+            f"About a clip that is {kind} the server takes {added} ms (p50) beside the engine's own time more than a "
+            f"direct call does; {through:.1f} ms in all, against {direct:.1f} ms (p50)."
         )
     one = parts["throughput"]
-    found.append(f"Throughput with {one['threads']} clients: {one['ratio']:.3f} of the engine's own.")
+    rate = Interval.from_json(one, "ratio").shown("blocks", 3)
+    found.append(f"Throughput with {one['threads']} clients: {rate} of the engine's own.")
     if "load" in parts:
         one = parts["load"]
         found.append(
@@ -92,12 +95,12 @@ def lines(report: ServeReport) -> list[str]:
     if "mutants" in parts:
         found.append(f"{parts['mutants']['mutants']} mutants: {parts['mutants']['outcomes']}.")
     for clients, one in parts.get("vllm", {}).get("clients", {}).items():
-        e2e, (low, high) = one["e2e_ms"], one["ci95"]
+        e2e, sooner = one["e2e_ms"], Interval.from_json(one, "sooner").shown("questions")
+        rate = Interval.from_json(one["throughput_ratio"]).shown("blocks")
         found.append(
-            f"{clients} clients: an answer in {e2e['crossdraft']['p50']:.0f} ms (p50), of vLLM's server in "
-            f"{e2e['vllm']['p50']:.0f}: {one['sooner']:.2f} [{low:.2f}, {high:.2f}] times "
-            f"sooner; {one['throughput_ratio']:.2f} of its throughput; {one['same_text']} of {one['requests']} texts "
-            "the same."
+            f"{clients} clients: an answer in {e2e['crossdraft']['p50']:.0f} ms (p50 of {one['requests']}), of vLLM's "
+            f"server in {e2e['vllm']['p50']:.0f}: {sooner} times sooner; {rate} of its throughput; {one['same_text']} "
+            f"of {one['requests']} texts the same."
         )
     failed = [name for name, part in parts.items() if not part["passed"]]
     return [*found, f"Not as it should be: {', '.join(failed)}." if failed else "All is as it should be."]

@@ -20,7 +20,7 @@ from typing import Any
 import crossdraft
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft.bench.serving.process import Connection, serving
-from crossdraft.bench.statistics import ratio
+from crossdraft.bench.statistics import ratio, ratio_per_token
 from crossdraft.bench.throughput import VLLM_GIB
 from crossdraft.bench.vllm_child import LONGEST, MOST
 from crossdraft.bench.workload import Workload, items
@@ -81,32 +81,40 @@ def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
         levels = {}
         for level, size in sizes.items():
             got: dict[str, list[TimedReply]] = {name: [] for name in ways}
-            wall = dict.fromkeys(ways, 0.0)
+            wall: dict[str, list[float]] = {name: [] for name in ways}
             for block in range(plan.repeats):
                 questions = [next(asked) for _ in range(size)]
                 for name in list(ways) if block % 2 else reversed(list(ways)):
                     start = time.perf_counter()
                     got[name] += _block(ways[name], questions, level)
-                    wall[name] += time.perf_counter() - start
+                    wall[name].append(time.perf_counter() - start)
                 tick("against vLLM")
             levels[str(level)] = _level(got, wall)
     alone, shared = levels[str(min(plan.levels))], levels[str(max(plan.levels))]
-    sooner, rate = alone["sooner"], shared["throughput_ratio"]
+    sooner, rate = alone["sooner"], shared["throughput_ratio"]["value"]
     return {"passed": sooner >= LEAST_ALONE and rate >= LEAST_SHARED, "clients": levels}
 
 
-def _level(got: dict[str, list[TimedReply]], wall: dict[str, float]) -> dict[str, Any]:
+def _level(got: dict[str, list[TimedReply]], wall: dict[str, list[float]]) -> dict[str, Any]:
+    """Figures of one number of clients; the ratio of throughputs is drawn over blocks, that of times over questions."""
     ours, theirs = got["crossdraft"], got["vllm"]
     sooner = ratio([one.seconds for one in theirs], [one.seconds for one in ours])
-    rates = {name: sum(one.tokens for one in answers) / wall[name] for name, answers in got.items()}
+    tokens = {name: _by_block(answers, len(wall[name])) for name, answers in got.items()}
+    rates = {name: sum(each) / sum(wall[name]) for name, each in tokens.items()}
+    over = ratio_per_token(wall["vllm"], tokens["vllm"], wall["crossdraft"], tokens["crossdraft"])
     return {
         "requests": len(ours),
         "same_text": sum(one.text == other.text.strip() for one, other in zip(ours, theirs, strict=True)),
         "e2e_ms": {name: percentiles_ms([one.seconds for one in answers]) for name, answers in got.items()},
         **sooner.to_json("sooner"),
         "tokens_per_s": {name: round(rate, 1) for name, rate in rates.items()},
-        "throughput_ratio": round(rates["crossdraft"] / rates["vllm"], 3),
+        "throughput_ratio": over.to_json(),
     }
+
+
+def _by_block(answers: Sequence[TimedReply], blocks: int) -> list[int]:
+    size = len(answers) // blocks
+    return [sum(one.tokens for one in answers[block * size : (block + 1) * size]) for block in range(blocks)]
 
 
 def _block(way: Endpoint, asked: Sequence[Question], clients: int) -> list[TimedReply]:

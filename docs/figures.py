@@ -1,0 +1,372 @@
+"""What README, docs and model cards say that was measured, written from the JSON of the command that measured it.
+
+`python -m tools.figures`, a part of `make check`, looks for each sentence and row in its page. What a page says of a
+figure changes here and there together; a new figure needs a JSON file, or the check fails.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from crossdraft.bench.experiments.markdown import cell, prose
+from docs import bench_figures
+from tools.figures import ANY, ROOT, Tie
+
+JSON = Mapping[str, Any]
+RESULTS = "docs/results"
+CARDS = "src/crossdraft/reference"
+
+
+def interval(found: JSON, digits: int = 2, name: str = "value") -> str:
+    """`1.90 [1.68, 2.10]`."""
+    low, high = found["ci95"]
+    return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def by_name(rows: list[JSON]) -> dict[str, JSON]:
+    """Rows of a report by their name."""
+    return {row["name"]: row for row in rows}
+
+
+LABELS = {
+    "hf": "Hugging Face `generate` | 1",
+    "hf-all": "Hugging Face `generate` | 2",
+    "target": "the target alone, our engine | 1",
+    "target-all": "the target alone, our engine | 2",
+}
+
+
+def readme(bench: JSON) -> Iterator[str]:
+    """The table, and the sentences under it."""
+    methods = by_name(bench["methods"])
+    for name, method in methods.items():
+        first, speedup = method["first_provisional_ms"], method["speedup"]
+        identical = "{equal}/{total}".format(**method["identical"])
+        label, first_ms = LABELS.get(name, f"`{name}` | 1 + 1"), "" if first is None else round(first["median"])
+        times = f"{method['ttft_ms']['median']:.0f} | {method['total_ms']['median']:.0f}"
+        yield (
+            f"| {label} | {identical} | {first_ms} | {times} | {method['tau']:.2f} "
+            f"| {'1' if name == speedup['against'] else interval(speedup)} |"
+        )
+    glance, alone = methods["glance"], methods["target-all"]
+    over = {one["against"]: one["value"] for one in glance["speedups"]}
+    yield f"answers of {bench['workload']['mean_tokens']:.0f} tokens on average"
+    yield f"Against the faster `generate` `glance` is {min(over['hf'], over['hf-all']):.1f} times as fast."
+    used, needs = (one["memory"]["total_mib"] for one in (alone, glance))
+    yield (
+        f"the drafter's process needs {needs - used:.0f} MiB more ({needs:.0f} MiB in all, where the target alone "
+        f"needs {used:.0f})"
+    )
+    speed = {name: method["speedup"]["value"] for name, method in methods.items()}
+    yield f"{speed['glance']:.1f}× here, or `event_medusa` without the frames, {speed['event_medusa']:.1f}×"
+    yield f"(`glance` {ANY}, {speed['glance']:.2f}, {ANY})"
+    later = [
+        methods[name]["ttft_ms"]["median"] / alone["ttft_ms"]["median"] for name in ("glance", "event_medusa", "event")
+    ]
+    yield f"{_range(later)} times as late as from the target alone"
+
+
+def readme_pair(target: JSON, event: JSON, eagle: JSON) -> Iterator[str]:
+    """What the shipped models are."""
+    millions = (one["figures"]["parameters"] / 1e6 for one in (target, event))
+    yield "a {:.1f} M-parameter target, a {:.1f} M event drafter".format(*millions)
+    yield f"τ {eagle['figures']['engine']['eagle2, T=0']['tau']:.0f} here with trees of 60 nodes"
+
+
+RECORDINGS = {"one_question": "one question, 550 clips", "ten_questions": "ten questions, 10 clips",
+              "staged_5s": "one question, 117 clips of 5 s"}  # fmt: skip
+REPLAYED = {"trace": "`trace`: EventGPT", "ngram": "`ngram`", "memory": "`memory`", "union": "`union:trace,memory`"}
+REPLAYS = tuple(f"{RESULTS}/replay/{recording}-{drafter}.json" for recording in RECORDINGS for drafter in REPLAYED)
+PLAN = f"{RESULTS}/plan/acceptance_0.80.json"
+
+
+def _replays(found: tuple[JSON, ...]) -> dict[str, dict[str, JSON]]:
+    each = iter(found)
+    return {recording: {drafter: next(each) for drafter in REPLAYED} for recording in RECORDINGS}
+
+
+def _range(values: list[float], digits: int = 1) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def readme_real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
+    """What recorded answers say, and what a plan says."""
+    found = _replays(replays)
+    one = found["one_question"]["trace"]
+    gains = _range([each["memory"]["simulated_speedup"]["value"] for each in found.values()])
+    yield f"first token was the target's in {one['first_token_accepted']} of {one['traces']} answers to one question"
+    yield f"gives τ {one['tau']:.2f} and {one['simulated_speedup']['value']:.2f}× (simulated)"
+    yield f"gives {gains}× there (simulated)"
+    yield f"repeat ({gains}×, simulated, above)"
+    yield f"acceptance of {plan['stages']['alpha']}, `crossdraft plan` gives {best(plan):.2f}×"
+
+
+def best(plan: JSON) -> float:
+    """The speed-up of the best way."""
+    return by_name(plan["ways"])[plan["best"]]["speedup"]
+
+
+def real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
+    """Both tables of recordings, and the bound."""
+    found = _replays(replays)
+    for recording, title in RECORDINGS.items():
+        for drafter, name in REPLAYED.items():
+            row = found[recording][drafter]
+            hidden = row["hidden_accepted"]
+            accepted = interval(hidden, 1) if hidden["value"] >= 0.05 else "0.0"
+            yield (
+                f"| {title if drafter == 'trace' else ''} | {name} | {interval(row, name='tau')} | {accepted} "
+                f"| {interval(row['simulated_speedup'])} |"
+            )
+    begun = [f"{each['trace']['first_token_accepted']} of {each['trace']['traces']}" for each in found.values()]
+    yield f"first token is the target's in {begun[0]}, {begun[1]} and {begun[2]} answers"
+    yield from _by_question(found["ten_questions"])
+    stages = plan["stages"]
+    yield (
+        f"prefill {stages['prefill']:g} ms, {stages['step']:g} ms a token; EventGPT {stages['draft_prefill']:g} ms and "
+        f"{stages['draft_step']:g} ms a token. With an assumed acceptance of {stages['alpha']}"
+    )
+    yield f"gives {best(plan):.2f}× (simulated). EventGPT-7B costs {stages['c']:.2f} of a target step per token"
+    yield f"1/ρ = {plan['bound']:.2f}× bounds all hiding"
+
+
+def _by_question(found: Mapping[str, JSON]) -> Iterator[str]:
+    """Ten questions; the bound is of answers of this length, 326 ms and 15.2 ms a token."""
+    for question, row in found["trace"]["by_question"].items():
+        tokens = row["mean_tokens"]
+        taus = [found[drafter]["by_question"][question]["tau"]["value"] for drafter in ("trace", "memory", "ngram")]
+        yield (
+            f"| {question} | {row['first_token_accepted']} of {row['answers']} | {row['hidden_accepted']['value']:.1f} "
+            f"| {tokens:.1f} | {(326 + 15.2 * (tokens - 1)) / 326:.2f} | {' | '.join(f'{tau:.2f}' for tau in taus)} |"
+        )
+
+
+CONVERSATION = {
+    "trace": "`trace`: EventGPT as released, 32", "ngram": "`ngram`, 10", "memory_32": "`memory`, 32",
+    "memory_64": "`memory`, 64", "memory_64_adaptive": "`memory`, 64, `--adaptive`",
+    "memory_64_shuffled": "`memory`, 64, answers shuffled",
+}  # fmt: skip
+COSTS = ("narrow", "widening", "recorded")
+SHARED = tuple(f"{RESULTS}/replay/shared-{row}-{cost}.json" for row in CONVERSATION for cost in COSTS)
+
+
+def conversation(*replays: JSON) -> Iterator[str]:
+    """Ten questions about each clip, with the prefix cache; in brackets over the target alone with the same."""
+    each = iter(replays)
+    found = {row: [next(each) for _ in COSTS] for row in CONVERSATION}
+    alone = [f"{one['simulated_alone_ms'] / one['simulated_alone_shared_ms']:.2f}×" for one in found["trace"]]
+    yield f"| none: the cache alone | 1 | {' | '.join(alone)} |"
+    for row, ones in found.items():
+        taus = f"{ones[0]['tau']:.2f}"
+        if f"{ones[1]['tau']:.2f}" != taus:
+            taus += f"; {ones[1]['tau']:.2f} at 0.01 t"
+        cells = (
+            f"{one['simulated_speedup']['value']:.2f}× ({one['simulated_speedup_shared']['value']:.2f}×)"
+            for one in ones
+        )
+        yield f"| {CONVERSATION[row]} | {taus} | {' | '.join(cells)} |"
+    one = found["memory_64"][0]
+    low, high = one["simulated_speedup"]["ci95"]
+    yield f"reads every time ({one['simulated_alone_ms']:,.0f} ms an answer)"
+    yield f"({one['simulated_speedup']['value']:.2f}×: {low:.1f} to {high:.1f})"
+
+
+def your_own_models(plan: JSON, *replays: JSON) -> Iterator[str]:
+    """What to expect."""
+    found = _replays(replays)
+    traces, memories = ([one[drafter] for one in found.values()] for drafter in ("trace", "memory"))
+    taus, speeds = ([one["tau"] for one in traces], [one["simulated_speedup"]["value"] for one in traces])
+    yield f"τ {_range(taus, 2)}, {_range(speeds, 2)}×"
+    gains = [one["simulated_speedup"]["value"] for one in memories]
+    yield f"τ {_range([one['tau'] for one in memories], 0)}, {_range(gains)}×"
+    stages = plan["stages"]
+    yield (
+        f"acceptance of {stages['alpha']} hidden drafting gives {best(plan):.2f}×, for EventGPT-7B costs "
+        f"{stages['c']:.2f} of a target step"
+    )
+
+
+def planning(plan: JSON) -> Iterator[str]:
+    """The rows that the example prints, and its advice."""
+    for way in plan["ways"]:
+        shares = way["shares"]
+        cells = " │ ".join(f"{shares[part]:.0%}" for part in ("prefill", "waiting", "drafting", "passes"))
+        yield f"│ {way['name']} │ {way['total']:.1f} │ {way['speedup']:.2f} │ {cells} │"
+    yield plan["advice"]
+
+
+PLANS = tuple(
+    f"{RESULTS}/plan/acceptance_{one}.json" for one in ("0.80", "0.90", "0.943", "0.943_shared", "0.943_narrow")
+)
+
+
+def align(*plans: JSON) -> Iterator[str]:
+    """What a plan says of an acceptance, on a second device and on one."""
+    low, middle, high, shared, narrow = map(best, plans)
+    yield f"| 0.80 | {low:.2f}× | |"
+    yield f"| 0.90 | {middle:.2f}× | |"
+    yield f"| 0.943 | {high:.2f}× | {shared:.2f}×, and none of it hidden |"
+    yield f"| 0.943, a wide pass costs little more than a narrow one (`22:17`) | {narrow:.2f}× | |"
+
+
+def _ms(ms: float) -> str:
+    return f"{ms / 1e3:.1f} s" if ms >= 1e3 else f"{ms:.2g} ms" if ms < 1 else f"{ms:.0f} ms"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} ×" if ratio < 1 else f"{ratio:.2g} ×"
+
+
+def growth(found: JSON) -> Iterator[str]:
+    """The first and the last point of each curve, and the memory of some."""
+    curves = {curve["of"]: {point["size"]: point for point in curve["points"]} for curve in found["curves"]}
+    titles = {"frames": "frames of a clip", "prompt": "tokens of a prompt", "answer": "tokens of an answer",
+              "requests": "requests at a time", "memory": "tokens in `memory`"}  # fmt: skip
+    for of, points in curves.items():
+        (first, least), *_, (last, most) = points.items()
+        ends = [(_ms(point["ours"]["ms"]), _times(point["hf"]["ms"] / point["ours"]["ms"])) for point in (least, most)]
+        named = " as fast as Hugging Face" if of == "frames" else ""
+        yield (
+            f"| {titles[of]}, {first:,} → {last:,} | {ends[0][0]}, {ends[0][1]}{named} | {ends[1][0]}, {ends[1][1]} |"
+        )
+
+    def held(of: str, size: int) -> str:
+        point = curves[of][size]
+        return "{:.0f} and {:.0f} MB".format(*(point[side]["bytes"] / 1e6 for side in ("ours", "hf")))
+
+    yield f"({held('prompt', 30_000)} at 30,000 tokens, {held('prompt', 10_000)} at 10,000)"
+    yield f"({held('requests', 32)} at 32 requests)"
+
+
+def experiments(drafters: JSON) -> Iterator[str]:
+    """The headline of the full run."""
+    found = drafters["figures"]["glance"]
+    yield f"`glance` is {interval(found['speedup'])} times as fast as the target alone"
+    yield f"over {drafters['config']['pairs']} pairs"
+
+
+FULL_RUN = ("drafters", "breakdown", "ablations", "utilisation", "claims")
+
+
+def report(*summaries: JSON) -> Iterator[str]:
+    """All tables, and the sentences around them."""
+    for summary in summaries:
+        yield from (prose(summary[part]) for part in ("found", "sure"))
+        yield from map(prose, summary["negative"])
+        for table in summary["tables"]:
+            yield from ("| " + " | ".join(map(cell, row)) + " |" for row in table["rows"])
+            if table["note"]:
+                yield prose(table["note"])
+        yield f"`{summary['command']}` ({summary['size']}, {ANY}, {summary['units']} units)"
+
+
+def report_pair(target: JSON, event: JSON) -> Iterator[str]:
+    """What the report says of the models."""
+    millions = (one["figures"]["parameters"] / 1e6 for one in (target, event))
+    yield "a target of {:.1f} M parameters, an event drafter of {:.1f} M".format(*millions)
+
+
+def rules(judge: JSON) -> Iterator[str]:
+    """How the shipped judge was trained, and how well it judges."""
+    found = judge["figures"]
+    yield (
+        f"learned from {judge['recipe']['clips']} scenes, {found['tokens']:,.0f} such tokens, of which "
+        f"{found['harmless']:.0%} are harmless.".replace("%", " %")
+    )
+    yield f"under its ROC curve is {found['auc']:.2f}"
+    yield (
+        f"it keeps {found['harmless_kept']:.0%} of the harmless tokens and {found['harmful_kept']:.0%} of the harmful"
+    ).replace("%", " %")
+
+
+def judge_card(judge: JSON) -> Iterator[str]:
+    """The same on its card."""
+    found = judge["figures"]
+    yield f"Of {found['tokens']:,.0f} tokens".replace("%", " %")
+    yield f"{found['harmless']:.0%} did no harm".replace("%", " %")
+    yield f"area under the ROC curve {found['auc']:.2f}"
+    yield (
+        f"it keeps {found['harmless_kept']:.0%} of the harmless tokens and {found['harmful_kept']:.0%} of the harmful"
+    ).replace("%", " %")
+
+
+def head_card(provenance: JSON) -> Iterator[str]:
+    """Size, time of training, and what was accepted of its drafts."""
+    found = provenance["figures"]
+    yield f"{found['parameters']:,} parameters of its own"
+    yield f"in {found['wall_s'] / 60:.0f} minutes"
+    for name, one in found["engine"].items():
+        shares = " ".join(f"{share:.2f}" for share in one["per_position"])
+        yield f"| {name} | {one['tau']:.2f} | {shares} |"
+
+
+def reference_card(provenance: JSON) -> Iterator[str]:
+    """Facts right, and the drafter's tokens along the target's answers."""
+    found, scenes = provenance["figures"], provenance["recipe"]["evaluate"]
+    train, held = (found["evaluation"][name] for name in ("train_wordings", "held_out_wordings"))
+    yield f"{scenes['scenes']} scenes of the test split"
+    for label, row in (("training wordings", train), ("held-out wordings", held)):
+        cells = [f"{row['facts_right']['all']:.1%}"]
+        if "tau_8" in row:
+            cells += [f"{row['top1']:.1%}", f"{row['tau_8']:.2f}", f"{row['tau_16']:.2f}"]
+        if "hidden_prefix" in row:
+            cells += [f"{row['first_token']:.1%}", f"{row['hidden_prefix']:.2f} tokens"]
+        yield f"| {label} | {' | '.join(cells)} |"
+    for kind, share in train["facts_right"].items():
+        if kind != "all":
+            other = held["facts_right"].get(kind)
+            yield f"| {kind} | {share:.1%} | {'—' if other is None else f'{other:.1%}'} |"
+    yield f"parameters: {found['parameters'] / 1e6:.1f} M"
+
+
+def text_card(provenance: JSON) -> Iterator[str]:
+    """The text drafter's."""
+    found = provenance["figures"]
+    for key, label in (("train_wordings", "training wordings"), ("held_out_wordings", "held-out wordings")):
+        row = found["evaluation"][key]
+        yield f"| {label} | {row['top1']:.1%} | {row['tau_8']:.2f} |"
+
+
+def heads(*cards: JSON) -> Iterator[str]:
+    """The last column of the table of heads: parameters, where a head runs nothing but itself."""
+    for name, card in zip(OWN_PARAMETERS, cards, strict=True):
+        yield f"| `{name}` | {ANY} | {card['figures']['parameters'] / 1e6:.2f} M |"
+
+
+OWN_PARAMETERS = (
+    "massv", "vispec", "eaglevlm", "eagle3", "specvlm", "glide", "hivis", "dream", "chimera", "redrafter", "hydra++",
+    "hydra", "dflash", "medusa", "pass",
+)  # fmt: skip
+
+
+def _provenance(*names: str) -> tuple[str, ...]:
+    return tuple(f"{CARDS}/{name}/provenance.json" for name in names)
+
+
+def _cards() -> Iterator[Tie]:
+    for path in sorted((ROOT / CARDS).rglob("provenance.json")):
+        name = path.parent.relative_to(ROOT / CARDS).as_posix()
+        said = {"judge": judge_card, "text": text_card}.get(
+            name, reference_card if Path(name).name == name else head_card
+        )
+        yield Tie(f"{CARDS}/{name}/README.md", _provenance(name), said)
+
+
+TIES: tuple[Tie, ...] = (
+    Tie("README.md", (f"{RESULTS}/readme.json",), readme),
+    Tie("README.md", _provenance("target", "event", "heads/eagle"), readme_pair),
+    Tie("README.md", (PLAN, *REPLAYS), readme_real_pair),
+    Tie("docs/real_pair.md", (PLAN, *REPLAYS), real_pair),
+    Tie("docs/real_pair.md", SHARED, conversation),
+    Tie("docs/your_own_models.md", (PLAN, *REPLAYS), your_own_models),
+    Tie("docs/planning.md", (PLAN,), planning),
+    Tie("docs/align_your_own_pair.md", PLANS, align),
+    Tie("docs/growth.md", ("docs/growth.json",), growth),
+    Tie("docs/experiments.md", (f"{RESULTS}/drafters/summary.json",), experiments),
+    Tie("docs/results/experiments.md", tuple(f"{RESULTS}/{name}/summary.json" for name in FULL_RUN), report),
+    Tie("docs/results/experiments.md", _provenance("target", "event"), report_pair),
+    Tie("docs/rules.md", _provenance("judge"), rules),
+    Tie("docs/heads.md", _provenance(*(f"heads/{name}" for name in OWN_PARAMETERS)), heads),
+    *bench_figures.TIES,
+    *_cards(),
+)

@@ -1,0 +1,50 @@
+"""What the experiment `utilisation` says of planted runs: busy shares with their intervals, and what GPUs were read."""
+
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.bench.experiments.blocks import pooled
+from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, summarise
+from tests.bench.experiments.planted import block, run
+
+PEAK = {"gflops": 100.0, "copy_gbs": 10.0, "cached_gbs": 20.0}
+MORE = {
+    "shape": {"decoder": 10**6, "head": 10**5, "layers": 2, "width": 64, "keys": 64, "encoder": 10**5},
+    "peaks": {"target": PEAK, "target-all": PEAK},
+    "timelines": {"event": [["target", "prefill", 0.0, 1.0, 100], ["drafter", "draft", 0.0, 0.5, 4]]},
+    "gpu": [],
+    "no_gpu": "No GPU was sampled: there is none.",
+}
+GPU = {"name": "H100", "samples": 12, "busy": 0.5, "memory_busy": 0.25, "most_mib": 2000.0, "watts": 300.0}
+
+
+def planted(**more):
+    busy = replace(run(4.0, prefill=1.0), busy_s={"target": 3.0, "drafter": 1.0})
+    idle = replace(run(4.0, prefill=1.0), busy_s={"target": 1.0, "drafter": 1.0})
+    plain = run(4.0, prefill=1.0)
+    methods = {"target": [[plain], [plain]], "target-all": [[plain], [plain]], "event": [[busy], [idle]]}
+    return block("pairs 0", methods, {**MORE, **more})
+
+
+def test_busy_shares_by_hand():
+    shares = busy_shares(pooled([planted()]), "event")
+    assert (shares["target"].value, shares["target"].low, shares["target"].high) == (0.5, 0.25, 0.75)
+    assert shares["drafter"].value == 0.25
+    assert (shares["both"].value, shares["both"].n) == (pytest.approx((0.5 + 0.25) / 2), 2)
+    assert busy_shares(pooled([planted()]), "target-all")["both"].value == 1.0, "one lane that has both cores"
+
+
+def test_a_machine_without_a_gpu_is_said_and_one_with_a_gpu_too():
+    found = summarise(UtilisationConfig(pairs=2, block=2, repeats=1), [planted()])
+    assert "the target's lane is busy 50.0 % [25.0, 75.0; n=2] and the drafter's 25.0 % [" in found.found
+    assert found.sure.endswith("No GPU was sampled: there is none.")
+    busy, roofline = found.tables
+    assert busy.rows[2][:2] == ("event", "50.0 % [25.0, 75.0; n=2]")
+    assert busy.rows[0][2] == "–"
+    assert [row[0] for row in roofline.rows[:2]] == ["target, prefill", "target, decode step"]
+    sampled = summarise(UtilisationConfig(), [planted(gpu=[GPU], no_gpu=None)])
+    assert "means of 12 readings by NVML: H100 busy 50%, its memory 25%, at most 2,000 MiB, 300 W." in sampled.sure
+    earlier = planted()
+    del earlier.found["no_gpu"]
+    assert summarise(UtilisationConfig(), [earlier]).sure.endswith("No GPU was sampled."), "a run of an earlier version"
