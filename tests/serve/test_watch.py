@@ -102,7 +102,7 @@ def idle(running) -> bool:
     while time.monotonic() < until:
         threads = [one for one in threading.enumerate() if one.name.startswith(("watch", "replay"))]
         left = running.service.streams, running.service.limits.active, running.rows(), len(threads)
-        if left == (0, 0, 0, 0) and running.service.media.budget.held == 0 and running.service.media.spooled == 0:
+        if left == (0, 0, 0, 0) and running.service.media.budget.held == 0 and running.service.media.files.spooled == 0:
             return True
         time.sleep(0.02)
     return False
