@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.container import LIBRARY_ERRORS, claims, opened
+from crossdraft.video.container import LIBRARY_ERRORS, claims, is_small, opened
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _sample(
 
 def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
     try:
-        return frame.to_ndarray(format="rgb24")
+        return frame.to_ndarray(format="rgb24", threads=1 if is_small(frame) else 0)
     except LIBRARY_ERRORS:
         raise CrossdraftError(
             f"Frame {index} of {path} has colours that FFmpeg cannot turn into RGB; re-encode it as yuv420p, bt709."
