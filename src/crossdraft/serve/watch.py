@@ -28,8 +28,9 @@ from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
 from crossdraft.serve.budget import MediaShare
-from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S, FrameRate
+from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
+from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LiveSource
 from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
