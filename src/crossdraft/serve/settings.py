@@ -112,7 +112,7 @@ class ServerSettings(BaseSettings):
     )
     parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
     media_cache_bytes: int = _setting(
-        "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
+        "Media", 256 * MIB, "bytes of decoded frames and events that are kept for later requests", ge=0
     )
     decode_workers: int = _setting("Media", 2, "processes that decode media", ge=1)
     decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)

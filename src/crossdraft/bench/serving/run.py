@@ -69,9 +69,11 @@ def lines(report: ServeReport) -> list[str]:
     for kind in ("new", "known"):
         one = parts["overhead"][kind]
         through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
+        (low, high), longer = one["e2e_difference_ms_ci95"], one["e2e_difference_ms_p50"]
         found.append(
-            f"About a clip that is {kind} the server takes {one['added_ms_p50']:.2f} ms (p50) beside the engine's own "
-            f"time more than a direct call does; {through:.1f} ms in all, against {direct:.1f} ms."
+            f"About a clip that is {kind} the server takes {longer:.1f} [{low:.1f}, {high:.1f}] ms (p50) longer than a "
+            f"direct call, which reads the same files: {through:.1f} ms, against {direct:.1f}. Beside the engine's own "
+            f"time it is {one['added_ms_p50']:.2f} ms{', with decoding' if kind == 'new' else ''}."
         )
     one = parts["throughput"]
     found.append(f"Throughput with {one['threads']} clients: {one['ratio']:.3f} of the engine's own.")
