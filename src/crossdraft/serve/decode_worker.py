@@ -71,10 +71,11 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             from crossdraft.video.container import probe
             from crossdraft.video.read import sample_arrays
 
-            sampling, header = FrameSampling(**job["sampling"]), probe(job["path"])
-            found = sample_arrays(job["path"], sampling.count(job["path"], header))
+            sampling, path = FrameSampling(**job["sampling"]), job["path"]
+            count = sampling.num_frames if sampling.num_frames is not None else sampling.count(path, probe(path))
+            found = sample_arrays(path, count)
             more = [] if found.indices is None else [found.indices]
-            return {"seconds": header.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
+            return {"seconds": found.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
         case "grid":
             from crossdraft.video.grid import WindowGrid, frames_on
 
