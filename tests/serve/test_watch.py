@@ -131,6 +131,28 @@ def test_a_replayed_streams_answers_are_the_engines_own(server, windows, alone):
     assert idle(server)
 
 
+def test_of_a_long_recording_one_window_after_another_is_decoded(server, windows, alone, media_root, monkeypatch):
+    decode, parts = server.service.decoder.events, []
+    monkeypatch.setattr("crossdraft.serve.recordings.MOST_WHOLE", 1000)
+
+    def noted(part, *more):
+        parts.append((part.start_us, part.end_us))
+        return decode(part, *more)
+
+    monkeypatch.setattr(server.service.decoder, "events", noted)
+    replay = REPLAY | {"speed": 0.5, "event_url": {"url": "file:clip.h5", "format": "dsec"}}  # which is not known yet
+    with connected(server, asked(replay=replay)) as socket:
+        *found, _ = received(socket)
+    said = answers(found)
+    assert len(said) > 1
+    assert all(tokens == alone[number] for number, tokens in said.items())
+    first, *decoded = parts
+    assert first == (None, None)
+    spans = [(round(one.start_s * 1e6), round(one.end_s * 1e6)) for one in windows]
+    assert decoded == [spans[number] for number in said]
+    assert idle(server)
+
+
 def test_a_pushed_streams_answers_are_the_engines_own(server, stream, windows, alone, monkeypatch):
     sensor, messages = stream
     requests, whole = [], server.engine.astream
