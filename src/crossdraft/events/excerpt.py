@@ -150,7 +150,7 @@ class DecodedExcerpt(Excerpt):
     """
 
     path: Path = field(compare=False)
-    digest: bytes = b""
+    digest: bytes = field(kw_only=True)
 
 
 RecordingT = TypeVar("RecordingT", bound=Excerpt)

@@ -30,6 +30,7 @@ import crossdraft
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.npy import COLUMNS, column_header
+from crossdraft.events.stream import LAST_US
 from crossdraft.serve.errors import overloaded
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.grid import WindowGrid
@@ -130,9 +131,8 @@ class _Worker:
                 raise _WorkerLost
             header = json.loads(self._receive(size))
             described = header.get("arrays", ())
-            if file is not None and described:
-                header["count"] = self._write_columns(described, file)
-                return header, []
+            if file is not None:
+                return header | {"count": self._write_columns(described, file) if described else None}, []
             return header, [self._array(one) for one in described]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _WorkerLost from None
@@ -254,7 +254,7 @@ class MediaDecoder:
         if "sensor" not in header:
             raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
         found = [header.get("first_us"), *header["sensor"]]
-        if len(found) != 3 or not all(isinstance(value, int) for value in found):
+        if len(found) != 3 or not all(isinstance(value, int) and abs(value) < LAST_US for value in found):
             raise DecodeError(f"{name} broke the decoder; copy it again.")
         return EventColumns(found[0], (found[1], found[2]), header.get("count"))
 

@@ -16,7 +16,7 @@ from crossdraft.serve.decode import DecodedVideo, MediaDecoder
 from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.media_cache import MediaCache
 from crossdraft.serve.media_files import MediaFile, MediaFiles, MediaScope
-from crossdraft.serve.recordings import Media, Recording, Recordings
+from crossdraft.serve.recordings import LoadedRecording, Media, Recordings
 from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 from crossdraft.video.grid import WindowGrid
@@ -172,7 +172,7 @@ class MediaLoader:
                 found = [one for at, one in loaded.items() if at[0] == number]
                 content = [one.part for one in found if isinstance(one, _ShownPart)]
             messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
-        recorded = [one for one in loaded.values() if isinstance(one, Recording)]
+        recorded = [one for one in loaded.values() if isinstance(one, LoadedRecording)]
         if len(recorded) > 1:
             raise bad_request("The request has two event recordings; send one, of the last clip's moment.", "messages")
         clips = [one.seconds for one in loaded.values() if isinstance(one, _ShownPart) and one.seconds is not None]
@@ -180,7 +180,7 @@ class MediaLoader:
         events = await self._recordings.decoded(one := recorded[0], one.shown(seconds), scope) if recorded else None
         return LoadedMedia(messages, events)
 
-    async def _part(self, part: object, scope: MediaScope, param: str) -> "_ShownPart | Recording":
+    async def _part(self, part: object, scope: MediaScope, param: str) -> "_ShownPart | LoadedRecording":
         match part:
             case ImagePart():
                 return await self._image(part.image_url.url if part.image_url else None, part.uuid, scope, param)
@@ -194,7 +194,7 @@ class MediaLoader:
                 return _ShownPart({"type": "text", "text": part.text})
         raise TypeError(part)
 
-    async def _upload(self, found: str, scope: MediaScope, param: str) -> "_ShownPart | Recording":
+    async def _upload(self, found: str, scope: MediaScope, param: str) -> "_ShownPart | LoadedRecording":
         """An upload that is named as OpenAI does, without saying what it is."""
         file = self.files.uploads.get(found, scope.owner, param)
         kind = await self._kinds.get((scope.owner, file.digest), lambda: self.decoder.kind_of(file.path, param))
@@ -270,7 +270,7 @@ class MediaLoader:
 
     # -- recordings ------------------------------------------------------------------------------------------------
 
-    async def _event(self, asked: EventUrl, uuid: str | None, scope: MediaScope, param: str) -> Recording:
+    async def _event(self, asked: EventUrl, uuid: str | None, scope: MediaScope, param: str) -> LoadedRecording:
         name, url = (scope.owner, "event", uuid), asked.url
         if url is None:
             url = self._names.known(name) if uuid is not None else None

@@ -57,7 +57,7 @@ Media = DecodedVideo | DecodedRecording
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class LoadedRecording:
     """A recording of a request.
 
     Args:
@@ -99,7 +99,7 @@ class Recordings:
     def __init__(self, decoder: MediaDecoder, cache: MediaCache[Media], folder: Path) -> None:
         self._decoder, self._cache, self._folder = decoder, cache, folder
 
-    async def load(self, file: MediaFile, asked: EventUrl, scope: MediaScope, param: str) -> Recording:
+    async def load(self, file: MediaFile, asked: EventUrl, scope: MediaScope, param: str) -> LoadedRecording:
         """A recording, decoded if it is short; the request holds it.
 
         Raises:
@@ -107,9 +107,9 @@ class Recordings:
             DecodeError: it cannot be read, or holds no events.
         """
         whole = Excerpt(file.path, format=asked.format, sensor=asked.sensor)
-        return Recording(asked, file, await self._decoded(whole, file.digest, scope, param), param)
+        return LoadedRecording(asked, file, await self._decoded(whole, file.digest, scope, param), param)
 
-    async def decoded(self, recording: Recording, part: Excerpt, scope: MediaScope) -> DecodedExcerpt:
+    async def decoded(self, recording: LoadedRecording, part: Excerpt, scope: MediaScope) -> DecodedExcerpt:
         """A part of a recording as the drafter reads it; the request holds it. Errors as `load`."""
         found = recording.decoded
         if found.path is None:
