@@ -62,6 +62,10 @@ def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, m
         decoder.close()
 
 
+def mapped(path, found):
+    return DecodedExcerpt(path, format="eventgpt", sensor=found.sensor, digest=b"").read()
+
+
 def decoded(decoder, part, into, most=1_000_000):
     into.touch()
     return asyncio.run(decoder.events(part, most, into, "it"))
@@ -71,7 +75,7 @@ def test_a_recording_is_decoded_to_columns_that_are_mapped(decoder, media_root, 
     recording = Excerpt(media_root / "clip.h5")
     found, whole = decoded(decoder, recording, tmp_path / "all"), recording.read()
     assert found == EventColumns(whole.t0, (whole.width, whole.height), len(whole))
-    same = DecodedExcerpt(tmp_path / "all", format="eventgpt", sensor=found.sensor, digest=b"").read()
+    same = mapped(tmp_path / "all", found)
     for name in "xytp":
         column = getattr(same, name)
         assert np.array_equal(column, getattr(whole, name))
@@ -88,15 +92,11 @@ def test_of_a_long_recording_nothing_is_written_and_of_a_part_the_newest(decoder
     assert (tmp_path / "all").stat().st_size == 0
     part = replace(recording, start_us=int(whole.t[100]), end_us=int(whole.t[5000]))
     found = decoded(decoder, part, tmp_path / "part", most=1000)
-    same = DecodedExcerpt(tmp_path / "part", format="eventgpt", sensor=found.sensor, digest=b"").read()
+    same = mapped(tmp_path / "part", found)
     assert np.array_equal(same.t, part.read().t[-1000:])
     nothing = replace(recording, start_us=int(whole.t[-1]) + 1, end_us=int(whole.t[-1]) + 2)
     found = decoded(decoder, nothing, tmp_path / "nothing")
-    assert (
-        found.count
-        == len(DecodedExcerpt(tmp_path / "nothing", format="eventgpt", sensor=found.sensor, digest=b"").read())
-        == 0
-    )
+    assert found.count == len(mapped(tmp_path / "nothing", found)) == 0
 
 
 def test_events_that_nobody_wants_any_more_are_not_decoded(decoder, media_root, tmp_path):
@@ -121,6 +121,18 @@ def test_columns_that_do_not_fit_are_no_events(decoder, tmp_path):
     for described in bad:
         with (tmp_path / "columns").open("wb", buffering=0) as file, pytest.raises(_WorkerLost):
             found._write_columns(described, file)
+
+
+@pytest.mark.parametrize(
+    "header", [{"sensor": [1, 1]}, {"sensor": [1], "first_us": 0}, {"sensor": [1, 1], "first_us": 1 << 99}]
+)
+def test_facts_of_a_recording_that_are_none_are_refused(decoder, tmp_path, header):
+    class Answering(MediaDecoder):
+        async def _run(self, *_, **more):
+            return header, []
+
+    with pytest.raises(DecodeError, match="it broke the decoder"):
+        asyncio.run(Answering(1, 1 << 30, 1).events(Excerpt(tmp_path), 1, tmp_path, "it"))
 
 
 def test_a_full_disk_is_the_servers_fault_and_costs_one_job(decoder, media_root):
