@@ -161,7 +161,7 @@ def test_a_span_without_sense_is_refused_before_anything_is_read(tmp_path, secon
             Excerpt.in_seconds(tmp_path / "absent.txt", start, end)
 
 
-def test_what_was_decoded_is_told_by_its_digest_not_by_its_file(recording, tmp_path):
+def test_what_was_decoded_is_known_by_its_digest_and_not_by_its_file(recording, tmp_path):
     digests, (*_, columns) = ContentDigests(), recording[0]
     one = DecodedExcerpt(columns, 1, 2, format="eventgpt", digest=b"a")
     other = replace(one, path=tmp_path / "there is no such file")
