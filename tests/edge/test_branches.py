@@ -132,7 +132,8 @@ def test_the_target_finds_the_next_draft_when_it_knows_the_outcome():
     link.cut()
     drafter = EdgeDrafter(128)
     for outcome, follows in (((50,), (51, 52)), ((1, 70), (71, 72)), ((1, 2), (3, 4)), ((9,), ())):
-        (state,) = drafter.begin([Request("?", events=EdgeEvents(link))])
+        # Copies: what one text contradicts must still be there for the next.
+        (state,) = drafter.fork(drafter.begin([Request("?", events=EdgeEvents(link))]))
         drafter.commit([state], [VerifyOutput((), outcome)])
         (draft,) = drafter.propose([state], [Budget(2, wait_s=0.0)])
         assert draft.tree.tokens == follows

@@ -120,6 +120,43 @@ def test_so_many_drafts_are_held_and_no_more(link, drafter, state):
     assert link.refused == 1
 
 
+def test_drafts_of_another_text_are_dropped_and_those_that_may_yet_fit_are_not(link, drafter, state):
+    wrong, other, fits, used_up, later = range(1, 6)
+    link.received(frame((1, 3, 4), serial=wrong))
+    link.received(frame((1,), (1, 9), serial=other))
+    link.received(frame((1, 2, 7), serial=fits))
+    link.received(frame((1, 2), serial=used_up))
+    link.received(frame((5,), (1, 2, 7, 8), serial=later))
+    (copy,) = drafter.fork([state])
+    drafter.commit([copy], [VerifyOutput((), (9, 9))])
+    assert len(link._held) == 5, "what a copy says may not come true"
+    drafter.commit([state], [VerifyOutput((), (1, 2))])
+    assert sorted(link._held) == [fits, used_up, later]
+    drafter.commit([state], [VerifyOutput((), (7, 8))])
+    assert sorted(link._held) == [fits, used_up, later]
+    assert proposed(drafter, state) == (5,)
+    drafter.commit([state], [VerifyOutput((), (6,))])
+    assert sorted(link._held) == [fits, used_up]
+
+
+@pytest.mark.parametrize(
+    ("paths", "committed", "contradicted"),
+    [
+        ([[1, 2], [1, 3], [4]], (), False),
+        ([[1, 2], [1, 3], [4]], (4,), False),
+        ([[1, 2], [1, 3], [4]], (1, 3), False),
+        ([[1, 2], [1, 3], [4]], (1, 3, 9), False),  # it may grow
+        ([[1, 2], [1, 3], [4]], (1, 9), True),
+        ([[1, 2], [1, 3], [4]], (9,), True),
+    ],
+)
+def test_a_tree_is_contradicted_where_its_branches_all_say_otherwise(paths, committed, contradicted):
+    after = Committed(SESSION)
+    held = HeldDraft(frame_of(Draft(DraftTree.from_paths(paths)), (0, after.digest()), 1))
+    after.add(committed)
+    assert held.contradicted(after) is contradicted
+
+
 def test_what_is_held_is_bounded_by_entries_too(link, drafter, state, monkeypatch):
     monkeypatch.setattr("crossdraft.edge.remote.MOST_HELD_SIZE", 100)
     after = Committed(SESSION)

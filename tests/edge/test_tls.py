@@ -1,6 +1,8 @@
 """TLS on the server's own port, by real certificates: an edge over wss, uploads, and mutual TLS."""
 
+import socket
 import ssl
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -109,3 +111,12 @@ def test_certificates_are_for_wss(certificates):
         TlsFiles(certificates.ca, key=certificates.edge).context("wss://127.0.0.1:1")
     with pytest.raises(CrossdraftError, match="PEM"):
         TlsFiles(certificates.ca, certificates.ca).context("wss://127.0.0.1:1")
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(start, certificates):
+    """asyncio would wait a minute, and each that waits is a connection."""
+    running = start(tls_cert=certificates.server, header_seconds=0.3)
+    began = time.monotonic()
+    with socket.create_connection(running.address, timeout=20) as silent:
+        assert silent.recv(1) == b""
+    assert 0.2 < time.monotonic() - began < 10

@@ -1,13 +1,17 @@
 """Which windows of a recording a model reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossdraft.engine.content import ContentDigests
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, Newest, read_events, write_events
-from crossdraft.events.excerpt import Summary, summarise
+from crossdraft.events.excerpt import DecodedExcerpt, Summary, summarise
+from crossdraft.events.npy import COLUMNS, column_header
 from crossdraft.events.read import gathered
 from tests.events.helpers import made_up, same
 
@@ -16,7 +20,7 @@ SUFFIXES = (".h5", ".npy", ".txt")
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
-    """Two seconds of 4000 events, in three formats."""
+    """Two seconds of 4000 events, in three formats, and as arrays of rows and of columns."""
     folder, events = tmp_path_factory.mktemp("excerpt"), made_up(4000, 640, 480, 7_000_000, 2_000_000)
     for suffix in SUFFIXES:
         write_events(folder / f"a{suffix}", events)
@@ -24,7 +28,9 @@ def recording(tmp_path_factory):
     for name in "xytp":
         structured[name] = getattr(events, name)
     np.save(folder / "b.npy", structured)
-    return [*(folder / f"a{suffix}" for suffix in SUFFIXES), folder / "b.npy"], events
+    columns = [getattr(events, name).astype(dtype).tobytes() for name, dtype in COLUMNS.items()]
+    (folder / "c.npy").write_bytes(b"".join([column_header(len(events)), *columns]))
+    return [*(folder / f"a{suffix}" for suffix in SUFFIXES), folder / "b.npy", folder / "c.npy"], events
 
 
 def by_hand(events: Events, newest: Newest) -> Events:
@@ -153,3 +159,14 @@ def test_a_span_without_sense_is_refused_before_anything_is_read(tmp_path, secon
     for name, start, end in (("start", second, None), ("end", 0.5, second)):
         with pytest.raises(CrossdraftError, match=f"The {name} of the span is"):
             Excerpt.in_seconds(tmp_path / "absent.txt", start, end)
+
+
+def test_what_was_decoded_is_known_by_its_digest_and_not_by_its_file(recording, tmp_path):
+    digests, (*_, columns) = ContentDigests(), recording[0]
+    one = DecodedExcerpt(columns, 1, 2, format="eventgpt", digest=b"a")
+    other = replace(one, path=tmp_path / "there is no such file")
+    assert one == other
+    assert digests.of(one) == digests.of(other)
+    assert digests.of(one).files == ()
+    for more in ({"digest": b"b"}, {"end_us": 3}, {"windows": 2}):
+        assert digests.of(replace(one, **more)) != digests.of(one)

@@ -241,7 +241,7 @@ def test_a_client_that_goes_away_ends_its_request_within_a_round(server):
             next(response.iter_lines())
     assert idle(server)
     assert 0 in [server.rows() for _ in range(5)]  # each is looked up between two rounds
-    assert server.service.media.spooled == 0
+    assert server.service.media.files.spooled == 0
 
 
 def test_a_client_that_waits_for_a_whole_answer_may_go_away_too(server):

@@ -7,13 +7,17 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from crossdraft.serve.decode import DecodeError, MediaDecoder, _WorkerLost
+from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
+from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder, _WorkerLost
+from crossdraft.serve.errors import ApiError
 from crossdraft.video.clip import FrameSampling
+from crossdraft.video.container import probe
 from crossdraft.video.read import sample_frames
 
 EIGHT = FrameSampling(8)
@@ -38,7 +42,7 @@ def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
     wanted = sample_frames(media_root / "clip.mp4", 8)
     assert np.array_equal(found.frames.frames, wanted.frames)
     assert np.array_equal(found.frames.times_s, wanted.times_s)
-    assert found.seconds > 0
+    assert found.seconds == probe(media_root / "clip.mp4").seconds > 0
 
 
 def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, monkeypatch):
@@ -58,11 +62,85 @@ def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, m
         decoder.close()
 
 
-def test_a_recording_is_read_and_its_first_event_found(decoder, media_root):
-    from crossdraft.events import Excerpt
+def mapped(path, found):
+    return DecodedExcerpt(path, format="eventgpt", sensor=found.sensor, digest=b"").read()
 
-    first = asyncio.run(decoder.recording(media_root / "clip.h5", None, None, "it"))
-    assert first == Excerpt(media_root / "clip.h5").first_time()
+
+def decoded(decoder, part, into, most=1_000_000):
+    into.touch()
+    return asyncio.run(decoder.events(part, most, into, "it"))
+
+
+def test_a_recording_is_decoded_to_columns_that_are_mapped(decoder, media_root, tmp_path):
+    recording = Excerpt(media_root / "clip.h5")
+    found, whole = decoded(decoder, recording, tmp_path / "all"), recording.read()
+    assert found == EventColumns(whole.t0, (whole.width, whole.height), len(whole))
+    same = mapped(tmp_path / "all", found)
+    for name in "xytp":
+        column = getattr(same, name)
+        assert np.array_equal(column, getattr(whole, name))
+        assert column.flags.aligned
+        assert column.flags.c_contiguous
+        assert not column.flags.owndata or name == "p"  # nothing longer was copied
+
+
+def test_of_a_long_recording_nothing_is_written_and_of_a_part_the_newest(decoder, media_root, tmp_path):
+    recording = Excerpt(media_root / "clip.h5")
+    whole = recording.read()
+    found = decoded(decoder, recording, tmp_path / "all", most=len(whole) - 1)
+    assert (found.count, found.first_us) == (None, whole.t0)
+    assert (tmp_path / "all").stat().st_size == 0
+    part = replace(recording, start_us=int(whole.t[100]), end_us=int(whole.t[5000]))
+    found = decoded(decoder, part, tmp_path / "part", most=1000)
+    same = mapped(tmp_path / "part", found)
+    assert np.array_equal(same.t, part.read().t[-1000:])
+    nothing = replace(recording, start_us=int(whole.t[-1]) + 1, end_us=int(whole.t[-1]) + 2)
+    found = decoded(decoder, nothing, tmp_path / "nothing")
+    assert found.count == len(mapped(tmp_path / "nothing", found)) == 0
+
+
+def test_events_that_nobody_wants_any_more_are_not_decoded(decoder, media_root, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(decoder.events(Excerpt(media_root / "clip.h5"), 1_000_000, tmp_path / "gone", "it"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_columns_that_do_not_fit_are_no_events(decoder, tmp_path):
+    """They come from a process that a stranger's bytes went through."""
+    asyncio.run(decoder.kind_of(Path(__file__), "it"))
+    found = worker(decoder)
+    names = ["int64", "uint16", "uint16", "uint8"]
+    good = [{"dtype": name, "shape": [3]} for name in names]
+    bad = [
+        good[:3],
+        [*good[:3], {"dtype": "uint8", "shape": [4]}],
+        [{"dtype": "float64", "shape": [3]}, *good[1:]],
+        [{"dtype": name, "shape": [1 << 40]} for name in names],
+        [{"dtype": name, "shape": [-1]} for name in names],
+    ]
+    for described in bad:
+        with (tmp_path / "columns").open("wb", buffering=0) as file, pytest.raises(_WorkerLost):
+            found._write_columns(described, file)
+
+
+@pytest.mark.parametrize(
+    "header", [{"sensor": [1, 1]}, {"sensor": [1], "first_us": 0}, {"sensor": [1, 1], "first_us": 1 << 99}]
+)
+def test_facts_of_a_recording_that_are_none_are_refused(decoder, tmp_path, header):
+    class Answering(MediaDecoder):
+        async def _run(self, *_, **more):
+            return header, []
+
+    with pytest.raises(DecodeError, match="it broke the decoder"):
+        asyncio.run(Answering(1, 1 << 30, 1).events(Excerpt(tmp_path), 1, tmp_path, "it"))
+
+
+def test_a_full_disk_is_the_servers_fault_and_costs_one_job(decoder, media_root):
+    full = Path("/dev/full")
+    with pytest.raises(ApiError, match="no room") as error:
+        asyncio.run(decoder.events(Excerpt(media_root / "clip.h5"), 1_000_000, full, "it"))
+    assert error.value.status == 503
+    assert asyncio.run(decoder.kind_of(media_root / "clip.h5", "it")) == "event"
 
 
 def test_kinds_are_known_by_bytes(decoder, media_root, tmp_path):
@@ -72,12 +150,13 @@ def test_kinds_are_known_by_bytes(decoder, media_root, tmp_path):
 
 
 def test_what_cannot_be_decoded_is_called_by_its_name_not_its_path(decoder, tmp_path):
-    path = tmp_path / "secret-name"
+    path, into = tmp_path / "secret-name", tmp_path / "into"
     path.write_bytes(b"no video" * 10)
+    into.touch()
     for ask in (
         decoder.clip(path, EIGHT, "part 1"),
         decoder.image(path, "part 1"),
-        decoder.recording(path, None, None, "part 1"),
+        decoder.events(Excerpt(path), 1000, into, "part 1"),
     ):
         with pytest.raises(DecodeError, match="part 1") as error:
             asyncio.run(ask)
@@ -163,7 +242,9 @@ def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_ro
         pytest.importorskip("faery")
     events = read_events(media_root / "clip.h5")
     write_events(tmp_path / name, events.take(slice(0, 20_000)))
-    assert asyncio.run(decoder.recording(tmp_path / name, None, None, "it")) == events.t[0]
+    found = decoded(decoder, Excerpt(tmp_path / name), tmp_path / "into")
+    assert found.first_us == events.t[0]
+    assert found.count == 20_000
 
 
 def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):

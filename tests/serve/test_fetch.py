@@ -188,7 +188,7 @@ def test_a_clip_that_is_fetched_is_the_clip(start, server, files):
     found = remote.client().chat.completions.create(**body(messages=messages(video=url)))
     wanted = server.client().chat.completions.create(**body())
     assert found.choices[0].message.content == wanted.choices[0].message.content
-    assert remote.service.media.spooled == 0
+    assert remote.service.media.files.spooled == 0
     refused = remote.post(body(messages=messages(video=f"http://other.test:{files}/clip.mp4")))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "address_refused")
 
@@ -245,4 +245,4 @@ def test_what_is_fetched_counts_as_it_comes(start, files):
     server = start(fetcher=fetcher, media_bytes=30_000)
     found = server.post(body(messages=messages(video=f"http://files.test:{files}/long")))
     assert (found.status_code, found.json()["error"]["code"]) == (413, "media_too_large")
-    assert server.service.media.budget.held == server.service.media.spooled == 0
+    assert server.service.media.budget.held == server.service.media.files.spooled == 0

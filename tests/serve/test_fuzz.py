@@ -25,7 +25,7 @@ def test_mutated_requests_are_answered_or_refused(server, seeds):
     assert sum(found.values()) == COUNT
     for way in WAYS:
         assert sum(number for name, number in found.items() if name.startswith(f"{way}: refused")), found
-    assert server.service.media.spooled == 0
+    assert server.service.media.files.spooled == 0
 
 
 def test_mutants_are_the_same_for_the_same_seed(seeds):

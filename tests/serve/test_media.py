@@ -5,14 +5,18 @@ import base64
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import media
-from crossdraft.serve.decode import MediaDecoder
+from crossdraft.events import Excerpt
+from crossdraft.serve import media_files
+from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
+from crossdraft.serve.media_files import MediaFiles
+from crossdraft.serve.recordings import DecodedRecording
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import FrameSampling
@@ -21,15 +25,16 @@ from crossdraft.video.clip import FrameSampling
 @pytest.fixture
 def loader(tmp_path):
     """With one worker, which starts with the first job: that takes longer than anything that these tests do."""
-    (tmp_path / "spool").mkdir()
+    for folder in ("spool", "recordings"):
+        (tmp_path / folder).mkdir()
     decoder = MediaDecoder(1, 2 << 30, 20)
     uploads = Uploads(tmp_path / "uploads", 1 << 20, 1 << 20, 1000)
-    found = MediaLoader(
-        uploads, LocalFiles(tmp_path), None, decoder, tmp_path / "spool", cache_bytes=1 << 26, most_bytes=1 << 26,
-        most_local=1 << 20, most_parts=16, sampling=FrameSampling(8),
+    files = MediaFiles(uploads, LocalFiles(tmp_path), None, tmp_path / "spool", 1 << 20)
+    yield MediaLoader(
+        files, decoder, tmp_path / "recordings", cache_bytes=1 << 26, most_bytes=1 << 26, most_parts=16,
+        sampling=FrameSampling(8),
     )  # fmt: skip
-    yield found
-    found.close()
+    files.close()
     uploads.close()
     decoder.close()
 
@@ -71,7 +76,7 @@ def test_a_request_that_is_left_takes_no_clip_from_another_that_waits_for_it(loa
         assert await second == 1
 
     asyncio.run(run())
-    assert loader.spooled == 0
+    assert loader.files.spooled == 0
 
 
 def test_what_nobody_waits_for_is_not_decoded(loader):
@@ -86,14 +91,14 @@ def test_what_nobody_waits_for_is_not_decoded(loader):
     asyncio.run(run())
     jobs = [loader.decoder._threads._work_queue.get_nowait() for _ in range(49)]
     assert all(job.future.cancelled() for job in jobs)
-    assert loader.spooled == 0
+    assert loader.files.spooled == 0
 
 
 def test_a_part_that_is_refused_leaves_no_file_of_the_others(loader):
     """These are still being written in a thread then."""
     with pytest.raises(ApiError, match="no such file"):
         asyncio.run(loaded(loader, asking(inline(b"x" * (8 << 20)), inline(b"y" * (8 << 20)), "file:nothing.mp4")))
-    assert loader.spooled == 0
+    assert loader.files.spooled == 0
 
 
 def test_a_clip_that_cannot_be_decoded_is_so_for_all_that_wait(loader):
@@ -102,17 +107,18 @@ def test_a_clip_that_cannot_be_decoded_is_so_for_all_that_wait(loader):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     assert all(isinstance(one, CrossdraftError) for one in asyncio.run(run()))
-    assert loader.spooled == 0
+    assert loader.files.spooled == 0
 
 
 def test_what_is_known_of_one_clients_recordings_is_not_of_anothers(loader, media_root):
     """Else how long an answer takes would tell who has what."""
-    uploads = {owner: loader.uploads.add(owner, "clip.h5", "x", (media_root / "clip.h5").open("rb")) for owner in "ab"}
+    add, path = loader.files.uploads.add, media_root / "clip.h5"
+    uploads = {owner: add(owner, "clip.h5", "x", path.open("rb")) for owner in "ab"}
     parts = [{"type": "file", "file": {"file_id": one.id}} for one in uploads.values()]
     for owner, part in zip("ab", parts, strict=True):
         chat = ChatRequest.model_validate({"model": "x", "messages": [{"role": "user", "content": [part]}]})
         asyncio.run(loaded(loader, chat, owner))
-    for cache in (loader._kinds, loader._recordings):
+    for cache in (loader._kinds, loader._decoded):
         assert [key[0] for key in cache._values] == ["a", "b"]
 
 
@@ -154,8 +160,8 @@ def test_files_are_hashed_in_threads_of_their_own(loader, tmp_path, monkeypatch)
     """So that none of the shared ones, in which uploads are kept and pictures packed, waits for the disk."""
     (tmp_path / "clip.mp4").write_bytes(b"x")
     names = []
-    monkeypatch.setattr(media, "_hashed", lambda path: names.append(threading.current_thread().name) or b"digest")
-    asyncio.run(loader._digest(tmp_path / "clip.mp4", "x"))
+    monkeypatch.setattr(media_files, "_hashed", lambda path: names.append(threading.current_thread().name) or b"digest")
+    asyncio.run(loader.files._digest(tmp_path / "clip.mp4", "x"))
     assert names[0].startswith("hash")
 
 
@@ -175,3 +181,72 @@ def test_a_long_data_address_does_not_stop_the_others(loader, text):
         return longest
 
     assert asyncio.run(run()) < 0.03
+
+
+def asking_about(recording: bytes, **more) -> ChatRequest:
+    url = "data:application/x-hdf5;base64," + base64.b64encode(recording).decode()
+    shown = [{"type": "event_url", "event_url": {"url": url, **more}}]
+    return ChatRequest.model_validate({"model": "x", "messages": [{"role": "user", "content": shown}]})
+
+
+def test_a_drafter_reads_columns_and_never_the_recording(loader, media_root, tmp_path):
+    """Kept for later requests, which share one file, and deleted with the last who holds it."""
+    chat, wanted = asking_about((media_root / "clip.h5").read_bytes(), end_s=0.5), Excerpt(media_root / "clip.h5")
+    folder = tmp_path / "recordings"
+
+    async def run() -> None:
+        async with loader.loaded(chat, "anna") as media, loader.loaded(chat, "anna") as again:
+            (file,) = folder.iterdir()
+            assert media.events == again.events
+            assert media.events.path == again.events.path == file
+            found, whole = media.events.read(), wanted.read()
+            assert np.array_equal(found.t, whole.t[whole.t < 500_000])
+            assert len(found) > 1000
+            assert loader.cached_bytes - 13 * len(whole) in range(2000)
+        loader._decoded.put("other", DecodedRecording(EventColumns(0, (1, 1), 5_100_000), None, b""))  # which is large
+        del media, again, found
+
+    asyncio.run(run())
+    assert not list(folder.iterdir())
+    assert loader.files.spooled == 0
+
+
+def test_of_a_long_recording_the_part_that_is_shown_is_decoded(loader, media_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("crossdraft.serve.recordings.MOST_WHOLE", 1000)
+    recording, whole = (media_root / "clip.h5").read_bytes(), Excerpt(media_root / "clip.h5").read()
+
+    async def run() -> None:
+        chats = [asking_about(recording, start_s=start, end_s=start + 0.25, clock="video") for start in (0.0, 0.5)]
+        async with loader.loaded(chats[0], "anna") as first, loader.loaded(chats[1], "anna") as second:
+            assert first.events.digest != second.events.digest
+            assert np.array_equal(first.events.read().t, whole.t[whole.t < 250_000])
+            assert np.array_equal(second.events.read().t, whole.slice(500_000, 750_000).t)
+            sizes = [path.stat().st_size for path in (tmp_path / "recordings").iterdir()]
+            assert sum(sizes) < 13 * len(whole)
+
+    asyncio.run(run())
+
+
+def test_a_recording_that_nobody_waits_for_leaves_no_file(loader, media_root, tmp_path):
+    async def run() -> None:
+        recording = (media_root / "clip.h5").read_bytes()
+        tasks = [asyncio.create_task(loaded(loader, asking_about(recording + bytes(number)))) for number in range(5)]
+        await until(lambda: len(list((tmp_path / "recordings").iterdir())) == 5)
+        await left(*tasks)
+        assert not list((tmp_path / "recordings").iterdir())
+
+    asyncio.run(run())
+    loader.decoder.close()  # the job that had begun is over
+    assert not list((tmp_path / "recordings").iterdir())
+    assert loader.files.spooled == 0
+
+
+def test_events_count_as_media_that_requests_hold(loader, media_root):
+    async def run() -> None:
+        loader.budget.most = 1 << 20  # the recording has half of that, its events 2.5 times
+        with pytest.raises(ApiError) as error:
+            await loaded(loader, asking_about((media_root / "clip.h5").read_bytes()))
+        assert error.value.status == 413
+        assert loader.budget.held == 0
+
+    asyncio.run(run())

@@ -102,7 +102,7 @@ def idle(running) -> bool:
     while time.monotonic() < until:
         threads = [one for one in threading.enumerate() if one.name.startswith(("watch", "replay"))]
         left = running.service.streams, running.service.limits.active, running.rows(), len(threads)
-        if left == (0, 0, 0, 0) and running.service.media.budget.held == 0 and running.service.media.spooled == 0:
+        if left == (0, 0, 0, 0) and running.service.media.budget.held == 0 and running.service.media.files.spooled == 0:
             return True
         time.sleep(0.02)
     return False
@@ -129,6 +129,28 @@ def test_a_replayed_streams_answers_are_the_engines_own(server, windows, alone):
     first = next(one for one in found if one["type"] == "window")
     pieces = [one["text"] for one in found if one["type"] == "piece" and one["window"] == first["window"]]
     assert "".join(pieces) == first["answers"][0]["text"]
+    assert idle(server)
+
+
+def test_of_a_long_recording_one_window_after_another_is_decoded(server, windows, alone, media_root, monkeypatch):
+    decode, parts = server.service.decoder.events, []
+    monkeypatch.setattr("crossdraft.serve.recordings.MOST_WHOLE", 1000)
+
+    def noted(part, *more):
+        parts.append((part.start_us, part.end_us))
+        return decode(part, *more)
+
+    monkeypatch.setattr(server.service.decoder, "events", noted)
+    replay = REPLAY | {"speed": 0.5, "event_url": {"url": "file:clip.h5", "format": "dsec"}}  # which is not known yet
+    with connected(server, asked(replay=replay)) as socket:
+        *found, _ = received(socket)
+    said = answers(found)
+    assert len(said) > 1
+    assert all(tokens == alone[number] for number, tokens in said.items())
+    first, *decoded = parts
+    assert first == (None, None)
+    spans = [(round(one.start_s * 1e6), round(one.end_s * 1e6)) for one in windows]
+    assert decoded == [spans[number] for number in said]
     assert idle(server)
 
 

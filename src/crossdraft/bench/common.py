@@ -63,17 +63,21 @@ def counts(option: str, text: str) -> tuple[int, ...]:
     return found
 
 
-def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+def check_names(what: str, names: Sequence[str], known: Sequence[str], listed_by: str | None = None) -> None:
     """Refuse a name that is not known, and suggest the nearest that is.
+
+    Args:
+        what: they name.
+        names, known: those that are given, and those that there are.
+        listed_by: the command that lists those that there are, where they are too many for a sentence.
 
     Raises:
         CrossdraftError: the first name that is not known.
     """
     for name in names:
         if name not in known:
-            raise CrossdraftError(
-                f"Unknown {what} '{name}'{did_you_mean(name, known)}; choose among {', '.join(known)}."
-            )
+            others = f"choose among {', '.join(known)}" if listed_by is None else f"`{listed_by}` lists them"
+            raise CrossdraftError(f"Unknown {what} '{name}'{did_you_mean(name, known)}; {others}.")
 
 
 def check_each_once(what: str, names: Sequence[str]) -> None:

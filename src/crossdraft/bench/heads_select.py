@@ -22,6 +22,7 @@ PROVENANCE = "provenance.json"  # in the folder of the weights; written by `cros
 CHAIN = {"tree": "chain"}
 # Methods with trained weights of their own, by their records.
 TRAINED = tuple(name for name, method in SHIPPED.items() if method.network)
+LISTED_BY = "crossdraft drafters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
             )
         note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
         return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
-    check_names("method", methods or (), TRAINED)
+    check_names("method", methods or (), TRAINED, LISTED_BY)
     named = (*(methods or ()), *specs)
     check_each_once("drafter", named)
     if not named:
-        raise CrossdraftError(f"No method is named; choose among {', '.join(TRAINED)}.")
+        raise CrossdraftError(f"No method is named; `{LISTED_BY}` lists them.")
     chosen = {name: spec_of(name) for name in named}
     for spec in chosen.values():
         _check_here(spec)

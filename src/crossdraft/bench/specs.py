@@ -19,6 +19,7 @@ POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "p
 # And every drafter of ours with an example, but for trained heads, which `bench heads` compares.
 _OURS = (name for name, method in SHIPPED.items() if method.examples and not method.network)
 ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
+LISTED_BY = "crossdraft bench --help"
 
 
 def spec_of(name: str) -> Spec:
@@ -83,13 +84,13 @@ def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
         CrossdraftError: no name, an unknown one, a spec that cannot be read, or one that stands there twice.
     """
     if not names:
-        raise CrossdraftError(f"No method is named; choose among {', '.join(ALL_METHODS)}.")
+        raise CrossdraftError(f"No method is named; `{LISTED_BY}` lists them.")
     for index, name in enumerate(names):
         if ":" in name:  # a spec holds commas of its own, as in union:event,memory
             raise CrossdraftError(
                 f"'{name}' is a drafter's spec, and --methods takes names; write --drafter {','.join(names[index:])}."
             )
-    check_names("method", names, ALL_METHODS)
+    check_names("method", names, ALL_METHODS, LISTED_BY)
     for spec in specs:
         spec_of(spec)
     check_each_once("method", (*names, *specs))

@@ -94,6 +94,23 @@ class HeldDraft:
             self.rows.append((np.array(ids, np.int32), np.array(values, np.float32)))
             at += count
 
+    def contradicted(self, committed: Committed) -> bool:
+        """Whether the committed text is another one: nothing of the draft will ever follow it.
+
+        A draft that is used up may still grow, and so may one that follows more than is committed yet.
+        """
+        if self.frame.length > len(committed):
+            return False
+        if not committed.agrees(self.frame.length, self.frame.digest):
+            return True
+        since = committed.tokens[self.frame.length :]
+        last, depth, left = ROOT, 0, False
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=False)):  # parents come first
+            if depth < len(since) and parent == last:
+                left = token != since[depth]
+                last, depth = (last, depth) if left else (node, depth + 1)
+        return left
+
     def after(self, committed: Committed, vocabulary: int, *, draws: bool = True) -> Draft | None:
         """What of it follows the committed tokens; `None` if it is of another text, or used up.
 

@@ -74,6 +74,11 @@ class EdgeLink:
         with self._changed:
             self._unanswered[length], self._since = time.monotonic(), time.perf_counter()
 
+    def drop_contradicted(self, committed: Committed) -> None:
+        """So much is committed: forget the drafts of another text."""
+        with self._changed:
+            self._held = {serial: held for serial, held in self._held.items() if not held.contradicted(committed)}
+
     def report(self) -> dict[str, object]:
         """Figures of the link: the round trip, what a reply to a commit takes, and frames."""
         rtt, reply = ((None if ema.value is None else round(1e3 * ema.value, 2)) for ema in (self.rtt_s, self.reply_s))
@@ -172,6 +177,8 @@ class EdgeDrafter:
     def commit(self, states: Sequence[RemoteState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.committed.add(output.tokens)
+            if state.link is not None and not state.copied:  # a copy goes its own way, which may not come true
+                state.link.drop_contradicted(state.committed)
 
     def fork(self, states: Sequence[RemoteState]) -> list[RemoteState]:
         return [replace(state, committed=state.committed.copy(), copied=True) for state in states]

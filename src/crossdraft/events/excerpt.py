@@ -3,9 +3,9 @@
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
@@ -140,7 +140,23 @@ class Excerpt:
         return str(self.path)
 
 
-def shown_in(recording: Excerpt, first_us: int, seconds: float, clock: str = "auto") -> Excerpt:
+@dataclass(frozen=True, slots=True)
+class DecodedExcerpt(Excerpt):
+    """A span of a recording that was decoded beforehand, as by a process of its own; goes where an `Excerpt` goes.
+
+    Args:
+        path: of a file of plain columns (`npy.column_header`).
+        digest: says what is in that file, so that it need not be hashed.
+    """
+
+    path: Path = field(compare=False)
+    digest: bytes = field(kw_only=True)
+
+
+RecordingT = TypeVar("RecordingT", bound=Excerpt)
+
+
+def shown_in(recording: RecordingT, first_us: int, seconds: float, clock: str = "auto") -> RecordingT:
     """The part of a recording that a clip shows.
 
     A clip's times begin at 0. A recording's may count from there too, or from anywhere else (DSEC's: since the sensor

@@ -3,6 +3,7 @@
 A pickle may call any function on loading. Ours may only rebuild numpy arrays.
 """
 
+import io
 import math
 import pickle
 import pickletools
@@ -25,6 +26,7 @@ from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
 MAX_OPERATIONS = 100_000  # of a pickle
+COLUMNS = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "|u1"}
 SCANNED_EVENTS = 1 << 18  # looked at together: 6 MB
 
 
@@ -59,6 +61,21 @@ def write_eventgpt_npy(path: str | Path, events: Events) -> None:
     content = {"x": events.x, "y": events.y, "t": events.t, "p": events.p}
     with atomic_path(path) as temporary:
         np.save(temporary, np.array(content, dtype=object), allow_pickle=True)
+
+
+def column_header(count: int) -> bytes:
+    """The head of a `.npy` whose columns follow as plain values: those of t, of x, of y, of p (`COLUMNS`).
+
+    It is one row with a field for each column, which `read_eventgpt` maps without reading it: each column lies in one
+    piece, and the longest numbers first, so that all are aligned.
+
+    Args:
+        count: values of each column.
+    """
+    descr = [(name, dtype, (count,)) for name, dtype in COLUMNS.items()]
+    file = io.BytesIO()
+    npy_format.write_array_header_2_0(file, {"descr": descr, "fortran_order": False, "shape": ()})
+    return file.getvalue()
 
 
 def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, int], Times]:

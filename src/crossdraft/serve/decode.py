@@ -14,10 +14,12 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from io import RawIOBase
 from pathlib import Path
 from queue import LifoQueue
 from typing import Any
@@ -26,6 +28,10 @@ import numpy as np
 
 import crossdraft
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.excerpt import Excerpt
+from crossdraft.events.npy import COLUMNS, column_header
+from crossdraft.events.stream import LAST_US
+from crossdraft.serve.errors import overloaded
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.grid import WindowGrid
 from crossdraft.video.limits import DEFAULT_LIMITS
@@ -33,9 +39,12 @@ from crossdraft.video.read import ClipFrames, FrameArrays
 
 log = logging.getLogger("crossdraft.serve")
 
-DTYPES = {"uint8": np.uint8, "int64": np.int64, "float64": np.float64}
+DTYPES = {"uint8": np.uint8, "uint16": np.uint16, "int64": np.int64, "float64": np.float64}
 MOST_HEADER = 1 << 20  # bytes of a reply's JSON
 MOST_ARRAY = 3 * DEFAULT_LIMITS.held  # bytes
+MOST_COLUMN = 1 << 25  # events
+EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
+AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
 START_S = 60.0  # for a worker to be there
 MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes with it
 
@@ -50,6 +59,26 @@ class DecodedVideo:
 
     frames: ClipFrames
     seconds: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames."""
+        return int(self.frames.pixels.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """A recording's events, or those of a part of it, in a file (`npy.column_header`).
+
+    Args:
+        first_us: time of the first event; 0 if there is none.
+        sensor: width and height.
+        count: how many events; `None` = too many, and nothing was written.
+    """
+
+    first_us: int
+    sensor: tuple[int, int]
+    count: int | None
 
 
 class _WorkerLost(Exception):
@@ -84,11 +113,12 @@ class _Worker:
             raise
         self._seconds = seconds
 
-    def ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """What became of a job.
+    def ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """What became of a job; if there is a `file`, the arrays are columns of events, and go there.
 
         Raises:
             _WorkerLost: nothing; the worker is of no use any more.
+            ApiError: there is no room for the file, and the worker is of no use any more.
         """
         self.jobs += 1
         self._until = time.monotonic() + self._seconds  # for all of the job, however its reply trickles
@@ -100,7 +130,10 @@ class _Worker:
             if size > MOST_HEADER:
                 raise _WorkerLost
             header = json.loads(self._receive(size))
-            return header, [self._array(one) for one in header.get("arrays", ())]
+            described = header.get("arrays", ())
+            if file is not None:
+                return header | {"count": self._write_columns(described, file) if described else None}, []
+            return header, [self._array(one) for one in described]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _WorkerLost from None
 
@@ -111,16 +144,34 @@ class _Worker:
             raise _WorkerLost
         return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
+    def _write_columns(self, described: Sequence[Mapping[str, Any]], file: RawIOBase) -> int:
+        """Receive columns of events, whose shapes are checked, as a `.npy` that can be mapped; how many there are."""
+        (count,) = described[0]["shape"]
+        wanted = [(np.dtype(dtype).name, [count]) for dtype in COLUMNS.values()]
+        if [(one["dtype"], one["shape"]) for one in described] != wanted or not 0 <= int(count) <= MOST_COLUMN:
+            raise _WorkerLost
+        left, part = count * EVENT_BYTES, memoryview(bytearray(AT_ONCE))
+        _write(file, column_header(count))
+        while left:
+            got = self._receive_some(part[: min(left, AT_ONCE)])
+            _write(file, part[:got])
+            left -= got
+        return count
+
     def _receive(self, size: int) -> bytearray:
         found = bytearray(size)
         view = memoryview(found)
         while view:
-            self._wait()
-            count = self.socket.recv_into(view)
-            if not count:
-                raise _WorkerLost
-            view = view[count:]
+            view = view[self._receive_some(view) :]
         return found
+
+    def _receive_some(self, view: memoryview) -> int:
+        """How many bytes have come, at least one."""
+        self._wait()
+        count = self.socket.recv_into(view)
+        if not count:
+            raise _WorkerLost
+        return count
 
     def _wait(self) -> None:
         """The next operation of the socket may take what is left of the time."""
@@ -183,17 +234,29 @@ class MediaDecoder:
         header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name, *paths)
         return DecodedVideo(_frames(header, arrays, name))
 
-    async def recording(self, path: Path, kind: str | None, sensor: tuple[int, int] | None, name: str) -> int:
-        """Time in µs of a recording's first event, once all that a drafter may read of it has been read.
+    async def events(self, part: Excerpt, most: int, into: Path, name: str) -> EventColumns:
+        """Decode the events of a recording to a file; of a part of one its newest.
+
+        Args:
+            part: what is to be decoded.
+            most: events; of a whole recording that has more nothing is written.
+            into: an empty file. If that is gone before the job's turn comes, nobody wants it any more.
+            name: what complaints call the recording.
 
         Raises:
-            DecodeError: it cannot be read, or holds no events.
+            DecodeError: it cannot be read, or the whole of it holds no events.
+            ApiError: there is no room for the file.
         """
-        header, _ = await self._run({"kind": "events", "path": str(path), "format": kind, "sensor": sensor}, name, path)
-        first = header.get("first_us")
-        if not isinstance(first, int):
+        job = {"kind": "events", "path": str(part.path), "format": part.format, "sensor": part.sensor}
+        header, _ = await self._run(
+            {**job, "start_us": part.start_us, "end_us": part.end_us, "most": most}, name, part.path, into=into
+        )
+        if "sensor" not in header:
             raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
-        return first
+        found = [header.get("first_us"), *header["sensor"]]
+        if len(found) != 3 or not all(isinstance(value, int) and abs(value) < LAST_US for value in found):
+            raise DecodeError(f"{name} broke the decoder; copy it again.")
+        return EventColumns(found[0], (found[1], found[2]), header.get("count"))
 
     async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
         """Frames of a recording in one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""
@@ -208,11 +271,14 @@ class MediaDecoder:
         header, _ = await self._run({"kind": "kind", "path": str(path)}, name, path)
         return str(header.get("found"))
 
-    async def _run(self, job: Mapping[str, object], name: str, *paths: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """A reply to a job about files, which a complaint calls by `name`."""
+    async def _run(
+        self, job: Mapping[str, object], name: str, *paths: Path, into: Path | None = None
+    ) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """A reply to a job about files, which a complaint calls by `name`; its arrays may be written `into` a file."""
         loop = asyncio.get_running_loop()
+        work = partial(self._ask, job) if into is None else partial(self._ask_into, into, job)
         try:
-            header, arrays = await loop.run_in_executor(self._threads, self._ask, job)
+            header, arrays = await loop.run_in_executor(self._threads, work)
         except _WorkerLost:
             raise DecodeError(
                 f"{name} took more than {self._seconds:g} s or more memory than is allowed to decode, or broke the "
@@ -225,12 +291,16 @@ class MediaDecoder:
             raise DecodeError(sentence)
         return header, arrays
 
-    def _ask(self, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def _ask_into(self, path: Path, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        with path.open("r+b", buffering=0) as file:
+            return self._ask(job, file)
+
+    def _ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
         """In a thread of the pool, of which there are as many as workers."""
         worker, worn = self._idle.get(), False
         try:
             worker = worker or _Worker(self._memory, self._seconds)
-            found = worker.ask(job)
+            found = worker.ask(job, file)
         except BaseException:
             if worker is not None:
                 worker.close()
@@ -271,6 +341,15 @@ class MediaDecoder:
             if worker is not None:
                 with suppress(OSError):
                     worker.close()
+
+
+def _write(file: RawIOBase, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) or 0 :]
+    except OSError as error:
+        raise overloaded("The server has no room for the recording; ask again later.", "media_full") from error
 
 
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:

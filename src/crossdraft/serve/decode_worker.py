@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 128
 MOST_WRITTEN = 1 << 20  # bytes of a file: what a decoder's own child may complain
-MOST_EVENTS = 16_000_000  # the newest of a recording; no drafter reads more
 TOO_LARGE = "needs more memory than is allowed to decode; send a smaller one."
 
 
@@ -72,10 +71,11 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             from crossdraft.video.container import probe
             from crossdraft.video.read import sample_arrays
 
-            sampling, header = FrameSampling(**job["sampling"]), probe(job["path"])
-            found = sample_arrays(job["path"], sampling.count(job["path"], header))
+            sampling, path = FrameSampling(**job["sampling"]), job["path"]
+            count = sampling.num_frames if sampling.num_frames is not None else sampling.count(path, probe(path))
+            found = sample_arrays(path, count)
             more = [] if found.indices is None else [found.indices]
-            return {"seconds": header.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
+            return {"seconds": found.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
         case "grid":
             from crossdraft.video.grid import WindowGrid, frames_on
 
@@ -93,7 +93,7 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
                 raise CrossdraftError("The frames of a clip have different sizes; send them at one size.")
             return {}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
         case "events":
-            return {"first_us": _first_event(job, memory, seconds)}, []
+            return _events(job, memory, seconds)
         case "strip":
             from crossdraft.serve.page.strip import event_strip
 
@@ -103,18 +103,29 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
     return {}, []
 
 
-def _first_event(job: dict[str, Any], memory: int, seconds: int) -> int | None:
-    """Time of the first event; the newest ones, which a drafter reads, are read, too."""
+def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The events of a recording as columns, unless they are too many; of a part of one the newest."""
     from crossdraft.events.excerpt import Excerpt
-    from crossdraft.events.stream import Newest
+    from crossdraft.events.stream import Newest, concatenate
 
-    limits = _limits(memory, seconds)
+    limits, most = _limits(memory, seconds), job["most"]
     sensor = None if job["sensor"] is None else tuple(job["sensor"])
-    excerpt = Excerpt(Path(job["path"]), format=job["format"], sensor=sensor, limits=limits)
-    first = excerpt.first_time()
-    if first is not None:
-        excerpt.read(Newest(most=MOST_EVENTS))
-    return first
+    part = Excerpt(Path(job["path"]), job["start_us"], job["end_us"], job["format"], sensor, limits=limits)
+    if part.start_us is not None:
+        events = part.read(Newest(most=most))
+    else:
+        held, count = [], 0
+        for chunk in part.chunks():
+            if len(chunk):
+                held.append(chunk)
+                count += len(chunk)
+            if count > most:
+                return {"first_us": held[0].t0, "sensor": [chunk.width, chunk.height]}, []
+        if not held:
+            return {}, []
+        events = concatenate(held)
+    header = {"first_us": events.t0, "sensor": [events.width, events.height]}
+    return header, [events.t, events.x, events.y, events.p]
 
 
 def _limits(memory: int, seconds: int) -> "EventLimits":

@@ -5,28 +5,19 @@ back for it: the target meanwhile goes on alone.
 """
 
 import asyncio
-import json
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 
 from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from crossdraft.edge.committed import Committed
 from crossdraft.edge.frames import (
     MODES,
-    MOST_PIECES,
-    OFF,
-    ORIGINS,
-    ROUNDS,
     ROUTE,
     AskFrame,
-    Commit,
-    Done,
     DraftFrame,
     End,
     Frame,
@@ -39,168 +30,22 @@ from crossdraft.edge.frames import (
     Welcome,
     decode,
     encode,
-    fingerprint_of,
 )
-from crossdraft.edge.remote import EdgeEvents, EdgeLink
 from crossdraft.engine.estimates import Ema
-from crossdraft.engine.request import Answer, Piece
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import tokenizer_of
 from crossdraft.methods import read_spec
-from crossdraft.serve import convert
 from crossdraft.serve.chat import Answering, read_chat
-from crossdraft.serve.errors import ApiError, as_api_error, overloaded
+from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
+from crossdraft.serve.errors import ApiError, as_api_error
+from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
-from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
-
-log = logging.getLogger("crossdraft.serve")
 
 router = APIRouter()
 
 PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
 SILENT_S = 20.0  # after which an edge that answers no ping is gone
 POLICY_VIOLATION, UNSUPPORTED, GOING_AWAY = 1008, 1003, 1001
-
-
-class EdgeSession:
-    """One answer for an edge, whether or not it is connected now.
-
-    Args:
-        session: the edge's name of it.
-        chat: what was asked.
-        answering: how it is answered.
-        most: nodes of a draft.
-        mode: of the edge's drafting, of `MODES`.
-    """
-
-    def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int, mode: str) -> None:
-        self.link, self._mode = EdgeLink(session, replies=mode == ROUNDS), mode
-        self.committed = Committed(session)
-        self.pieces: list[Piece] = []
-        self.changed = asyncio.Event()
-        self.last: Done | Refused | None = None
-        self.holder: object = None  # the connection that it belongs to now
-        self._chat, self._answering, self._most = chat, answering, most
-        self._longest = chat.longest
-        self._began = time.monotonic()
-        self.task = asyncio.get_running_loop().create_task(self._answer())
-
-    async def _answer(self) -> None:
-        """Have the question answered, and note the pieces."""
-        try:
-            async with AsyncExitStack() as held:
-                question = await self._answering.question(held)
-                self._longest = question.max_new_tokens
-                if self._mode != OFF:
-                    question = replace(question, events=EdgeEvents(self.link))
-                stream = self._answering.service.engine.astream(question, final_only=True)
-                async for piece in stream:
-                    self.pieces.append(piece)
-                    self.committed.add(piece.tokens)
-                    self.changed.set()
-            answer = _whole(stream.answer)
-            self._answering.count(answer)
-            report = {
-                "usage": convert.usage(answer.stats),
-                "metrics": convert.metrics(answer.stats),
-                "notes": convert.public_notes(answer.notes),
-                "edge": self.link.report(),
-            }
-            finish = convert.FINISH_REASONS[answer.finish]
-            self.last = Done(len(self.committed), self.committed.digest(), finish, json.dumps(report).encode())
-        except Exception as error:  # noqa: BLE001 - told to the edge
-            failed = self._answering.broken(error)
-            self.last = Refused(failed.code or str(failed.status), failed.message)
-        finally:
-            self.changed.set()
-
-    def commit(self, sent: int) -> tuple[Commit, int]:
-        """The frame of what came after the first `sent` pieces, and how many are sent then."""
-        pieces = self.pieces[sent : sent + MOST_PIECES]
-        length = sum(len(piece.tokens) for piece in self.pieces[:sent])
-        tokens = tuple(token for piece in pieces for token in piece.tokens)
-        frame = Commit(
-            length,
-            self.committed.digest(length + len(tokens)),
-            tokens,
-            tuple(len(piece.tokens) for piece in pieces),
-            tuple(ORIGINS.index(str(piece.origin)) for piece in pieces),
-            tuple(piece.text for piece in pieces),
-            self._wants(),
-        )
-        return frame, sent + len(pieces)
-
-    def _wants(self) -> int:
-        """Nodes of the next draft: none where the target will be past them, or at the end, before they are here."""
-        if not self.link.replies:
-            return 0
-        length, reply_s = len(self.committed), self.link.reply_s.value or self.link.rtt_s.value
-        if reply_s is None or not length:
-            return self._most
-        past = reply_s * length / (time.monotonic() - self._began)  # an underestimate: it includes the reading
-        left = (self._longest or self._most) - length
-        return self._most if past < min(left, self._most) else 0
-
-
-class EdgeSessions:
-    """The answers of all edges, by client and session."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[tuple[str, bytes], EdgeSession] = {}
-        self._fingerprint: bytes | None = None
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def fingerprint(self, service: Service) -> bytes:
-        """Of the target's vocabulary."""
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint_of(tokenizer_of(service.settings.target).get_vocab())
-        return self._fingerprint
-
-    def get(self, client: str, session: bytes) -> EdgeSession | None:
-        """A client's own answer."""
-        return self._sessions.get((client, session))
-
-    def add(self, client: str, session: bytes, made: EdgeSession) -> None:
-        """Another one."""
-        self._sessions[client, session] = made
-
-    def leave(self, client: str, found: EdgeSession, seconds: float, *, whole: bool) -> None:
-        """Its connection is gone, or has all of it (`whole`): it is forgotten, or waits for so many seconds."""
-        found.link.cut()
-        key, holder = (client, found.link.session), found.holder
-
-        def forget() -> None:
-            if found.holder is holder and self._sessions.get(key) is found:
-                del self._sessions[key]
-                found.task.cancel()
-
-        if whole or not seconds:
-            forget()
-        else:
-            asyncio.get_running_loop().call_later(seconds, forget)
-
-
-@dataclass
-class FrameRate:
-    """How many frames may come: so many a second, and as many at once."""
-
-    most: int
-    left: float = field(init=False)
-    since: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.left = float(self.most)
-
-    def passes(self) -> bool:
-        """Whether one more may come now."""
-        now = time.monotonic()
-        self.left = min(float(self.most), self.left + (now - self.since) * self.most)
-        self.since = now
-        self.left -= 1
-        return self.left >= 0
 
 
 class EdgeConnection:
@@ -373,17 +218,6 @@ class EdgeConnection:
                 if why is not None:
                     await self._send(why)
                 await self._socket.close(code)
-
-
-def _whole(answer: Answer | None) -> Answer:
-    """The answer.
-
-    Raises:
-        ApiError: there is none.
-    """
-    if answer is None:
-        raise overloaded("The answer was cancelled.", "cancelled")
-    return answer
 
 
 def _connection_of(socket: WebSocket) -> Callable[[], Awaitable[None]]:

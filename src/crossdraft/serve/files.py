@@ -82,7 +82,7 @@ async def delete(request: Request, found: str) -> Response:
 @router.get("/v1/media")
 async def media(request: Request) -> Response:
     """Files of the media folder, which requests may name; not in OpenAI's API."""
-    found: list[dict[str, Any]] = await asyncio.to_thread(service_of(request).media.local.listed)
+    found: list[dict[str, Any]] = await asyncio.to_thread(service_of(request).media.files.local.listed)
     return JSONResponse({"object": "list", "data": found})
 
 
@@ -101,7 +101,7 @@ def path_of(service: Service, url: str, owner: str) -> Path:
     if ID.fullmatch(url):
         return service.uploads.get(url, owner).path
     try:
-        return service.media.local.find(url, "url")
+        return service.media.files.local.find(url, "url")
     except ApiError as error:
         raise ApiError(404, error.message, error.code, error.param) from None
 

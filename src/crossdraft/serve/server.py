@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Protocol, cast
 
@@ -131,6 +132,23 @@ def protocol(header_seconds: float) -> type[DeadlineProtocol]:
     return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds})
 
 
+class HandshakeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers end a TLS handshake that takes long; asyncio gives it a minute, uvicorn says nothing.
+
+    Args:
+        seconds: for a handshake.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = self._seconds
+        return await super().create_server(*arguments, **options)
+
+
 class Drained(Protocol):
     """What a server needs of what it serves, to end in order: a `Service`, or what passes requests on.
 
@@ -164,6 +182,11 @@ class DrainingServer(uvicorn.Server):
         self._service = service
         self._draining: asyncio.Task[None] | None = None
         self._hurried = False
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is told to end."""
+        with asyncio.Runner(loop_factory=partial(HandshakeLoop, self._service.settings.header_seconds)) as runner:
+            runner.run(self.serve(sockets=sockets))
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

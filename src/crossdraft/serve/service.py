@@ -18,6 +18,7 @@ from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.keys import Client, Keys, read_keys
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
+from crossdraft.serve.media_files import MediaFiles
 from crossdraft.serve.metrics import Metrics
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tracing import SpanRecorder
@@ -118,24 +119,24 @@ class Service:
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
         self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")
         folder = Path(self._folder.name)
-        spool, uploads = folder / "spool", settings.upload_folder or folder / "uploads"
-        spool.mkdir(mode=0o700)
+        spool, recordings = folder / "spool", folder / "recordings"
+        for made in (spool, recordings):
+            made.mkdir(mode=0o700)
         self.decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
         self.decoder.warm_up()
+        uploads = settings.upload_folder or folder / "uploads"
         self.uploads = Uploads(uploads, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
         hosts = frozenset(host.lower() for host in settings.remote_hosts)
         if fetcher is None and hosts:
             fetcher = Fetcher(hosts, settings.remote_bytes, settings.remote_seconds)
         prepare = engine.target.prepare
+        local = LocalFiles(settings.media_root)
         self.media = MediaLoader(
-            self.uploads,
-            LocalFiles(settings.media_root),
-            fetcher,
+            MediaFiles(self.uploads, local, fetcher, spool, settings.local_bytes),
             self.decoder,
-            spool,
+            recordings,
             cache_bytes=settings.media_cache_bytes,
             most_bytes=settings.media_bytes,
-            most_local=settings.local_bytes,
             most_parts=settings.parts,
             sampling=prepare.sampling if isinstance(prepare, VideoPrompt) else FrameSampling(DEFAULT_FRAMES),
         )
@@ -177,7 +178,7 @@ class Service:
         self.decoder.close()
         if self.spans is not None:
             self.spans.close()
-        self.media.close()
+        self.media.files.close()
         self.uploads.close()
         self._folder.cleanup()
 

@@ -57,7 +57,9 @@ class ServerSettings(BaseSettings):
         "Network", None, "authorities in PEM: clients must have a certificate of theirs (mutual TLS)"
     )
     connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
-    header_seconds: float = _setting("Network", 10, "seconds in which the head of a request must arrive", gt=0)
+    header_seconds: float = _setting(
+        "Network", 10, "seconds in which the head of a request must arrive; before it a TLS handshake", gt=0
+    )
     body_seconds: float = _setting("Network", 60, "seconds in which the body of a request must arrive", gt=0)
     body_bytes: int = _setting("Network", 64 * MIB, "bytes of a request's body, uploads excepted", ge=1)
     bodies_bytes: int = _setting("Network", 512 * MIB, "bytes of the bodies of all requests at a time", ge=1)
@@ -110,7 +112,7 @@ class ServerSettings(BaseSettings):
     )
     parts: int = _setting("Media", 16, "images, clips and recordings of one request", ge=1)
     media_cache_bytes: int = _setting(
-        "Media", 256 * MIB, "bytes of decoded frames that are kept for later requests", ge=0
+        "Media", 256 * MIB, "bytes of decoded frames and events that are kept for later requests", ge=0
     )
     decode_workers: int = _setting("Media", 2, "processes that decode media", ge=1)
     decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)
@@ -174,7 +176,8 @@ class ServerSettings(BaseSettings):
             )
         if self.min_replicas > self.max_replicas:
             raise ValueError(
-                f"min_replicas is {self.min_replicas} and max_replicas {self.max_replicas}; raise --max-replicas."
+                f"min_replicas is {self.min_replicas} and max_replicas {self.max_replicas}; raise --max-replicas, "
+                "or lower --min-replicas."
             )
         if self.ray and self.upload_folder is not None:
             raise ValueError("Replicas on a Ray cluster take no uploads; leave out --upload-folder, or --ray.")

@@ -9,7 +9,14 @@ import json
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,8 +28,9 @@ from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
 from crossdraft.serve.budget import MediaShare
-from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S, FrameRate
+from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
+from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LiveSource
 from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
@@ -94,6 +102,7 @@ class WatchConnection:
         self._clock: ReplayClock | None = None
         self._live: LiveSource | None = None
         self._watch: Watch | None = None
+        self._window: Callable[[object], AbstractAsyncContextManager[object]] = nullcontext  # makes events ready
         self._early: Message | None = None  # what came before the stream began
         self._wants_pieces = False
         self._pieces: list[dict[str, object]] = []  # to be sent
@@ -171,9 +180,10 @@ class WatchConnection:
     ) -> AbstractContextManager[None]:
         recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
         media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client.name)
-        clip, excerpt = await held.enter_async_context(media)
+        found = await held.enter_async_context(media)
+        clip, self._window = found.video, found.window
         pixels = clip.frames.pixels.numpy()
-        events = None if excerpt is None else RecordedEvents(excerpt)
+        events = None if found.events is None else RecordedEvents(found.events)
         windows = SlidingWindows(windowing, events, newest=True)
         self._clock = ReplayClock(asked.speed)
         frames = list(zip(clip.frames.times_s.tolist(), pixels, strict=True))
@@ -260,11 +270,12 @@ class WatchConnection:
 
     async def _answered(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
         """The engine's answer to one question about one window; cancelled, it ends within a round."""
-        stream = self._service.engine.astream(request, final_only=True)
-        async for piece in stream:
-            on_piece(piece)
-            while self._pieces:
-                await self._send(self._pieces.pop(0))
+        async with self._window(request.events) as events:
+            stream = self._service.engine.astream(replace(request, events=events), final_only=True)
+            async for piece in stream:
+                on_piece(piece)
+                while self._pieces:
+                    await self._send(self._pieces.pop(0))
         answer = stream.answer
         if answer is None:
             raise overloaded("The answer was cancelled.", "cancelled")

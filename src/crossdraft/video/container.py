@@ -19,7 +19,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
+    from av import VideoFrame
     from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
 try:
@@ -34,6 +36,7 @@ DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for w
 # What PyAV may raise on broken bytes: its own errors and these ordinary ones.
 _ORDINARY = (OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
 LIBRARY_ERRORS = (av.FFmpegError, *_ORDINARY)
+SMALL_PIXELS = 1 << 17
 FALLBACK_FPS = 25.0  # where a header names no rate
 
 
@@ -75,8 +78,14 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
             stream = _main_stream(container, name, limits)
             # A frame may turn out larger than the header says; FFmpeg then refuses it before allocating.
             stream.codec_context.options = {"max_pixels": str(limits.pixels)}
-            stream.thread_type = "AUTO"
+            # Threads cost more than they save on small frames, above all beside others that decode.
+            stream.thread_type = "NONE" if is_small(stream.codec_context) else "AUTO"
             yield container, stream
+
+
+def is_small(frame: "VideoCodecContext | VideoFrame") -> bool:
+    """Whether one thread decodes and converts such frames soonest."""
+    return frame.width * frame.height <= SMALL_PIXELS
 
 
 def _file(name: Path) -> BinaryIO:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.container import LIBRARY_ERRORS, claims, opened
+from crossdraft.video.container import LIBRARY_ERRORS, claims, is_small, opened
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
@@ -83,12 +83,13 @@ def sample_frames(
 
 @dataclass(frozen=True, slots=True)
 class FrameArrays:
-    """`ClipFrames` without torch, for a process that only decodes."""
+    """`ClipFrames` without torch, for a process that only decodes; and how long the header says that the clip is."""
 
     pixels: np.ndarray
     times_s: np.ndarray
     notes: tuple[str, ...] = ()
     indices: np.ndarray | None = None
+    seconds: float = 0.0
 
     def to_frames(self) -> ClipFrames:
         """The same as tensors, which share its memory."""
@@ -104,18 +105,18 @@ def sample_arrays(
     """As `sample_frames`, in arrays."""
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
-    kept, count, claimed = _sample(path, num_frames, None, limits)
+    kept, count, claimed, seconds = _sample(path, num_frames, None, limits)
     notes = _damage(path, count, claimed)
     wanted = _even_indices(count, num_frames)
     if not kept.indices.keys() >= set(wanted):  # the header lied, but now we have counted
         del kept  # before as much is held again
-        kept, again, _ = _sample(path, num_frames, count, limits)
+        kept, again, *_ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
     indices = np.array([kept.indices[number] for number in wanted], dtype=np.int64)
     once = np.array_equal(indices, np.arange(len(kept.times_s)))
     times_s = np.array(kept.times_s, dtype=np.float64)[indices]
-    return FrameArrays(kept.pixels[: len(kept.times_s)], times_s, notes, None if once else indices)
+    return FrameArrays(kept.pixels[: len(kept.times_s)], times_s, notes, None if once else indices, seconds)
 
 
 def iter_frames(
@@ -150,10 +151,10 @@ class _Kept:
 
 def _sample(
     path: str | os.PathLike[str], num_frames: int, total: int | None, limits: VideoLimits
-) -> tuple[_Kept, int, int]:
+) -> tuple[_Kept, int, int, float]:
     """Decode the whole clip; keep the frames wanted if it has `total`.
 
-    `total` None takes the header's word. Also how many frames there are, and how many the header counts.
+    `total` None takes the header's word. Also how many frames there are, how many the header counts, and its seconds.
     """
     kept, count = _Kept(), 0
     with opened(path, limits) as (container, stream):
@@ -168,12 +169,12 @@ def _sample(
                 kept.pixels[kept.indices[count]] = _rgb(path, count, frame)
                 kept.times_s.append(time_s)
             count += 1
-        return kept, count, stream.frames
+        return kept, count, stream.frames, info.seconds
 
 
 def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
     try:
-        return frame.to_ndarray(format="rgb24")
+        return frame.to_ndarray(format="rgb24", threads=1 if is_small(frame) else 0)
     except LIBRARY_ERRORS:
         raise CrossdraftError(
             f"Frame {index} of {path} has colours that FFmpeg cannot turn into RGB; re-encode it as yuv420p, bt709."

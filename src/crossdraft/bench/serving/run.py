@@ -71,9 +71,11 @@ def lines(report: ServeReport) -> list[str]:
         one = parts["overhead"][kind]
         through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
         added = Interval.from_json(one, "added_ms_p50").shown("questions")
+        longer = Interval.from_json(one["e2e_difference_ms"], "p50").shown("questions", 1)
         found.append(
-            f"About a clip that is {kind} the server takes {added} ms (p50) beside the engine's own time more than a "
-            f"direct call does; {through:.1f} ms in all, against {direct:.1f} ms (p50)."
+            f"About a clip that is {kind} the server takes {longer} ms (p50) longer than a direct call, which reads "
+            f"the same files: {through:.1f} ms, against {direct:.1f}. Beside the engine's own time it is {added} ms"
+            f"{', with decoding' if kind == 'new' else ''}."
         )
     one = parts["throughput"]
     rate = Interval.from_json(one, "ratio").shown("blocks", 3)

@@ -1,0 +1,183 @@
+"""The files of a request's media: an upload, a file of the media folder, one that is fetched, one sent as `data:`."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote_to_bytes
+
+from crossdraft.engine.content import SETTLED_NS
+from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.errors import bad_request
+from crossdraft.serve.fetch import Fetcher
+from crossdraft.serve.local_files import LocalFiles
+from crossdraft.serve.media_cache import MediaCache
+from crossdraft.serve.uploads import ID, Uploads
+from crossdraft.video.clip import FrameSampling
+
+REMEMBERED = 4096  # versions of files
+INLINE = 1 << 20  # characters of base64 that are decoded at once; more are in a thread
+INLINE_QUOTED = 1 << 14  # of %xx, which takes a hundred times as long
+HASHERS = 2  # threads
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFile:
+    """A file on this machine: where it lies, and the digest of its bytes."""
+
+    path: Path
+    digest: bytes
+
+
+class Decoded(Protocol):
+    """What was decoded."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        ...
+
+
+@dataclass(slots=True)
+class MediaScope:
+    """One request's own: whose it is, how many frames of a clip it wants, what it holds, the files that go with it."""
+
+    owner: str
+    sampling: FrameSampling
+    share: MediaShare
+    files: list[Path] = field(default_factory=list[Path])
+    _held: list[Decoded] = field(default_factory=list[Decoded])
+
+    def hold(self, decoded: Decoded, key: object) -> None:
+        """Hold something that other requests may hold, too, by its `key`; errors as `MediaShare.hold`."""
+        self.share.hold(decoded.nbytes, key)
+        self._held.append(decoded)
+
+    def close(self) -> None:
+        """It is over."""
+        self.share.close()
+        self._held.clear()
+        for path in self.files:
+            path.unlink(missing_ok=True)
+
+
+class MediaFiles:
+    """Finds the file that an address names.
+
+    Args:
+        uploads, local, fetcher: where files come from; without a fetcher none are fetched.
+        spool: a folder for files that live as long as a request.
+        most_local: bytes of a file of the media folder.
+    """
+
+    def __init__(
+        self, uploads: Uploads, local: LocalFiles, fetcher: Fetcher | None, spool: Path, most_local: int
+    ) -> None:
+        self.uploads, self.local, self.fetcher = uploads, local, fetcher
+        self._spool, self._most_local = spool, most_local
+        self._hashing = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")  # a large file keeps nobody else waiting
+        self._versions = MediaCache[bytes](REMEMBERED, lambda _: 1)
+
+    @property
+    def spooled(self) -> int:
+        """Files of requests that are not over."""
+        return sum(1 for _ in self._spool.iterdir())
+
+    def new(self) -> Path:
+        """A name for a file that its request deletes."""
+        return self._spool / secrets.token_hex(16)
+
+    def close(self) -> None:
+        """End its threads."""
+        self._hashing.shutdown(wait=False, cancel_futures=True)
+
+    async def find(self, url: str, scope: MediaScope, param: str) -> MediaFile:
+        """The file that an address names.
+
+        Raises:
+            ApiError: there is none, it is too large, or cannot be fetched.
+        """
+        scheme, colon, rest = url.partition(":")
+        if ID.fullmatch(url):
+            upload = self.uploads.get(url, scope.owner, param)
+            return MediaFile(upload.path, upload.digest)
+        match scheme.lower() if colon else "":
+            case "data":
+                return await self.sent(rest, scope, param)
+            case "file":
+                path = self.local.find(url, param)
+                return MediaFile(path, await self._digest(path, param))
+            case "http" | "https":
+                return await self._remote(url, scope, param)
+        raise bad_request(
+            "The address is of no known kind; send data:…;base64,…, file:…, or the id of an upload.", param
+        )
+
+    async def sent(self, rest: str, scope: MediaScope, param: str) -> MediaFile:
+        """What `data:` holds, in a file for as long as the request; errors as `find`."""
+        head, comma, body = rest.partition(",")
+        if not comma:
+            raise bad_request("The data: address has no comma; write data:video/mp4;base64,….", param)
+
+        whole = head.lower().endswith(";base64")
+        scope.share.hold(len(body) * 3 // 4 if whole else len(body))
+        path = self._new_of(scope)
+        file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
+
+        def write() -> MediaFile:
+            with file:
+                try:
+                    found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
+                except (binascii.Error, ValueError):
+                    raise bad_request("The data: address holds no base64; encode the file again.", param) from None
+                if not found:
+                    raise bad_request("The data: address is empty; send the file.", param)
+                file.write(found)
+            return MediaFile(path, hashlib.sha256(found).digest())
+
+        return write() if len(body) < (INLINE if whole else INLINE_QUOTED) else await asyncio.to_thread(write)
+
+    async def _remote(self, url: str, scope: MediaScope, param: str) -> MediaFile:
+        if self.fetcher is None:
+            raise bad_request(
+                "This server fetches nothing from addresses; upload the file, or send it as data:.",
+                param,
+                "address_refused",
+            )
+        path = self._new_of(scope)
+        await self.fetcher.fetch(url, path, param, scope.share.hold)
+        return MediaFile(path, await self._hash(path))
+
+    async def _digest(self, path: Path, param: str) -> bytes:
+        """Of a file's bytes, as of an upload's; remembered by its version, once that is older than its clock's tick."""
+        found = path.stat()
+        if found.st_size > self._most_local:
+            raise bad_request(
+                f"The file has more than {self._most_local:,} bytes, the limit; name a smaller one.", param
+            )
+        version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        known = self._versions.known(version)
+        if known is None:
+            known = await self._hash(path)
+            if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NS:
+                self._versions.put(version, known)
+        return known
+
+    async def _hash(self, path: Path) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, _hashed, path)
+
+    def _new_of(self, scope: MediaScope) -> Path:
+        path = self.new()
+        scope.files.append(path)
+        return path
+
+
+def _hashed(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,138 @@
+"""Event recordings of requests, decoded once, by a worker: a drafter gets a file of plain columns, which it maps.
+
+Of a short recording all events are decoded, while the clip is: any part of it can then be shown. Of a longer one the
+part that the clip shows is, as soon as it is known how long the clip is.
+"""
+
+import hashlib
+import secrets
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.excerpt import DecodedExcerpt, Excerpt, shown_in
+from crossdraft.serve.decode import EVENT_BYTES, DecodedVideo, EventColumns, MediaDecoder
+from crossdraft.serve.errors import bad_request
+from crossdraft.serve.media_cache import MediaCache
+from crossdraft.serve.media_files import MediaFile, MediaScope
+from crossdraft.serve.schema import EventUrl
+
+MOST_WHOLE = 4_000_000  # events of a recording that is decoded whole: 52 MB
+MOST_EVENTS = 16_000_000  # of a part, the newest; no drafter reads more
+DIGEST_BYTES = 16
+SMALL = 1 << 10  # bytes that a recording takes without its events
+
+
+class DecodedRecording:
+    """Events in a file of columns, which is deleted when nobody holds this any more: no request, and not the cache.
+
+    Args:
+        columns: what is in the file.
+        path: of the file; `None` where nothing was written, as there is too much of it.
+        digest: [16] bytes that say what is in it.
+    """
+
+    def __init__(self, columns: EventColumns, path: Path | None, digest: bytes) -> None:
+        self.columns, self.path, self.digest = columns, path, digest
+        if path is not None:
+            weakref.finalize(self, path.unlink, missing_ok=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the file, or of what is known without one."""
+        return SMALL + EVENT_BYTES * (self.columns.count or 0)
+
+    def excerpt(self, of: Excerpt) -> DecodedExcerpt:
+        """The same part of the decoded events as `of` is of the recording."""
+        if self.path is None:
+            raise ValueError("Nothing of it was written.")
+        return DecodedExcerpt(
+            self.path, of.start_us, of.end_us, "eventgpt", self.columns.sensor, of.whole, of.windows, digest=self.digest
+        )
+
+
+Media = DecodedVideo | DecodedRecording
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRecording:
+    """A recording of a request.
+
+    Args:
+        asked: which part of it the drafter is to read.
+        file: where it lies.
+        decoded: its events; without a file if they are many.
+        param: the part of the request that names it.
+    """
+
+    asked: EventUrl
+    file: MediaFile
+    decoded: DecodedRecording = field(repr=False)
+    param: str
+
+    def shown(self, seconds: float) -> Excerpt:
+        """The part of it that a clip of so many seconds shows.
+
+        Raises:
+            ApiError: there is no such part.
+        """
+        asked, path = self.asked, self.file.path
+        try:
+            whole = Excerpt(path, format=asked.format, sensor=asked.sensor, windows=asked.windows)
+            first_us = self.decoded.columns.first_us
+            return shown_in(whole, first_us, seconds, asked.clock).part(asked.start_s, asked.end_s)
+        except CrossdraftError as error:
+            raise bad_request(str(error).replace(str(path), self.param), self.param) from None
+
+
+class Recordings:
+    """Decodes recordings, and keeps their events for later requests.
+
+    Args:
+        decoder: does it, in its workers.
+        cache: of all that is decoded.
+        folder: for the files.
+    """
+
+    def __init__(self, decoder: MediaDecoder, cache: MediaCache[Media], folder: Path) -> None:
+        self._decoder, self._cache, self._folder = decoder, cache, folder
+
+    async def load(self, file: MediaFile, asked: EventUrl, scope: MediaScope, param: str) -> LoadedRecording:
+        """A recording, decoded if it is short; the request holds it.
+
+        Raises:
+            ApiError: all requests hold too much.
+            DecodeError: it cannot be read, or holds no events.
+        """
+        whole = Excerpt(file.path, format=asked.format, sensor=asked.sensor)
+        return LoadedRecording(asked, file, await self._decoded(whole, file.digest, scope, param), param)
+
+    async def decoded(self, recording: LoadedRecording, part: Excerpt, scope: MediaScope) -> DecodedExcerpt:
+        """A part of a recording as the drafter reads it; the request holds it. Errors as `load`."""
+        found = recording.decoded
+        if found.path is None:
+            found = await self._decoded(part, recording.file.digest, scope, recording.param)
+        return found.excerpt(part)
+
+    async def _decoded(self, part: Excerpt, digest: bytes, scope: MediaScope, param: str) -> DecodedRecording:
+        key = (scope.owner, "event", digest, part.path.suffix, part.format, part.sensor, part.start_us, part.end_us)
+        found = await self._cache.get(key, lambda: self._decode(part, repr(key).encode(), param))
+        recording = cast(DecodedRecording, found)  # as the key says
+        scope.hold(recording, key)
+        return recording
+
+    async def _decode(self, part: Excerpt, key: bytes, param: str) -> DecodedRecording:
+        most = MOST_WHOLE if part.start_us is None else MOST_EVENTS
+        path = self._folder / secrets.token_hex(16)
+        path.touch(0o600)  # not in the worker's thread, which may outlive the request: its name goes with that
+        try:
+            columns = await self._decoder.events(part, most, path, param)
+        except BaseException:
+            path.unlink()
+            raise
+        if columns.count is None:
+            path.unlink()
+        digest = hashlib.sha256(key).digest()[:DIGEST_BYTES]
+        return DecodedRecording(columns, None if columns.count is None else path, digest)
