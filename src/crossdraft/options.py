@@ -99,7 +99,8 @@ class Options:
             frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
             unless it is alone. Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
-            all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
+            all of them. Default as many as take about as long as a round or two, as measured while the engine runs; or,
+            where a CPU can, all of them in another thread meanwhile.
             Only where the target itself reads: not while the process of `disaggregated` does.
         kv_bytes: memory for the rows of keys and values of the requests that share passes; one whose row would take
             more waits until others are answered, unless it is alone. Not counted are the front of a prompt that is

@@ -169,8 +169,8 @@ def test_of_many_requests_it_is_tried_whether_lending_is_faster(lent):
         for _ in range(8):
             policy.saw_answer(tokens // 8, 0.0)
         policy.saw_step(seconds / 2, 0)
-    assert used[:8] == [True] * 8  # the target reads faster with those cores
-    assert sum(used) > 50 if lent < 1 else sum(used[8:]) < 5
+    assert used[:7] == [True] * 5 + [False] * 2  # the target reads faster with those cores; then drafting is tried
+    assert sum(used) > 50 if lent < 1 else sum(used[7:]) < 5
 
 
 @pytest.mark.parametrize(("overlapped", "lends"), [(1.05, False), (1.2, True)])

@@ -14,9 +14,10 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.lanes import Lanes, halves
 from crossdraft.engine.passes import Chunk, PrefillChunk
 from crossdraft.engine.prefix_cache import PrefixCache
-from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes, Lanes, Reading, halves, read_pair
+from crossdraft.engine.reading import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkTimes, Reading, read_pair
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for

@@ -1,8 +1,9 @@
 """Which of two ways is faster: found, kept, and looked at again."""
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from crossdraft.engine.trials import LENDING_GAP, TRIAL, TRIAL_FIRST, TRIAL_LAST, FasterWay, Trials
+from crossdraft.engine.trials import LENDING_GAP, LENDING_SOON, TRIAL, TRIAL_FIRST, TRIAL_LAST, FasterWay, Trials
 
 
 def rounds(way: FasterWay, count: int, seconds: tuple[float, float]) -> list[bool]:
@@ -37,17 +38,41 @@ def test_what_counts_is_the_time_of_a_token_not_of_a_round():
     assert way.usual
 
 
-def test_cores_are_lent_until_the_first_trial_and_a_period_has_as_many_answers_as_rows():
-    trials = Trials()
+def periods(trials: Trials, rows: Sequence[int], seconds: Callable[[int, bool], float]) -> list[bool]:
+    """The ways of periods in each of which so many answers come, that take so long."""
     used = []
-    for _ in range(LENDING_GAP + 2):
+    for number, count in enumerate(rows):
         assert trials.ended_period is None
-        used.append(trials.lends_cores(8, usual=True))
-        trials.period.answers += 8
-        trials.period.seconds = 1.0 if used[-1] else 2.0
+        used.append(trials.lends_cores(count, usual=True))
+        trials.period.answers += trials.period.rows
+        trials.period.seconds = seconds(number, used[-1])
         assert trials.ended_period is trials.period
         trials.saw_period(1.0)
-    assert used == [True] * LENDING_GAP + [False, True]  # one trial, which is slower
+    return used
+
+
+def test_lending_is_tried_soon_and_the_slower_way_is_left():
+    """The period in which the way changes has answers that began before: it is not counted, however long it took."""
+    lent, kept = [True], [False]
+    first = 1 + LENDING_SOON  # with the one in which it began
+    used = periods(Trials(), [8] * (first + 2 * LENDING_GAP + 6), lambda _, lends: 1.0 if lends else 2.0)
+    assert used == lent * first + kept * 2 + lent * (1 + 2 * LENDING_GAP) + kept * 2 + lent
+    used = periods(Trials(), [8] * 20, lambda _, lends: 2.0 if lends else 1.0)
+    assert used[: first + 2 + LENDING_GAP] == lent * first + kept * (2 + LENDING_GAP)
+    used = periods(Trials(), [8] * 12, lambda number, lends: 9.0 if number == first else 2.0 if lends else 1.0)
+    assert used == lent * first + kept * (12 - first)
+
+
+def test_a_period_goes_on_while_a_few_requests_more_or_less_are_there():
+    """Of sixteen clients some are between two questions: 13 and 16 are one size, 8 and 9 are two."""
+    trials = Trials()
+    trials.lends_cores(16, usual=True)
+    trials.period.answers = 5
+    for rows in (13, 15, 9, 16):
+        trials.lends_cores(rows, usual=True)
+    assert (trials.period.rows, trials.period.answers) == (16, 5)
+    trials.lends_cores(8, usual=True)
+    assert (trials.period.rows, trials.period.answers) == (8, 0)
 
 
 def test_a_round_counts_for_the_way_that_it_went():

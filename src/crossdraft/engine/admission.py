@@ -8,18 +8,24 @@ and takes the row of one of a lower priority once its own prompt has been read.
 import logging
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.guarded import GuardedDrafter
+from crossdraft.engine.lanes import Lanes, halves, on_lane
 from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.prompt import Encoded
-from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, halves, read_pair
+from crossdraft.engine.reading import ChunkTimes, Reading, can_pair, read_pair, show_the_same
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_queue import RequestQueue, precedence
@@ -29,6 +35,8 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
+
+AHEAD = 2  # prompts under way in another thread: while one waits for a round to end, the other is read
 
 
 class Admission(RequestQueue):
@@ -53,14 +61,52 @@ class Admission(RequestQueue):
         self.rule, self.prefixes, self.fronts = rule, prefixes, fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._readings: list[Reading] = []  # those that were taken up and have no row yet
-        self._pairing = False  # whether two of them are being read at once
+        self._parted = False  # whether the cores are in two halves, for two threads
+        self._lanes: Lanes | None = None  # the halves, where prompts are read in another thread
         self._since = 0.0  # when those that are read without rounds of others began
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
-        lent = self._pairing or any(reading.borrows for reading in self._readings)
-        return () if lent else self.drafter.spare_cores()
+        return () if self._parted or self._reads_elsewhere else self.drafter.spare_cores()
+
+    @property
+    def _reads_elsewhere(self) -> bool:
+        """Whether another thread is at work for a prompt, on cores of its own."""
+        return any(reading.borrows for reading in self._readings)
+
+    @contextmanager
+    def _own_lane(self) -> Iterator[None]:
+        """Rounds on our half of the cores, while another thread has the other one."""
+        lanes = self._lanes if self._reads_elsewhere else None
+        if lanes is None or (tuple(lanes.cores[0]), lanes.threads) == (available_cores(), torch.get_num_threads()):
+            yield
+            return
+        self._parted = True
+        try:
+            with on_lane(lanes.cores[0], lanes.threads):
+                yield
+        finally:
+            self._parted = False
+
+    def _halves(self) -> Lanes | None:
+        """All cores that the loop may use, in two halves; what is borrowed is given back."""
+        spare, self._parted = self.drafter.spare_cores(), True
+        try:
+            poll()
+            return halves(spare)
+        finally:
+            self._parted = False
+
+    @property
+    def _reads_in_lanes(self) -> bool:
+        """Whether two threads may read prompts, or one read while the other answers."""
+        return self.fronts is None and self.target.reads_pairs and not self.drafter.hides_here
+
+    @property
+    def _drafts_here(self) -> bool:
+        """Whether the drafter may use the target's own layers while another thread does."""
+        return self.drafter.runner is not None and not self.drafter.elsewhere
 
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
@@ -68,6 +114,8 @@ class Admission(RequestQueue):
             self.cache.expect(len(self._states()) + len(self._waiting))
         while self._open_higher() or self._readings or self._open_next():
             self._since, tokens = time.perf_counter(), 0
+            if self._read_elsewhere():
+                return
             together = self._read_pair()
             for reading in self._readings[: together or 1]:
                 if self._read_on():
@@ -92,20 +140,38 @@ class Admission(RequestQueue):
         """
         if not self._open_second():
             return 0
-        spare, self._pairing = self._spare_cores(), True
-        poll()  # what is borrowed is given back
+        lanes = self._halves()
+        if lanes is None or not self.policy.reads_pairs():
+            return 0 if lanes is None else 1
+        self._parted = True
         try:
-            lanes = halves(spare)
-            if lanes is None or not self.policy.reads_pairs():
-                return 0 if lanes is None else 1
+            poll()
             read_pair(self._readings, lanes, self._side)
             return 2
         finally:
-            self._pairing = False
+            self._parted = False
+
+    def _read_elsewhere(self) -> bool:
+        """Have another thread read prompts while others are answered, on half of the cores; false if it may not."""
+        if not self._between_rounds or self.chunks.size is not None or not self._reads_in_lanes or self._drafts_here:
+            return False
+        begun = any(reading.elsewhere for reading in self._readings)  # goes on where it began
+        self._lanes = self._halves() or (self._lanes if begun else None)
+        if self._lanes is None:
+            return False
+        while len(self._readings) < AHEAD and self._open_next():
+            pass
+        under_way: list[Reading] = []
+        for reading in [*self._readings]:
+            if not any(show_the_same(earlier, reading) for earlier in under_way):
+                under_way.append(reading)
+                self._read_on(reading)
+        self._lanes = self._lanes if self._readings else None
+        return True
 
     def _open_second(self) -> bool:
         """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
-        if self._between_rounds or self.fronts is not None or not self.target.reads_pairs or self.drafter.hides_here:
+        if self._between_rounds or not self._reads_in_lanes:
             return False
         room = self.cache.rows + 1 < self.cache.max_rows
         if room and len(self._readings) == 1 and self._readings[0].fresh:
@@ -167,7 +233,8 @@ class Admission(RequestQueue):
 
         Not where more requests wait than are held: to read first brings more answers sooner than it delays.
         """
-        return bool(self._live) and self._chunked and not (self.chunks.size is None and self._crowded)
+        crowded = self.chunks.size is None and self._crowded and not self._reads_elsewhere
+        return bool(self._live) and self._chunked and not crowded
 
     @property
     def _crowded(self) -> bool:
@@ -230,11 +297,11 @@ class Admission(RequestQueue):
             self._start_drafter(state)
         self.drafter.show(state, self.target, encoded)
 
-    def _read_on(self) -> bool:
+    def _read_on(self, reading: Reading | None = None) -> bool:
         """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
         if not self._readings:
             return False
-        reading = self._readings[0]
+        reading = reading or self._readings[0]
         state = reading.state
         try:
             if not state.over and not self._may_join(reading):
@@ -275,7 +342,7 @@ class Admission(RequestQueue):
         """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
         if not self._between_rounds or reading.paired:
             reading.finish()
-        elif not reading.advance(self._side, self.drafter.spare_cores()):
+        elif not reading.advance(self._side, self.drafter.spare_cores(), self._lanes):
             return False
         while self.cache.rows == self.cache.max_rows or not self._fits(reading):
             if not self._preempt(reading.state.request.priority):

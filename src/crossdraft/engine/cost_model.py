@@ -284,11 +284,17 @@ class CostModel:
             return False
         return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
 
-    def lends_now(self, most: int, rows: int) -> bool:
-        """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial."""
-        if rows < LENDING_ROWS or not self.lending_known:
+    def lends_now(self, most: int, rows: int, *, lendable: bool = False) -> bool:
+        """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial.
+
+        Args:
+            most: tokens of the answer.
+            rows: requests that share its passes.
+            lendable: it has cores of its own, which the target has used.
+        """
+        if rows < LENDING_ROWS or not (lendable or self.lending_known):
             return self.lending_pays(most, rows) and not self.exploration.tries_reading
-        usual = min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
+        usual = lendable or min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
         return self.trials.lends_cores(rows, usual=usual)
 
     def saw_step(self, seconds: float, tokens: int) -> None:

@@ -122,7 +122,8 @@ class Decoder(Admission):
             if self._live:
                 states = self._live[(rows := self._next_rows())]
                 try:
-                    self._round(rows)
+                    with self._own_lane():
+                        self._round(rows)
                 except Exception as error:
                     log.exception("A round failed; its requests end.")
                     for state in states:

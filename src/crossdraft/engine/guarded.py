@@ -34,6 +34,7 @@ class GuardedDrafter:
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
         self.waited_s = 0.0
+        self._lendable = False  # whether it has cores of its own, which the target has been given
         self._read_wait_s: dict[int, float] = {}
         self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
         self._live: list[RequestState] = []
@@ -60,7 +61,9 @@ class GuardedDrafter:
 
     def spare_cores(self) -> tuple[int, ...]:
         """CPU cores of the drafter's own, while it has nothing to do."""
-        return () if self.runner is None else self.runner.spare_cores()
+        cores = () if self.runner is None else self.runner.spare_cores()
+        self._lendable = self._lendable or bool(cores)
+        return cores
 
     def drafts_for(self, state: RequestState) -> bool:
         """Whether the drafter that began the request still drafts for it."""
@@ -101,7 +104,7 @@ class GuardedDrafter:
         rounds = request.known and (runner.remote or runner.hidden == "auto")
         rounds = rounds or (others and not runner.remote)
         hidden, shared = "off" if rounds else runner.hidden, rows if runner.remote else 1
-        plan = policy.plan_request(request, hidden, learns=runner.needs.learns, rows=shared)
+        plan = policy.plan_request(request, hidden, learns=runner.needs.learns, rows=shared, lendable=self._lendable)
         policy.began_request(plan)
         if not plan.reads:
             return False

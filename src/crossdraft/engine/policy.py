@@ -83,7 +83,9 @@ class SpeculationPolicy:
         self.unasked = unasked
 
     @harmless(RequestPlan)
-    def plan_request(self, request: Request, hidden: str, *, learns: bool, rows: int = 1) -> RequestPlan:
+    def plan_request(
+        self, request: Request, hidden: str, *, learns: bool, rows: int = 1, lendable: bool = False
+    ) -> RequestPlan:
         """The drafter's part in an answer before the rounds.
 
         Args:
@@ -91,6 +93,7 @@ class SpeculationPolicy:
             hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
             learns: it reads every request, to learn from it.
             rows: requests that are to share its rounds, where a drafter elsewhere may leave its cores to the target.
+            lendable: it has such cores.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
@@ -98,7 +101,7 @@ class SpeculationPolicy:
         mode = cost.hiding(nodes) if hidden == "auto" else hidden
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
-        if cost.lends_now(request.token_limit, rows):
+        if cost.lends_now(request.token_limit, rows, lendable=lendable):
             return RequestPlan(False)
         if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
             mode = "off"

@@ -5,13 +5,12 @@ given up leaves nothing behind; its keys and values join the others' cache when 
 the pass of a round, where passes are lean (Sarathi-Serve, Agrawal et al. 2024). Preparing and encoding a clip are not
 to be cut: while others are answered a second thread does them.
 
-While nobody is answered and two requests wait, two prompts may be read at once, on half of the cores each
-(`read_pair`). On a CPU that can be faster than one after the other on all of them: what a core does alone waits for no
-other.
+On a CPU that thread may read all of the front, on half of the cores, while the rounds go on on the other half. And
+while nobody is answered and two requests wait, two prompts may be read at once (`read_pair`). See `engine.lanes`.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +23,7 @@ from crossdraft.engine.checks import check_prompt
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.estimates import Ema, LinearFit
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.lanes import Lanes, done_on
 from crossdraft.engine.passes import Chunk, PrefillChunk, TargetOut
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.prompt import Encoded, Prompt
@@ -103,6 +102,7 @@ class Reading:
         self.rope_delta = 0
         self.chunked = False  # whether any of it was read while others were answered
         self.paired = False  # whether it was read at the same time as another prompt
+        self.elsewhere = False  # whether it is read in another thread while others are answered
         self.answered: TargetOut | None = None  # what the pass over its last token returned, if that was read, too
         self._error: BaseException | None = None
         self._target, self._prefixes, self._fronts, self._times, self._show = target, prefixes, fronts, times, show
@@ -132,28 +132,36 @@ class Reading:
             raise self._error
         self._interleaved = False
         while not self.state.over and self._next is not None:
-            if isinstance(self._next, PrefillChunk):
+            if self.piece is not None:
                 self.read()
             else:
-                self._go_on(self._made.result() if self._made is not None else self._next())
+                self._take(self.work() if self._made is None else self._made.result())
             self.state.check_cancelled()
 
-    def advance(self, elsewhere: ThreadPoolExecutor, spare: Sequence[int]) -> bool:
+    def advance(self, elsewhere: Executor, spare: Sequence[int], lanes: Lanes | None = None) -> bool:
         """Have done `elsewhere` what is to be done there next; true if nothing is left to read but the last piece.
 
-        On `spare` cores, where there are any; else the thread shares ours, and is given about `HELD_ROUNDS` rounds.
+        Args:
+            elsewhere: another thread.
+            spare: cores for it; without any it shares ours, and is given about `HELD_ROUNDS` rounds.
+            lanes: the second one is for the other thread, which then reads all chunks, too; `None` = it does not.
         """
         self.chunked = self._interleaved = True
-        if self._next is None or isinstance(self._next, PrefillChunk):
+        if lanes is not None and self.piece is None:
+            self.elsewhere = True
+        if self._next is None or self.piece is not None:
             return self._next is None
         if self._made is None:
-            self._borrows = bool(spare)
+            self._borrows = bool(spare) or lanes is not None
             cores = spare or available_cores()
-            self._made = elsewhere.submit(_on_cores, self._next, cores, min(len(cores), torch.get_num_threads()))
+            threads = min(len(cores), torch.get_num_threads())
+            if lanes is not None:
+                cores, threads = lanes.cores[1], lanes.threads
+            self._made = elsewhere.submit(done_on, self.work, cores, threads)
         if not self._borrows:
             wait([self._made], HELD_ROUNDS * (self._times.round_s.value or 0.0))
         if self._made.done():
-            self._go_on(self._made.result())
+            self._take(self._made.result())
         return self._next is None
 
     @property
@@ -163,13 +171,13 @@ class Reading:
 
     @property
     def borrows(self) -> bool:
-        """Whether spare cores are in use."""
+        """Whether another thread is at work for it, on cores of its own."""
         return self._borrows and self._made is not None and not self._made.done()
 
     @property
     def piece(self) -> PrefillChunk | None:
-        """The chunk to be read next; `None` while something else is to be done."""
-        return self._next if isinstance(self._next, PrefillChunk) else None
+        """The chunk to be read here next; `None` while something else is to be done, or it is read elsewhere."""
+        return self._next if isinstance(self._next, PrefillChunk) and not self.elsewhere else None
 
     def read(self, shared: TargetOut | None = None, others_s: float = 0.0) -> None:
         """Read that chunk, unless it was in a pass that was `shared`, which without it had taken `others_s` seconds."""
@@ -195,10 +203,7 @@ class Reading:
         """What came of `work`; an error waits for `finish`."""
         self.paired = True
         try:
-            if (piece := self.piece) is not None:
-                self._go_on_after(piece, made.result())
-            else:
-                self._go_on(made.result())
+            self._take(made.result())
             self.state.check_cancelled()
         except Exception as error:  # noqa: BLE001 - it is the request's, and raised to who reads it
             self._error = error
@@ -209,6 +214,13 @@ class Reading:
         self._next = None
         if self._made is not None:
             self._made.cancel()
+
+    def _take(self, made: Any) -> None:
+        """Go on with what `work` returned."""
+        if isinstance(piece := self._next, PrefillChunk):
+            self._go_on_after(piece, made)
+        else:
+            self._go_on(made)
 
     def _extend(self, piece: PrefillChunk) -> TargetOut:
         return self._target.extend(piece.cache, slice(0, 1), [piece.chunk], [DraftTree.empty()], piece.capture)
@@ -260,11 +272,11 @@ class Reading:
     def _read_front(self, known: CachedPrompt) -> Generator[PrefillChunk, TargetOut, None]:
         """Read what comes before the last piece, unless that is little and nobody waits meanwhile.
 
-        Beside another prompt, if nothing is to ride along, the last piece as well.
+        Beside another prompt or rounds of others, if nothing is to ride along, the last piece as well.
         """
         nobody = self.state.drafter is None
         target, layers = self._target, () if self.again or nobody else self.needs.visual_layers
-        joined = self.paired and nobody and not self.again and target.joins
+        joined = (self.paired or self.elsewhere) and nobody and not self.again and target.joins
         pieces, delta = target.chunks(self.prompt, self.encoded, len(known.prefix), joined=joined)
         whole = sum(len(piece.tokens) for piece in pieces)
         if not (self.chunked or self.paired or self.again) and whole <= ALONE:
@@ -303,38 +315,19 @@ class Reading:
 
     @property
     def _size(self) -> int:
-        return self._times.tokens if self._interleaved else ALONE
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Two threads that compute at the same time.
-
-    Args:
-        cores: of each.
-        threads: that each computes with.
-    """
-
-    cores: tuple[Sequence[int], Sequence[int]]
-    threads: int
-
-
-def halves(spare: Sequence[int]) -> Lanes | None:
-    """This thread's CPU cores, and `spare` ones, in two halves; `None` where there are not two threads to share."""
-    own, threads = available_cores(), torch.get_num_threads()
-    more = [core for core in spare if core not in own]
-    cores, threads = [*own, *more], (threads + len(more)) // 2
-    half = (len(cores) + 1) // 2
-    return Lanes((cores[:half], cores[half:]), threads) if threads and len(cores) > 1 else None
+        return self._times.tokens if self._interleaved and not self.elsewhere else ALONE
 
 
 def can_pair(first: Reading, second: Reading) -> bool:
     """Whether both are yet to be read, and nothing of one of them would be known when the other has been."""
-    states = [first.state, second.state]
-    if not (first.fresh and second.fresh) or any(state.request.known for state in states):
-        return False
-    shown = [() if (content := state.request.content) is None else content.items for state in states]
-    return set(shown[0]).isdisjoint(shown[1])
+    known = first.state.request.known or second.state.request.known
+    return first.fresh and second.fresh and not known and not show_the_same(first, second)
+
+
+def show_the_same(first: Reading, second: Reading) -> bool:
+    """Whether something of the second prompt will be known when the first one has been read."""
+    shown = [() if (content := one.state.request.content) is None else content.items for one in (first, second)]
+    return not set(shown[0]).isdisjoint(shown[1])
 
 
 def read_pair(pair: Sequence[Reading], lanes: Lanes, elsewhere: Executor) -> None:
@@ -348,9 +341,9 @@ def read_pair(pair: Sequence[Reading], lanes: Lanes, elsewhere: Executor) -> Non
     threads = lanes.threads
     while going := [(reading, cores) for reading, cores in zip(pair, lanes.cores, strict=True) if reading.unread]:
         (first, own), others = going[0], going[1:]
-        made = [elsewhere.submit(_on_cores, reading.work, cores, threads) for reading, cores in others]
+        made = [elsewhere.submit(done_on, reading.work, cores, threads) for reading, cores in others]
         try:
-            mine = _done_here(partial(_on_cores, first.work, own, threads))
+            mine = _done_here(partial(done_on, first.work, own, threads))
         finally:
             wait(made)
         for (reading, _), result in zip(going, [mine, *made], strict=True):
@@ -365,11 +358,3 @@ def _done_here(work: Work) -> Future[Any]:
     except Exception as error:  # noqa: BLE001 - raised to who asks
         made.set_exception(error)
     return made
-
-
-@torch.inference_mode()
-def _on_cores(work: Work, cores: Sequence[int], threads: int) -> Any:
-    """Do something on these cores."""
-    with pinned(cores):
-        torch.set_num_threads(threads)
-        return work()

@@ -11,7 +11,8 @@ from crossdraft.engine.estimates import Ema
 
 # Rounds of a trial of another way, and from one trial to the next: at first, and at most, while they fail.
 TRIAL, TRIAL_FIRST, TRIAL_LAST = 8, 32, 512
-LENDING_GAP = 8  # periods, of as many answers, from one trial to the next
+# Periods, of as many answers as share a pass, before the first trial, and from one to the next.
+LENDING_SOON, LENDING_GAP = 4, 8
 
 
 @dataclass
@@ -70,17 +71,24 @@ class Period:
     Args:
         rows: requests that shared a pass.
         answers, tokens, seconds: that came and went since.
+        settled: its answers began when its way was in use already; else it says nothing of either way.
     """
 
     rows: int = 0
     answers: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    settled: bool = False
+
+    @property
+    def size(self) -> int:
+        """How often the rows are to be halved: what numbers of rows are told apart by."""
+        return (self.rows - 1).bit_length()
 
 
 @dataclass
 class Trials:
-    """All of them; numbers of requests are told apart by their bits.
+    """All of them; numbers of requests are told apart by how often they are to be halved.
 
     Args:
         ways: whether to alternate.
@@ -105,17 +113,16 @@ class Trials:
 
     def lends_cores(self, rows: int, *, usual: bool) -> bool:
         """Whether cores are lent where so many requests share a pass; `usual` = until the first trial."""
-        gap = LENDING_GAP
-        way = self.lends.setdefault(rows.bit_length(), FasterWay(usual, trial=1, first=gap, left=gap))
-        if self.period.rows != rows:
-            self.period = Period(rows)
-        return way.now
+        asked = Period(rows)
+        if self.period.size != asked.size:
+            self.period = asked
+        return self.lends.setdefault(asked.size, FasterWay(usual, trial=1, first=LENDING_GAP, left=LENDING_SOON)).now
 
     @property
     def ended_period(self) -> Period | None:
         """The period that is over: as many answers came as requests share a pass; `None` as long as none is."""
         period = self.period
-        return period if period.rows.bit_length() in self.lends and period.answers >= period.rows else None
+        return period if period.size in self.lends and period.answers >= period.rows else None
 
     def saw_period(self, usual_s: float) -> None:
         """A period is over, in which cores were lent or not.
@@ -123,5 +130,8 @@ class Trials:
         Answers of several lengths are compared by what they would take: prompts read and tokens one by one, `usual_s`.
         """
         period = self.period
-        self.lends[period.rows.bit_length()].add(period.seconds, usual_s)
-        self.period = Period(period.rows)
+        way = self.lends[period.size]
+        before = way.now
+        if period.settled:
+            way.add(period.seconds, usual_s)
+        self.period = Period(period.rows, settled=way.now is before)

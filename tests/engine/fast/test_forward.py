@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.fast.forward import FastDecoder, attend, find_lean
+from crossdraft.engine.fast.forward import CAUSAL_ROWS, FastDecoder, attend, find_lean
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
@@ -119,3 +119,18 @@ def test_grouped_heads_need_no_kernel_that_takes_a_bias_too(rows, queries):
     assert asked == [True, False, True]
     assert there.shape == here.shape == query.shape
     assert torch.allclose(here, there, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("count", [2, CAUSAL_ROWS, CAUSAL_ROWS + 1, 2 * CAUSAL_ROWS, 3 * CAUSAL_ROWS - 5])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_first_pass_attends_part_by_part_as_at_once(count, groups):
+    """Each query sees the keys up to its own, and no other: by the plain formula, in double precision."""
+    draw = torch.Generator().manual_seed(count)
+    query = torch.randn(1, 2 * groups, count, 8, dtype=torch.float64, generator=draw)
+    keys, values = torch.randn(2, 1, 2, count + 7, 8, dtype=torch.float64, generator=draw)[:, :, :, :count]
+    found = attend(query, keys, values, None, causal=True, scale=0.3)
+    wide, wide_values = (one.repeat_interleave(groups, 1) for one in (keys, values))
+    later = torch.ones(count, count, dtype=torch.bool).triu(1)
+    weights = (0.3 * query @ wide.transpose(-1, -2)).masked_fill(later, float("-inf")).softmax(-1)
+    assert found.shape == query.shape
+    assert (found - weights @ wide_values).abs().max() < 1e-12

@@ -22,6 +22,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.fast.elastic import poll
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
+CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,8 @@ def attend(
     Returns:
         [B, H, n, d].
     """
+    if causal and query.device.type == "cpu" and query.shape[2] > CAUSAL_ROWS:
+        return _causal_in_parts(query, keys, values, scale)
     groups = query.shape[1] // keys.shape[1]
     if masked_groups is None:
         masked_groups = query.device.type == "cpu"
@@ -318,6 +321,24 @@ def attend(
         return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
+
+
+def _causal_in_parts(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """`attend` of a first pass on a CPU, `CAUSAL_ROWS` queries at a time: the later keys are not even looked at.
+
+    PyTorch's kernel computes up to 512 keys for every query and then hides those behind it.
+    """
+    count = query.shape[2]
+    hidden = torch.ones(CAUSAL_ROWS, CAUSAL_ROWS, dtype=torch.bool, device=query.device).triu(1)
+    parts: list[Tensor] = []
+    for start in range(0, count, CAUSAL_ROWS):
+        end = min(count, start + CAUSAL_ROWS)
+        own = hidden[: end - start, : end - start]
+        bias = query.new_zeros(1, 1, end - start, end)
+        bias[..., start:].masked_fill_(own, float("-inf"))
+        rows = query[:, :, start:end], keys[:, :, :end], values[:, :, :end]
+        parts.append(attend(*rows, bias, causal=False, scale=scale))
+    return torch.cat(parts, 2)
 
 
 def mask_bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
