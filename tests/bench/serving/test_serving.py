@@ -30,6 +30,7 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
     assert level["throughput_ratio"] == {"value": pytest.approx(4 / 3, abs=1e-6), "ci95": [1.0, 2.0], "n": 2}
     assert (level["sooner"], level["n"]) == (2.0, 4)
     way = {
+        "e2e_difference_ms": {"p50": 6.5, "ci95": [5.0, 8.0], "n": 24},
         "added_ms_p50": 2.5,
         "ci95": [2.0, 3.0],
         "n": 24,
@@ -41,7 +42,8 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
         "vllm": {"passed": True, "clients": {"1": level}},
     }
     said = lines(ServeReport({}, parts))
-    assert "takes 2.50 [2.00, 3.00; n=24 questions] ms (p50)" in said[0]
+    assert "takes 6.5 [5.0, 8.0; n=24 questions] ms (p50) longer" in said[0]
+    assert "it is 2.50 [2.00, 3.00; n=24 questions] ms, with decoding." in said[0]
     assert "0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
     assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[3]
 
