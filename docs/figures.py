@@ -244,7 +244,9 @@ def experiments(drafters: JSON) -> Iterator[str]:
     yield f"over {drafters['config']['pairs']} pairs"
 
 
-FULL_RUN = ("drafters", "breakdown", "ablations", "utilisation", "claims")
+FULL_RUN = (
+    "drafters", "prefill-hiding", "breakdown", "streaming", "quality", "ablations", "utilisation", "claims",
+)  # fmt: skip
 
 
 def report(*summaries: JSON) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch
 
 from crossdraft.bench import events
 from crossdraft.bench.specs import ALL_METHODS, usual_methods
-from crossdraft.cli.bench_options import absolute
+from crossdraft.cli.bench_options import python_at
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
 from tests.bench.some_heads import random_head
@@ -360,7 +360,8 @@ def test_a_python_of_vllm_that_is_not_there_is_said_before_anything_begins(comma
 
 
 def test_a_relative_python_of_vllm_is_found_from_any_folder_and_its_link_kept(tmp_path, monkeypatch):
-    (tmp_path / "python").symlink_to("elsewhere")
+    (tmp_path / "real").touch()
+    (tmp_path / "python").symlink_to("real")
     monkeypatch.chdir(tmp_path)
-    assert absolute(Path("python")) == tmp_path / "python"
-    assert absolute(None) is None
+    assert python_at(Path("python")) == tmp_path / "python"
+    assert python_at(None) is None

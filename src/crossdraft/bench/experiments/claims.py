@@ -11,6 +11,7 @@ from typing import Any
 
 from crossdraft.bench.experiments.derivations import derived
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.statistics import Interval
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.errors import CrossdraftError
 
@@ -162,15 +163,19 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def shown(value: Any, unit: str) -> str:
-    """A figure for people; two whole numbers are a count of how many.
+    """A figure for people; two whole numbers are a count of how many, and a mapping is an interval's.
 
     >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(120.0, "ms")
     ('1.07 ×', '8/8', '', '120 ms')
+    >>> shown({"value": 8.18, "ci95": [7.49, 9.0], "n": 16}, "")
+    '8.18 [7.49, 9.00; n=16]'
     """
     if value is None:
         return ""
     if isinstance(value, list):
         return "/".join(map(str, value))
+    if isinstance(value, Mapping):
+        return f"{Interval.from_json(value)} {unit}".strip()
     return f"{value:.3g} {unit}".strip()
 
 
