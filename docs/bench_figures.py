@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tools.figures import Tie
+from tools.figures import Tie, interval
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
@@ -48,13 +48,13 @@ def frames(pair: JSON, large: JSON) -> Iterator[str]:
 def server(cost: JSON, parts: JSON) -> Iterator[str]:
     """What the server costs, what it bears, row by row, and vLLM's beside it."""
     known, new = (cost["overhead"][kind] for kind in ("known", "new"))
-    yield f"the engine's own time) | {_bounded(known, 'added_ms_p50', 1)} ms; asked at most 3 |"
+    yield f"the engine's own time) | {interval(known, 1, 'added_ms_p50')} ms; asked at most 3 |"
     through, direct = (new["e2e_ms"][way]["p50"] for way in ("server", "direct"))
     yield (
-        f"reads the same files (p50 of the pairs) | {_bounded(new['e2e_difference_ms'], 'p50', 1)} ms: {through:.0f} "
+        f"reads the same files (p50 of the pairs) | {interval(new['e2e_difference_ms'], 1, 'p50')} ms: {through:.0f} "
         f"against {direct:.0f} ms. Decoding included, {new['added_ms_p50']:.1f} ms pass before"
     )
-    yield f"directly by 4 threads | {_bounded(cost['throughput'], 'ratio', 3)}; asked at least 0.98 |"
+    yield f"directly by 4 threads | {interval(cost['throughput'], 3, 'ratio')}; asked at least 0.98 |"
     load, memory = parts["load"], parts["load"]["resident_mib"]
     statuses, growth = load["statuses"], f"{100 * load['growth']:.1f} %"
     yield (
@@ -71,17 +71,12 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
     for clients, level in parts["vllm"]["clients"].items():
         ours, theirs = (level["e2e_ms"][name]["p50"] for name in ("crossdraft", "vllm"))
         yield (
-            f"| {clients} | {ours:,.0f} ms | {theirs:,.0f} ms | {_bounded(level, 'sooner')} "
-            f"| {_bounded(level['throughput_ratio'])} |"
+            f"| {clients} | {ours:,.0f} ms | {theirs:,.0f} ms | {interval(level, name='sooner')} "
+            f"| {interval(level['throughput_ratio'])} |"
         )
     levels = parts["vllm"]["clients"].values()
     same, asked = (sum(level[name] for level in levels) for name in ("same_text", "requests"))
     yield f"In {same} of {asked} answers the text was the same"
-
-
-def _bounded(found: JSON, name: str = "value", digits: int = 2) -> str:
-    low, high = found["ci95"]
-    return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _ratio(found: JSON) -> str:

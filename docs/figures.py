@@ -10,17 +10,11 @@ from typing import Any
 
 from crossdraft.bench.experiments.markdown import cell, prose
 from docs import bench_figures
-from tools.figures import ANY, ROOT, Tie
+from tools.figures import ANY, ROOT, Tie, interval
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results"
 CARDS = "src/crossdraft/reference"
-
-
-def interval(found: JSON, digits: int = 2, name: str = "value") -> str:
-    """`1.90 [1.68, 2.10]`."""
-    low, high = found["ci95"]
-    return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def by_name(rows: list[JSON]) -> dict[str, JSON]:
@@ -275,9 +269,7 @@ def rules(judge: JSON) -> Iterator[str]:
         f"{found['harmless']:.0%} are harmless.".replace("%", " %")
     )
     yield f"under its ROC curve is {found['auc']:.2f}"
-    yield (
-        f"it keeps {found['harmless_kept']:.0%} of the harmless tokens and {found['harmful_kept']:.0%} of the harmful"
-    ).replace("%", " %")
+    yield _kept(found)
 
 
 def judge_card(judge: JSON) -> Iterator[str]:
@@ -286,7 +278,11 @@ def judge_card(judge: JSON) -> Iterator[str]:
     yield f"Of {found['tokens']:,.0f} tokens".replace("%", " %")
     yield f"{found['harmless']:.0%} did no harm".replace("%", " %")
     yield f"area under the ROC curve {found['auc']:.2f}"
-    yield (
+    yield _kept(found)
+
+
+def _kept(found: JSON) -> str:
+    return (
         f"it keeps {found['harmless_kept']:.0%} of the harmless tokens and {found['harmful_kept']:.0%} of the harmful"
     ).replace("%", " %")
 

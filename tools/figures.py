@@ -55,6 +55,12 @@ class Tie:
     said: Callable[..., Iterator[str]]
 
 
+def interval(found: Mapping[str, Any], digits: int = 2, name: str = "value") -> str:
+    """`1.90 [1.68, 2.10]`, of what `Interval.to_json` wrote."""
+    low, high = found["ci95"]
+    return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def pattern(said: str, *, numbers: bool = True) -> re.Pattern[str]:
     r"""What finds a sentence in a page, however its lines are broken and whatever of it is emphasised.
 

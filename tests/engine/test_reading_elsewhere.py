@@ -88,13 +88,19 @@ def test_another_thread_reads_all_of_a_prompt(target, alone, monkeypatch, cached
     assert len(prompts.elsewhere) >= (3 if max_batch == 2 else 1)  # of three rows two are free at first: crowded
 
 
-def test_rounds_go_on_meanwhile(target, alone, monkeypatch):
+def under_way(target, monkeypatch):
+    """A decoder that answers one request, while another thread is held in the midst of the next one's prompt."""
     decoder, first = begun(target)
     prompts = Prompts(target, monkeypatch)
     prompts.held.clear()
     second = decoder.submit(REQUESTS[0])
     while not prompts.waits.wait(0.001):
         decoder.step()
+    return decoder, first, prompts, second
+
+
+def test_rounds_go_on_meanwhile(target, alone, monkeypatch):
+    decoder, first, prompts, second = under_way(target, monkeypatch)
     (state,) = decoder._live
     before = len(state.tokens)
     for _ in range(5):
@@ -175,12 +181,7 @@ def test_an_error_there_is_that_requests_own(target, alone, monkeypatch):
 
 @pytest.mark.parametrize("way", ["cancel", "drop"])
 def test_who_is_cancelled_meanwhile_waits_for_nothing(target, alone, monkeypatch, way):
-    decoder, first = begun(target)
-    prompts = Prompts(target, monkeypatch)
-    prompts.held.clear()
-    second = decoder.submit(REQUESTS[0])
-    while not prompts.waits.wait(0.001):
-        decoder.step()
+    decoder, first, prompts, second = under_way(target, monkeypatch)
     if way == "drop":
         decoder.drop()
     else:
