@@ -4,7 +4,9 @@ import time
 
 import pytest
 
+import crossdraft.edge.client as client_module
 from crossdraft.bench.edge.proxy import DelayingProxy, Network
+from crossdraft.edge.frames import DraftFrame, encode
 from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
 
@@ -69,13 +71,25 @@ def test_an_edge_that_does_not_come_back_costs_nothing(start, edge):
     assert (running.rows(), running.service.limits.active) == (0, 0)
 
 
-def test_a_sampled_draft_is_sent_node_by_node(start, edge):
+def test_a_node_of_a_sampled_draft_is_sent_once(start, edge, monkeypatch):
+    """Its distribution travels with it; a draft that grew is not sent again, however many nodes a frame takes along."""
+    drafts: list[DraftFrame] = []
+
+    def record(frame):
+        if isinstance(frame, DraftFrame):
+            drafts.append(frame)
+        return encode(frame)
+
+    monkeypatch.setattr(client_module, "encode", record)
     with edge.client(at(start())) as client:
         answer = edge.ask(client, temperature=1.0, top_k=16, seed=3)
     assert answer.drafter_error is None
-    assert answer.frames["draft"] > 0
-    per_frame = answer.sent["draft"] / answer.frames["draft"]
-    assert per_frame < 60 + 16 * 8 + 12 * 8  # a node each
+    lengths = {}
+    for frame in drafts:
+        assert frame.start == lengths.get(frame.serial, 0)
+        lengths[frame.serial] = frame.start + len(frame.tokens)
+    assert answer.frames["draft"] == len(drafts) > 0
+    assert answer.sent["draft"] < 60 * len(drafts) + (16 * 8 + 12 * 8) * sum(lengths.values())
 
 
 def test_a_question_that_is_refused_has_a_sentence(start, edge):
