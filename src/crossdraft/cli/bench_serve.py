@@ -17,7 +17,7 @@ def serve(
     target: Target = "reference",
     drafter: LoadedDrafter = "auto",
     pairs: Questions = 24,
-    repeats: Annotated[int, typer.Option(help="Blocks of the comparison of throughput.")] = 4,
+    repeats: Annotated[int, typer.Option(help="Starts whose throughput is compared; blocks beside vLLM.")] = 4,
     max_batch: MaxBatch = 4,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 8,
     clients: Annotated[int, typer.Option(help="Clients that ask at once; 0 leaves this out, as below.")] = 50,
@@ -57,7 +57,7 @@ def serve(
         )
         parts = bool(clients) + bool(cancels) + bool(kills) + bool(fuzz)
         blocks = 0 if vllm_python is None else repeats * len(plan.levels)
-        with progress("measuring", pairs + repeats + 1 + parts + blocks) as tick:
+        with progress("measuring", pairs + repeats + parts + blocks) as tick:
             report = run_serve(plan, tick)
     output.lines(lines(report))
     output.write(report.to_json())

@@ -36,16 +36,18 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
         "n": 24,
         "e2e_ms": {"server": {"p50": 52.0}, "direct": {"p50": 50.0}},
     }
+    rate = {"threads": 4, "ratio": 0.98, "ci95": [0.97, 0.99], "n": 4}
     parts = {
         "overhead": {"passed": True, "new": way, "known": way},
-        "throughput": {"passed": True, "threads": 4, "ratio": 0.98, "ci95": [0.97, 0.99], "n": 4},
+        "throughput": {"passed": True, "busy": {**rate, "threads": 8, "ratio": 0.97}, "matched": rate},
         "vllm": {"passed": True, "clients": {"1": level}},
     }
     said = lines(ServeReport({}, parts))
     assert "takes 6.5 [5.0, 8.0; n=24 questions] ms (p50) longer" in said[0]
     assert "it is 2.50 [2.00, 3.00; n=24 questions] ms, with decoding." in said[0]
-    assert "0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
-    assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[3]
+    assert "with 8 clients: 0.970 [0.970, 0.990; n=4 starts] of the engine's own" in said[2]
+    assert "with 4 clients: 0.980 [0.970, 0.990; n=4 starts] of the engine's own" in said[3]
+    assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[4]
 
 
 def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):

@@ -49,7 +49,6 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
     with serving(plan.flags(), plan.folder) as server:
         with load_engine(plan.settings) as engine:
             parts["overhead"] = overhead(server, engine, asked, tick)
-            parts["throughput"] = throughput(plan, server, engine, asked, tick)
             asked = [replace(one, text=engine.alone(one.request).text) for one in asked]
         if plan.clients:
             parts["load"] = load(plan, server, asked, tick)
@@ -59,6 +58,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
             parts["kills"] = kills(plan, server, asked, tick)
         if plan.mutants:
             parts["mutants"] = fuzz(plan, server, tick)
+    parts["throughput"] = throughput(plan, asked, tick)
     if plan.vllm_python is not None:
         parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return ServeReport(found, parts)
@@ -77,9 +77,9 @@ def lines(report: ServeReport) -> list[str]:
             f"the same files: {through:.1f} ms, against {direct:.1f}. Beside the engine's own time it is {added} ms"
             f"{', with decoding' if kind == 'new' else ''}."
         )
-    one = parts["throughput"]
-    rate = Interval.from_json(one, "ratio").shown("blocks", 3)
-    found.append(f"Throughput with {one['threads']} clients: {rate} of the engine's own.")
+    for one in (parts["throughput"][name] for name in ("busy", "matched")):
+        rate = Interval.from_json(one, "ratio").shown("starts", 3)
+        found.append(f"Throughput with {one['threads']} clients: {rate} of the engine's own.")
     if "load" in parts:
         one = parts["load"]
         found.append(
