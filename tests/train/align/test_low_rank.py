@@ -20,6 +20,7 @@ def test_four_bits_stand_for_what_the_kernels_layer_stands_for():
     assert not torch.allclose(ours.weight.float(), layer.weight.float(), atol=2e-3)
     assert (ours.weight - layer.weight).abs().max() < 0.02  # the range of weights, 0.25, in 15 steps
     assert ours.nbytes == 64 * 32 * 5 // 8
+    assert ours.packed.is_contiguous()  # across, to unpack takes three times as long
 
 
 def test_the_input_gets_the_gradient_of_the_unpacked_weight():

@@ -98,7 +98,7 @@ class Int4Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self._scratch = linear.in_features, linear.out_features, scratch
         whole, scales, zeros = int4_groups(linear.weight.detach())
-        whole = whole.to(torch.uint8).transpose(1, 2)  # [out, 32, groups]
+        whole = whole.to(torch.uint8).transpose(1, 2).contiguous()  # [out, 32, groups]; across, it unpacks slowly
         self.register_buffer("packed", whole[:, :HALF] | (whole[:, HALF:] << 4))
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros - 8 * scales)
