@@ -14,6 +14,8 @@ from crossdraft.bench.experiments.runs import plain, typed
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.specs import HUGGING_FACE, spec_of
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import ADAPTERS
+from crossdraft.train.heads.recipe import load_head_recipe
 
 TINY = {
     "drafters": {"methods": ("hf", "memory", "eagle2"), "pairs": 1, "block": 1, "max_new_tokens": 12},
@@ -48,6 +50,15 @@ def test_numbers_and_names_are_unique_and_ordered():
     assert chosen(("all",)) == list(EXPERIMENTS.values())
     with pytest.raises(CrossdraftError, match="Unknown experiment 'ablation'"):
         chosen(("ablation",))
+
+
+def test_a_rung_watches_a_figure_that_its_checks_have():
+    for rung, (recipe, more) in alignment.LADDER.items():
+        if recipe == "l6":  # no adapter: it always drafts by itself
+            assert alignment.watched(rung) == "prefix"
+            continue
+        network = ADAPTERS[load_head_recipe(recipe, more).network].network_class
+        assert alignment.watched(rung) == ("tau" if network.reads_target else "prefix")
 
 
 def test_every_row_can_be_named():

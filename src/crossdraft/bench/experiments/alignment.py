@@ -36,11 +36,14 @@ LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "linear": ("linear", ()),
         "mlp": ("mlp", ()),
         "contrastive": ("l4", ("loss={info_nce: 1, mse: 0.1}",)),
-        **{name: (name, ()) for name in ("l1", "l2", "l3", "levels", "l4", "l5", "l5f")},
+        **{name: (name, ()) for name in ("l1", "l2", "l3", "levels", "l4", "l4v")},
+        "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
+        **{name: (name, ()) for name in ("l5", "token", "b1", "b1r", "l5f", "l5fr")},
         "l6": ("l6", ()),
         "l6 whole": ("l6", ("rank=0", "optim.learning_rate=1.5e-3")),
     }
 )
+READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +127,21 @@ def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
 def _trained(config: AlignmentConfig, folder: Path, rung: str) -> dict[str, Any]:
     recipe, more = LADDER[rung]
     steps = config.steps
-    overrides = [f"optim.steps={steps}", f"optim.decay_steps={max(1, steps * 5 // 8)}", "optim.watch=prefix"]
+    overrides = [f"optim.steps={steps}", f"optim.decay_steps={max(1, steps * 5 // 8)}", f"optim.watch={watched(rung)}"]
     overrides += [f"optim.warmup_steps={min(50, max(1, steps // 4))}", f"optim.checkpoint_every={min(200, steps)}"]
     command = [
         "train", recipe, "--event", FOREIGN, "--capture", str(folder / "train"),
         "--validation", str(folder / "validation"), "--out", str(_folder(folder, rung)), "--json",
     ]  # fmt: skip
     return run_command([*command, *overrides, "measure.pairs=0", *more])
+
+
+def watched(rung: str) -> str:
+    """The figure that keeps a rung's best weights: what counts, the accepted prefix of a hidden draft.
+
+    Of what reads the target's features along an answer there is none: there, the tokens right in a row from anywhere.
+    """
+    return "tau" if LADDER[rung][0] in READ_TARGET else "prefix"
 
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:
