@@ -25,11 +25,11 @@ RARE = torch.tensor([[1e-9, 1 - 2e-9, 1e-9]] * 3).double()  # the target writes 
 @pytest.fixture
 def folder(tmp_path):
     """A judge that looks at the first logit: 0 is a coin, ln 3 gives 3/4, minus that 1/4."""
-    save_judge(tmp_path, {"row": torch.tensor([1.0, 0.0, 0.0]), "bias": torch.tensor(0.0)})
+    save_row(tmp_path, {"row": torch.tensor([1.0, 0.0, 0.0]), "bias": torch.tensor(0.0)})
     return str(tmp_path)
 
 
-def save_judge(folder, weights: dict[str, torch.Tensor], target: str = "of nobody") -> None:
+def save_row(folder, weights: dict[str, torch.Tensor], target: str = "of nobody") -> None:
     save_file(weights, folder / FILE, {TARGET: target})
 
 
@@ -89,7 +89,7 @@ def test_the_engine_hands_it_the_logits_and_its_answers_say_lossy(tmp_path):
     model, prompt = ZOO["video_llava"]()
     target, stranger = as_target(saved(model, tmp_path / "target"), prompt), as_target(noisy(model, 0.05), prompt)
     keep_all = {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(9.0)}
-    save_judge(tmp_path, keep_all, fingerprint(tmp_path / "target"))
+    save_row(tmp_path, keep_all, fingerprint(tmp_path / "target"))
     request = Request("xx", max_new_tokens=24, sampling=Sampling(temperature=1.0, seed=1))
     rule = f"judge:dir={tmp_path}"
     runner = DraftRunner(IndependentDrafter(stranger), "off")
@@ -103,7 +103,7 @@ def test_another_target_of_the_same_vocabulary_is_refused(tmp_path):
     """By its weights, in one sentence, before anything is answered; so is one that was loaded from no folder."""
     model, prompt = ZOO["video_llava"]()
     own = saved(model, tmp_path / "own")
-    save_judge(tmp_path, {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(0.0)}, fingerprint(tmp_path / "own"))
+    save_row(tmp_path, {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(0.0)}, fingerprint(tmp_path / "own"))
     rule = f"judge:dir={tmp_path}"
     Decoder(as_target(own, prompt), rule=rule)
     other, _ = ZOO["video_llava"]()
@@ -152,7 +152,7 @@ def test_what_is_no_classifier_for_this_target_is_refused(folder, tmp_path):
 )
 def test_a_file_that_is_no_classifier_is_refused_before_anything_is_read(tmp_path, weights):
     if weights is not None:
-        save_judge(tmp_path, weights)
+        save_row(tmp_path, weights)
     for ask in (check_rule, lambda spec: rule_for(spec, Sampling(temperature=1.0))):
         with pytest.raises(CrossdraftError, match=r"is no judge.*crossdraft train judge"):
             ask(f"judge:dir={tmp_path}")
