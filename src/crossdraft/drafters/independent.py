@@ -109,7 +109,12 @@ class IndependentState:
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
-    stop: EntropyStop | None = None
+    stop: EntropyStop | None = None  # what ends drafts early, if anything does
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing is to be drafted after the last drafted token."""
+        return self.stop is not None and self.stop.ended
 
     @property
     def pending(self) -> list[int]:
@@ -184,7 +189,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         """Draft on until the budget, the end of the answer, or the stop signal."""
         drafted, eos = state.drafted, self.model.eos
         while len(drafted) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
-            if self.ended(state) or self.room(state) == 0 or (state.stop is not None and state.stop.ended):
+            if self.ended(state) or self.room(state) == 0 or state.ends_early:
                 break
             show(self._write(state, budget.nodes - len(drafted)), budget)
         if state.sampling.greedy:
@@ -259,7 +264,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
             new.append(likely[row].tokens[0])
             if state.stop is not None and bounds:
                 state.stop = state.stop.after(bounds[row])
-            if new[-1] != candidate or new[-1] in self.model.eos or (state.stop is not None and state.stop.ended):
+            if new[-1] != candidate or new[-1] in self.model.eos or state.ends_early:
                 break
         return new
 
