@@ -79,12 +79,23 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
     yield f"In {same} of {asked} answers the text was the same"
 
 
+def adaedl(*found: JSON) -> Iterator[str]:
+    """What ending drafts early takes of their depth, and of what is accepted."""
+    for run in found:
+        plain, ended = (run["drafters"][name] for name in ("event", "adaedl:event"))
+        yield (
+            f"| {run['workload']['temperature']:g} | {interval(plain, name='tau')} | {interval(ended, name='tau')} "
+            f"| {interval(run['ratio'])} | {plain['depth']:.1f} | {ended['depth']:.1f} |"
+        )
+
+
 def _ratio(found: JSON) -> str:
     low, high = found["ci95"]
     return f"{found['value']:.2f} times as fast [{low:.2f}, {high:.2f}]"
 
 
 TIES = (
+    Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/serve.md", (f"{RESULTS}/serve_overhead.json", f"{RESULTS}/serve.json"), server),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),

@@ -268,7 +268,7 @@ def rules(judge: JSON) -> Iterator[str]:
         f"learned from {judge['recipe']['clips']} scenes, {found['tokens']:,.0f} such tokens, of which "
         f"{found['harmless']:.0%} are harmless.".replace("%", " %")
     )
-    yield f"under its ROC curve is {found['auc']:.2f}"
+    yield f"{found['held_out_tokens']:.0f} such tokens, the area under its ROC curve is {found['auc']:.2f}"
     yield _kept(found)
 
 
@@ -277,7 +277,7 @@ def judge_card(judge: JSON) -> Iterator[str]:
     found = judge["figures"]
     yield f"Of {found['tokens']:,.0f} tokens".replace("%", " %")
     yield f"{found['harmless']:.0%} did no harm".replace("%", " %")
-    yield f"area under the ROC curve {found['auc']:.2f}"
+    yield f"({found['held_out_tokens']:.0f} such tokens): area under the ROC curve {found['auc']:.2f}"
     yield _kept(found)
 
 

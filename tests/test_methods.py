@@ -55,6 +55,8 @@ SPECS = [
     "cascade:view,(cascade:event,memory,leniency=3),ahead=3,early=2",
     "cascade:event,event,ngram",
     "pyramid:event,ngram,threshold=0.6",
+    "adaedl:event",
+    "union:(adaedl:event,threshold=0.9),memory",
     "event:words=3",
     "event:how=slem",
     "event:how=tli",

@@ -35,7 +35,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Answer, Request, listed, single
 from crossdraft.engine.request_state import OnPiece
-from crossdraft.engine.rules import check_rule
+from crossdraft.engine.rules import check_rule, check_target
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.scheduler import Call, PendingAnswer, QueueLimits, Scheduler
@@ -81,6 +81,7 @@ class Engine:
         reader: RemotePrefill | None = None,
     ) -> None:
         """`spec` names the drafter; `release` is called when the engine is closed; `reader` reads prompts."""
+        check_target(options.rule, target)  # now rather than with the first request
         self.target = target
         self.options = options
         self._spec = spec

@@ -431,6 +431,21 @@ def join_cascade(parts: "Parts", options: settings.CascadeSettings, context: Dra
     return drafter
 
 
+def join_adaedl(parts: "Parts", options: settings.AdaEDLSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A model's drafts, ended early by entropy."""
+    from crossdraft.drafters.entropy_stop import EntropyStop
+    from crossdraft.drafters.independent import IndependentDrafter
+
+    (drafter,) = parts
+    if not isinstance(drafter, IndependentDrafter) or drafter.stop is not None:
+        raise CrossdraftError(
+            "What adaedl ends early must be a model of the target's own vocabulary that drafts token by token, and "
+            "runs where adaedl does, such as event or event_medusa; write adaedl:event or (adaedl:event)@process."
+        )
+    drafter.stop = EntropyStop.of(options)
+    return drafter
+
+
 def join_pyramid(parts: "Parts", options: settings.PyramidSettings, context: DrafterContext) -> "Drafter[Any]":
     """A qualifier, and the drafter that it qualifies."""
     from crossdraft.drafters.combine.cascade import PyramidDrafter

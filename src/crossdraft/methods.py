@@ -164,6 +164,11 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         examples=("pyramid:event,memory", "pyramid:event,blind"),
     ),
     Method(
+        "adaedl", "a model whose draft ends where its entropy is high (adaedl:event)", "AdaEDL: Agrawal 2024",
+        join=builders.join_adaedl, settings=settings.AdaEDLSettings, joins=(1, 1), has_network=False,
+        examples=("adaedl:event",),
+    ),
+    Method(
         "online", "a head that is trained online while it serves (online:eagle2)",
         "Online speculative decoding: Liu 2024", builders.build_online,
         settings=settings.OnlineSettings, joins=(1, 1), trained=True, drafts_trees=True, needs_target=True,

@@ -29,6 +29,7 @@ def test_ratio_by_hand():
     assert values(found.drafters["event"].by_kind) == pytest.approx({"layout": 4, "count": 1.75})
     assert values(found.ratio_by_kind) == pytest.approx({"layout": 4 / 1.5, "count": 1.75 / 1.5})
     assert found.drafters["event"].per_position == pytest.approx((1.5,))
+    assert found.drafters["event"].depth == 1  # one node deep in each of six passes
     assert found.to_json()["ratio"] == {"value": 1.666667, "ci95": [1.166667, 2.666667], "n": 2}
     assert found.to_json()["ratio_by_kind"]["layout"]["n"] == 1
 

@@ -13,6 +13,7 @@ def test_figures_by_hand():
     assert found.tau.value == pytest.approx(9 / 5)
     assert {kind: tau.value for kind, tau in found.by_kind.items()} == pytest.approx({"layout": 3, "count": 1})
     assert found.per_position == pytest.approx((0.5, 1.0))
+    assert found.depth == pytest.approx((2 + 2 + 2) / 5)
     assert (found.tau.low, found.tau.high) == (1, 3)  # either pair may be drawn twice
     assert found.to_json()["tau"] == 1.8
 

@@ -5,6 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 
+from crossdraft.builders import DrafterContext, join_adaedl
 from crossdraft.drafters.combine.cascade import CascadeDrafter, PyramidDrafter
 from crossdraft.drafters.combine.choose import ChooseDrafter
 from crossdraft.drafters.combine.phased import PhasedDrafter
@@ -14,6 +15,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.settings import AdaEDLSettings
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -51,6 +53,7 @@ def memory() -> MemoryDrafter:
 
 DRAFTERS = {
     "independent": independent,
+    "adaedl": lambda: join_adaedl([independent()], AdaEDLSettings(threshold=0.9), DrafterContext()),
     "tree": lambda: TreeDrafter(model(), partial(expand_and_rerank, beam=2, width=lambda probs: 2)),
     "ngram": ngram,
     "memory": memory,

@@ -189,11 +189,15 @@ def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[i
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFigures:
-    """What the target accepted of a drafter: τ with its interval, by kind of question, and the share at each depth."""
+    """What the target accepted of a drafter: τ with its interval, by kind of question, and the share at each depth.
+
+    `depth` is how deep its drafts were, on average over verify passes.
+    """
 
     tau: Interval
     by_kind: Mapping[str, Interval]
     per_position: tuple[float, ...]
+    depth: float
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -201,6 +205,7 @@ class AcceptanceFigures:
             **self.tau.to_json("tau"),
             "by_kind": {kind: tau.to_json("tau") for kind, tau in self.by_kind.items()},
             "accepted_per_position": [round(share, 3) for share in self.per_position],
+            "depth": round(self.depth, 3),
         }
 
 
@@ -221,6 +226,7 @@ def acceptance_figures(
         acceptance_length(counts),
         {kind: acceptance_length(of_kind(counts, kinds, kind)) for kind in dict.fromkeys(kinds)},
         tuple(per_position(accepted, offered)),
+        sum(map(sum, offered)) / max(1, sum(passes for _, passes in counts)),
     )
 
 

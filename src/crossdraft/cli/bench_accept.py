@@ -36,6 +36,9 @@ def acceptance(
         ),
     ] = None,
     nodes: Nodes = 8,
+    temperature: Annotated[
+        float, typer.Option(help="0 = greedy. Above, answers are sampled, each drafter's anew.")
+    ] = 0.0,
     max_new_tokens: MaxTokens = 96,
     answers: Answers = "any",
     kinds: Kinds = None,
@@ -50,13 +53,14 @@ def acceptance(
 
     specs = tuple(drafters or DRAFTERS)
     check_drafters(specs)
-    work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens), models.models(blind)
+    work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature), models.models(blind)
     with loaded_target(pair) as (where, target), progress("accepting", len(specs) * pairs) as tick:
         found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
     rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"])
     for kind, ratio in found.ratio_by_kind.items():
         rows.add_row(kind, *(str(found.drafters[spec].by_kind[kind]) for spec in specs), str(ratio))
     rows.add_row("all", *(str(found.drafters[spec].tau) for spec in specs), str(found.ratio))
+    rows.add_row("depth of a draft", *(f"{found.drafters[spec].depth:.2f}" for spec in specs), "")
     output.console.print(rows)
     output.write({"environment": where, "workload": describe(work), **found.to_json()})
 

@@ -105,7 +105,12 @@ def l6(
 
 @app.command("judge")
 def token_classifier(
-    clips: Annotated[int, typer.Option(help="Training scenes; the last fifth decides on the penalty.")] = 120,
+    clips: Annotated[
+        int,
+        typer.Option(
+            help="Training scenes; the last fifth decides on the penalty, as many test scenes give the figures."
+        ),
+    ] = 120,
     questions: Annotated[int, typer.Option(help="Questions about each scene.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of questions and drafted tokens.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder.")] = Path("runs/judge"),

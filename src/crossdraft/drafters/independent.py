@@ -20,6 +20,7 @@ from torch import Tensor
 
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, read_prompt, show
+from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
@@ -108,6 +109,12 @@ class IndependentState:
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
+    stop: EntropyStop | None = None  # what ends drafts early, if anything does
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing is to be drafted after the last drafted token."""
+        return self.stop is not None and self.stop.ended
 
     @property
     def pending(self) -> list[int]:
@@ -131,8 +138,11 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         words: tokens of a position that may become nodes: 1 = chains, more = trees with alternatives where it is unsure
             (greedy answers only); see `alternatives`.
         glance: attends to the clip and gives the logits; `None` = the model's own.
+
+    Drafts end early where a `stop` says so: see `builders.join_adaedl`.
     """
 
+    stop: EntropyStop | None = None  # with which an answer begins
     capture: tuple[int, ...] = ()  # the layer whose features a glance or a subclass reads
 
     def __init__(
@@ -154,6 +164,12 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
             self.capture = glance.glance.reads
         self.banned = banned_bias(model, banned)
 
+    def begin(self, requests: Sequence[Request]) -> list[IndependentState]:
+        states = super().begin(requests)
+        for state in states:
+            state.stop = self.stop
+        return states
+
     def _begin(self, request: Request) -> IndependentState:
         prompt, cache, out = read_prompt(
             self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
@@ -173,7 +189,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         """Draft on until the budget, the end of the answer, or the stop signal."""
         drafted, eos = state.drafted, self.model.eos
         while len(drafted) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
-            if self.ended(state) or self.room(state) == 0:
+            if self.ended(state) or self.room(state) == 0 or state.ends_early:
                 break
             show(self._write(state, budget.nodes - len(drafted)), budget)
         if state.sampling.greedy:
@@ -237,6 +253,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         before = [*state.prompt, *state.committed, *state.pending]
         scores = warp_tree(state.logits + self.banned, DraftTree.chain(candidates), before, state.sampling)
         likely = top_tokens(scores) if state.sampling.greedy else []
+        bounds = self._bounds(state, scores)
         new: list[int] = []
         for row, candidate in enumerate([*candidates, None]):
             if not state.sampling.greedy:
@@ -245,15 +262,25 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
                 state.dists.append(scores[row].clone())  # a view would keep all rows
             state.drafted.append(likely[row])
             new.append(likely[row].tokens[0])
-            if new[-1] != candidate or new[-1] in self.model.eos:
+            if state.stop is not None and bounds:
+                state.stop = state.stop.after(bounds[row])
+            if new[-1] != candidate or new[-1] in self.model.eos or state.ends_early:
                 break
         return new
 
+    def _bounds(self, state: IndependentState, scores: Tensor) -> list[float]:
+        """Of each row of warped scores [n, V] the bound that may end a draft; none where nothing ends it early."""
+        if state.stop is None or not state.committed:
+            return []
+        return state.stop.bounds(scores.softmax(-1) if state.sampling.greedy else scores)
+
     def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
         """Resynchronise with the accepted tokens: keep the cache and the drafted tokens as far as they agree."""
-        state.committed += output.tokens
         pending, count = state.pending, len(output.tokens)
         agreed = common_prefix(pending, output.tokens)
+        if state.stop is not None and (agreed < count or agreed == len(pending)):  # else the rest is still to come
+            state.stop = state.stop.verified(agreed, len(pending) if state.committed else 0)
+        state.committed += output.tokens
         if agreed < count:
             # Where all accepted tokens were alternatives, only the last one is news: it replaces what stood there.
             known = all(token in one.tokens for token, one in zip(output.tokens[:-1], state.drafted, strict=False))

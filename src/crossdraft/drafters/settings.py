@@ -16,6 +16,8 @@ WORDS = 3  # top-k tokens of one position that may become nodes of a draft
 Words = Annotated[int, Limit(f"a whole number from 1 to {WORDS}", lambda value: 1 <= value <= WORDS)]
 Layers = Annotated[tuple[int, ...], Limit("numbers of layers, such as 2+4", lambda value: min(value) >= 0)]
 Leniency = Annotated[float, Limit("1 (exact) or more", lambda value: 1 <= value < math.inf)]
+Bound = Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+Scale = Annotated[float, Limit("a number above 0", lambda value: 0 < value < math.inf)]
 Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))]
 
 
@@ -113,6 +115,19 @@ class PyramidSettings:
 
     ahead: Count = 5
     threshold: Divergence = 0.3
+
+
+@dataclass(frozen=True)
+class AdaEDLSettings:
+    """Scale of the entropy; the least bound behind which a draft goes on, at first; the acceptance rate aimed at.
+
+    `step` is how far the least bound is moved, a tenth of it each round.
+    """
+
+    gamma: Scale = 0.2
+    threshold: Bound = 0.6
+    acceptance: Bound = 0.9
+    step: Bound = 0.01
 
 
 @dataclass(frozen=True)

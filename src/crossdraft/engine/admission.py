@@ -30,7 +30,7 @@ from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_queue import RequestQueue, precedence
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
-from crossdraft.engine.rules import rule_for
+from crossdraft.engine.rules import check_target, rule_for
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
@@ -57,6 +57,7 @@ class Admission(RequestQueue):
         kv_bytes: int | None,
     ) -> None:
         super().__init__(on_piece)
+        check_target(rule, target)
         self.target, self.drafter, self.policy, self.cache = target, drafter, policy, cache
         self.rule, self.prefixes, self.fronts = rule, prefixes, fronts
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes

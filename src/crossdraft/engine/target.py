@@ -100,6 +100,11 @@ class Target(PassInputs):
         by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
         self._frames = [FramewiseEncoder(kind, *function, self._sent) for kind, function in by_frame]
 
+    @property
+    def source(self) -> str:
+        """The folder that its weights were loaded from, as the model names it; empty = none."""
+        return self.model.name_or_path or ""
+
     def release(self) -> None:
         """Leave the model as it was; this adapter works on, on its own cores alone."""
         for hook in self._hooks:

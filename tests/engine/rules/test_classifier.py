@@ -4,16 +4,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from crossdraft.api import Engine
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, check_rule, rule_for
-from crossdraft.engine.rules.classifier import FILE, Classifier
+from crossdraft.engine.rules.classifier import FILE, TARGET, Classifier
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import fingerprint
+from crossdraft.options import Options
 from tests.engine.zoo import VOCABULARY, ZOO, as_target, noisy
 
 RARE = torch.tensor([[1e-9, 1 - 2e-9, 1e-9]] * 3).double()  # the target writes 1, and next to nothing else
@@ -22,8 +25,19 @@ RARE = torch.tensor([[1e-9, 1 - 2e-9, 1e-9]] * 3).double()  # the target writes 
 @pytest.fixture
 def folder(tmp_path):
     """A judge that looks at the first logit: 0 is a coin, ln 3 gives 3/4, minus that 1/4."""
-    save_file({"row": torch.tensor([1.0, 0.0, 0.0]), "bias": torch.tensor(0.0)}, tmp_path / FILE)
+    save_row(tmp_path, {"row": torch.tensor([1.0, 0.0, 0.0]), "bias": torch.tensor(0.0)})
     return str(tmp_path)
+
+
+def save_row(folder, weights: dict[str, torch.Tensor], target: str = "of nobody") -> None:
+    save_file(weights, folder / FILE, {TARGET: target})
+
+
+def saved(model, folder):
+    """The model, as if it had been loaded from that folder."""
+    model.save_pretrained(folder)
+    model.config.name_or_path = model.name_or_path = str(folder)
+    return model
 
 
 def seen(*firsts: float) -> torch.Tensor:
@@ -72,9 +86,10 @@ def test_a_threshold_of_one_is_exact(folder):
 
 def test_the_engine_hands_it_the_logits_and_its_answers_say_lossy(tmp_path):
     """A judge that keeps everything: whatever is drafted stands, under any drafter."""
-    save_file({"row": torch.zeros(VOCABULARY), "bias": torch.tensor(9.0)}, tmp_path / FILE)
     model, prompt = ZOO["video_llava"]()
-    target, stranger = as_target(model, prompt), as_target(noisy(model, 0.05), prompt)
+    target, stranger = as_target(saved(model, tmp_path / "target"), prompt), as_target(noisy(model, 0.05), prompt)
+    keep_all = {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(9.0)}
+    save_row(tmp_path, keep_all, fingerprint(tmp_path / "target"))
     request = Request("xx", max_new_tokens=24, sampling=Sampling(temperature=1.0, seed=1))
     rule = f"judge:dir={tmp_path}"
     runner = DraftRunner(IndependentDrafter(stranger), "off")
@@ -82,6 +97,31 @@ def test_the_engine_hands_it_the_logits_and_its_answers_say_lossy(tmp_path):
     assert answer.stats.accepted == answer.stats.drafted > 0
     assert answer.stats.lossless is False
     assert answer.stats.rule == f"judge:threshold=0.5,dir={tmp_path}"
+
+
+def test_another_target_of_the_same_vocabulary_is_refused(tmp_path):
+    """By its weights, in one sentence, before anything is answered; so is one that was loaded from no folder."""
+    model, prompt = ZOO["video_llava"]()
+    own = saved(model, tmp_path / "own")
+    save_row(tmp_path, {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(0.0)}, fingerprint(tmp_path / "own"))
+    rule = f"judge:dir={tmp_path}"
+    Decoder(as_target(own, prompt), rule=rule)
+    other, _ = ZOO["video_llava"]()
+    with pytest.raises(CrossdraftError, match="loaded from no folder"):
+        Decoder(as_target(other, prompt), rule=rule)
+    theirs = saved(noisy(other, 0.05), tmp_path / "theirs")
+    for refused in (rule, "judge"):
+        with pytest.raises(CrossdraftError, match=r"was trained for another target \([^.]*\)[^.]*\.$"):
+            Decoder(as_target(theirs, prompt), rule=refused)
+    Decoder(as_target(theirs, prompt), rule="ears")
+
+
+def test_the_shipped_classifier_is_of_the_reference_target(pair):
+    """And of no other: an engine refuses it when it is made."""
+    with Engine.load("reference", None, Options(rule="judge", device="cpu", dtype="float32")):
+        pass
+    with pytest.raises(CrossdraftError, match="The shipped judge was trained for another target"):
+        Engine.load(pair.target, None, Options(rule="judge", device="cpu", dtype="float32"))
 
 
 def test_what_is_no_classifier_for_this_target_is_refused(folder, tmp_path):
@@ -112,7 +152,13 @@ def test_what_is_no_classifier_for_this_target_is_refused(folder, tmp_path):
 )
 def test_a_file_that_is_no_classifier_is_refused_before_anything_is_read(tmp_path, weights):
     if weights is not None:
-        save_file(weights, tmp_path / FILE)
+        save_row(tmp_path, weights)
     for ask in (check_rule, lambda spec: rule_for(spec, Sampling(temperature=1.0))):
         with pytest.raises(CrossdraftError, match=r"is no judge.*crossdraft train judge"):
             ask(f"judge:dir={tmp_path}")
+
+
+def test_a_file_that_names_no_target_is_refused(tmp_path):
+    save_file({"row": torch.zeros(3), "bias": torch.tensor(0.0)}, tmp_path / FILE)
+    with pytest.raises(CrossdraftError, match="does not say which target it was trained for; train it anew"):
+        check_rule(f"judge:dir={tmp_path}")

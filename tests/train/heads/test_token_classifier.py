@@ -1,18 +1,24 @@
 """A judge: its labels, its fit, and that it may be read from logits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from crossdraft import scenes
-from crossdraft.engine.rules.classifier import FILE, Classifier
+from crossdraft.engine.rules.classifier import FILE, Classifier, read_classifier
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import target_fingerprint
+from crossdraft.train.heads import token_classifier
 from crossdraft.train.heads.token_classifier import (
     ClassifierRecipe,
+    FittedClassifier,
     Labelled,
     as_logit_row,
     auc,
     fit,
     label_tokens,
+    measure,
     train_classifier,
 )
 
@@ -35,11 +41,56 @@ def test_a_linear_rule_is_found_and_noise_is_not():
     features = 3 + 2 * torch.randn(600, 8, generator=generator)
     clips = torch.arange(600) // 6
     labels = features[:, 2] - features[:, 5] > 0.3
-    found = fit(Labelled(features, labels, clips), 80)
-    assert found.figures["auc"] > 0.97
-    assert (((features @ found.weight.float() + found.bias) > 0) == labels).float().mean() > 0.95
+    known, new = (
+        Labelled(features[:480], labels[:480], clips[:480]),
+        Labelled(features[480:], labels[480:], clips[480:]),
+    )
+    found = fit(known, 60)
+    assert measure(found, new)["auc"] > 0.97
+    assert ((found.scores(features) > 0) == labels).float().mean() > 0.95
     noise = torch.rand(600, generator=generator) > 0.5
-    assert 0.35 < fit(Labelled(features, noise, clips), 80).figures["auc"] < 0.65
+    assert (
+        0.35 < measure(fit(replace(known, harmless=noise[:480]), 60), replace(new, harmless=noise[480:]))["auc"] < 0.65
+    )
+
+
+def test_figures_by_hand():
+    """Scores 2, 1, -1, -1; harmless the first and the third: of four pairs 2 > 1, 2 > -1, -1 < 1, -1 = -1."""
+    fitted = FittedClassifier(torch.tensor([1.0]).double(), 0.0, {})
+    left_out = Labelled(
+        torch.tensor([[2.0], [1.0], [-1.0], [-1.0]]), torch.tensor([True, False, True, False]), torch.zeros(4)
+    )
+    assert measure(fitted, left_out) == {
+        "held_out_tokens": 4.0,
+        "auc": 0.625,
+        "held_out_harmless": 0.5,
+        "right": 0.5,
+        "harmful_kept": 0.5,
+        "harmless_kept": 0.5,
+    }
+
+
+def test_scenes_that_decide_on_the_penalty_are_not_fitted_on(monkeypatch):
+    """Whatever they hold: of one penalty, neither the weights nor the scale of the features know of them."""
+    generator = torch.Generator().manual_seed(2)
+    features, clips = torch.randn(200, 4, generator=generator), torch.arange(200) // 10
+    known = Labelled(features, features[:, 0] > 0, clips)
+    decide = clips >= 16
+    turned = fit(Labelled(features * torch.where(decide, 50.0, 1.0)[:, None], known.harmless ^ decide, clips), 16)
+    monkeypatch.setattr(token_classifier, "STRENGTHS", (turned.figures["penalty"],))
+    alone = fit(known, 16)
+    assert torch.allclose(turned.weight, alone.weight, atol=1e-9)
+    assert turned.bias == pytest.approx(alone.bias)
+
+
+def test_no_scene_is_in_two_splits():
+    recipe = ClassifierRecipe(clips=11)
+    fitted, decides = range(recipe.decides), range(recipe.decides, recipe.training.count)
+    assert (len(fitted), len(decides), recipe.reported.count) == (9, 2, 2)
+    train, test = (scenes.split_seeds(part.split)[: part.count] for part in (recipe.training, recipe.reported))
+    assert set(train).isdisjoint(test)
+    assert recipe.reported.held_out
+    assert not recipe.training.held_out
 
 
 @pytest.mark.parametrize(
@@ -68,13 +119,18 @@ def test_a_classifier_that_is_there_is_not_replaced(tmp_path):
 @pytest.mark.slow
 def test_one_is_trained_on_a_few_scenes(tmp_path):
     recipe = ClassifierRecipe(clips=5, questions=2, batch=3)
-    found = label_tokens(recipe)
+    found = label_tokens(recipe, recipe.training)
     assert len(found.features) == len(found.harmless) == len(found.clips) > 3
     assert found.features.shape[1] == 320
     assert set(found.clips.tolist()) <= set(range(5))
-    again = label_tokens(recipe)
+    again = label_tokens(recipe, recipe.training)
     assert torch.equal(again.harmless, found.harmless)
-    train_classifier(recipe, tmp_path)
+    figures = train_classifier(recipe, tmp_path)
+    assert figures["tokens"] == len(found.harmless)
+    new = label_tokens(recipe, recipe.reported)
+    assert figures["held_out_tokens"] == len(new.harmless)
+    assert not any(torch.equal(one, other) for one in new.features for other in found.features)
+    assert read_classifier(str(tmp_path)).target == target_fingerprint("reference")
     chances = Classifier(0.5, str(tmp_path)).chances(torch.zeros(1, 4096))
     assert 0 <= chances.item() <= 1
     assert scenes.split_seeds("train")[0] == 0

@@ -64,7 +64,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         ahead: most tokens that `inner` drafts between two passes of `outer`.
 
     Raises:
-        CrossdraftError: `outer` is no model that can verify.
+        CrossdraftError: `outer` is no model that can verify, or ends its drafts early.
     """
 
     def __init__(
@@ -74,6 +74,11 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
             raise CrossdraftError(
                 "The first drafter of a cascade or pyramid must be a model of the target's own vocabulary, such as "
                 "event, blind or view."
+            )
+        if outer.stop is not None:
+            raise CrossdraftError(
+                "The first drafter of a cascade or pyramid writes what a cheaper one drafts, and ends no draft early; "
+                "leave out its adaedl."
             )
         self.outer = outer
         self.inner = inner

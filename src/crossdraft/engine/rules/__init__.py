@@ -7,6 +7,7 @@ their answers says so.
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
@@ -23,6 +24,9 @@ from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import NoSettings, parse, read_settings
+
+if TYPE_CHECKING:
+    from crossdraft.engine.target import Target
 
 RULE = "acceptance rule"
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -104,6 +108,21 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
     if rule.reads_logits and sampling.contextual:
         raise CrossdraftError(CONTEXTUAL)
     return rule
+
+
+def check_target(spec: str | None, target: "Target") -> None:
+    """Refuse a rule that belongs to another target than the one it is to verify for; most belong to none.
+
+    Args:
+        spec: as in `rule_for`.
+        target: see above.
+
+    Raises:
+        CrossdraftError: as `check_rule`, or as `Classifier.check_target`.
+    """
+    rule = check_rule(spec)
+    if rule is not None and isinstance(rule.verify, Classifier):
+        rule.verify.check_target(target.source)
 
 
 def _rule(text: str) -> Rule:

@@ -8,7 +8,8 @@ have written it. It is kept where that is above a threshold, else as in `specula
 what the request rules out, by top-k or a bias, stays out.
 
 The rule reads logits: what is linear in the feature is linear in them (`train.heads.token_classifier`), and the judge's
-file holds that row. It belongs to the target that it was trained for. `crossdraft train judge` makes one.
+file holds that row, and the fingerprint of the target that it was trained for: it verifies no other.
+`crossdraft train judge` makes one.
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, walk
 from crossdraft.engine.rules.speculative import try_children
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import fingerprint
 from crossdraft.specs import Limit, check_settings
 
 NAME = "judge"
@@ -33,8 +34,24 @@ CONTEXTUAL = (
     "each context, such as typical_p or no_repeat_ngram_size."
 )
 FILE, ROW, BIAS = "judge.safetensors", "row", "bias"
+TARGET = "target"  # key of the file's metadata: the fingerprint of the target that it was trained for
 SHIPPED = Path(__file__).parents[2] / "reference" / "judge"
 SHARE = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRow:
+    """What a judge's folder holds: σ(row · logits + bias) is the chance that a token does no harm.
+
+    Args:
+        row: [V], in float64.
+        bias: see above.
+        target: fingerprint of the target's weights (`files.fingerprint`).
+    """
+
+    row: Tensor
+    bias: float
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +93,58 @@ class Classifier:
 
         return walk(tree, probs, Dice(generator), step)
 
-    def read(self) -> tuple[Tensor, float]:
-        """Its row and bias; see `read_classifier`."""
+    def check_target(self, source: str) -> None:
+        """Refuse any target but the one that the judge was trained for: another's logits say other things.
+
+        Args:
+            source: the folder of the target's weights; empty = it was loaded from none.
+
+        Raises:
+            CrossdraftError: there is no folder, it holds other weights, or the judge names no target.
+        """
+        if not source or not Path(source).is_dir():
+            raise CrossdraftError(
+                f"{self._name} belongs to one target's weights, and this target was loaded from no folder; load it "
+                "from its folder, or name another rule."
+            )
+        own, theirs = fingerprint(Path(source)), self.read().target
+        if own != theirs:
+            raise CrossdraftError(
+                f"{self._name} was trained for another target ({theirs[:12]}…, this one is {own[:12]}…); give the "
+                "judge of this target (judge:dir=FOLDER), or name another rule."
+            )
+
+    @property
+    def _name(self) -> str:
+        return "The shipped judge" if self.dir == "reference" else f"The judge in {self.dir}"
+
+    def read(self) -> LogitRow:
+        """What its folder holds; see `read_classifier`."""
         return read_classifier(str(SHIPPED) if self.dir == "reference" else self.dir)
 
     def chances(self, logits: Tensor) -> Tensor:
         """[n] chance that a token does no harm, by the target's logits [n, V] after it."""
-        row, bias = self.read()
-        if len(row) != logits.shape[-1]:
+        found = self.read()
+        if len(found.row) != logits.shape[-1]:
             raise CrossdraftError(
-                f"The judge in {self.dir} was trained for {len(row)} tokens, the target has {logits.shape[-1]}; give "
-                "the judge of that target (judge:dir=FOLDER)."
+                f"{self._name} was trained for {len(found.row)} tokens, the target has {logits.shape[-1]}; give the "
+                "judge of that target (judge:dir=FOLDER)."
             )
-        return (logits.double() @ row.to(logits.device) + bias).sigmoid()
+        return (logits.double() @ found.row.to(logits.device) + found.bias).sigmoid()
 
 
 @lru_cache(maxsize=8)
-def read_classifier(folder: str) -> tuple[Tensor, float]:
-    """[V] the row and the bias of a judge, in float64.
+def read_classifier(folder: str) -> LogitRow:
+    """A judge from its folder.
 
     Raises:
-        CrossdraftError: the folder holds none, or one of other shapes, or not of finite numbers.
+        CrossdraftError: the folder holds none, or one of other shapes, not of finite numbers, or of no known target.
     """
     path = Path(folder) / FILE
     try:
-        found = load_file(path)
-        row, bias = found[ROW].double(), found[BIAS].double()
+        with safe_open(path, "pt") as file:
+            row, bias = file.get_tensor(ROW).double(), file.get_tensor(BIAS).double()
+            target = (file.metadata() or {}).get(TARGET)
     except (OSError, KeyError, SafetensorError) as error:
         raise CrossdraftError(f"{path} is no judge ({error}); train one with `crossdraft train judge`.") from error
     if row.dim() != 1 or bias.numel() != 1 or not bool(row.isfinite().all() and bias.isfinite().all()):
@@ -109,4 +152,8 @@ def read_classifier(folder: str) -> tuple[Tensor, float]:
             f"{path} is no judge: it must hold one finite number for each token, and one more; train one with "
             "`crossdraft train judge`."
         )
-    return row, float(bias)
+    if not target:
+        raise CrossdraftError(
+            f"{path} does not say which target it was trained for; train it anew with `crossdraft train judge`."
+        )
+    return LogitRow(row, float(bias), target)

@@ -5,6 +5,9 @@ the target's, the target goes on after it, greedily, to the end. The token is ha
 many of the facts right as the target's own (AutoJudge: Garipov et al. 2025 labels so, by the answer's correctness). A
 logistic regression on the target's last feature, at the token itself, learns that.
 
+Three splits of scenes that share none: most of the training scenes are fitted on, the last fifth of them decides on the
+penalty, and the figures are of scenes of the test split, asked about in held-out wordings.
+
 The rule sees logits. The target's LM head W [V, H] is injective, so a linear function of the feature h is one of the
 logits W h:  w · h = u · (W h)  with  u = W (WᵀW)⁻¹ w,  and u [V] is what is saved.
 """
@@ -21,7 +24,7 @@ from torch.nn import functional as F
 
 from crossdraft import scenes
 from crossdraft.checks import whole
-from crossdraft.engine.rules.classifier import BIAS, FILE, ROW
+from crossdraft.engine.rules.classifier import BIAS, FILE, ROW, TARGET
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path, make_folder
@@ -44,7 +47,8 @@ class ClassifierRecipe:
     """What a judge learns from.
 
     Args:
-        clips: scenes of the training split; the last fifth decides on the penalty.
+        clips: scenes of the training split; the last fifth decides on the penalty, and as many scenes of the test
+            split give the figures.
         questions: about each.
         tokens: of an answer that are tried, at most.
         batch: clips at a time.
@@ -67,6 +71,30 @@ class ClassifierRecipe:
         whole("The number of questions", self.questions)
         whole("The seed (--seed)", self.seed, 0)
 
+    @property
+    def decides(self) -> int:
+        """The first of the training scenes that decide on the penalty."""
+        return self.clips - self.clips // 5
+
+    @property
+    def training(self) -> "SceneRange":
+        """Scenes that are fitted on, and those that decide on the penalty."""
+        return SceneRange("train", self.clips)
+
+    @property
+    def reported(self) -> "SceneRange":
+        """Scenes that give the figures."""
+        return SceneRange("test", self.clips // 5, held_out=True)
+
+
+@dataclass(frozen=True)
+class SceneRange:
+    """The first so many scenes of a split; asked about in held-out wordings, or in those of training."""
+
+    split: str
+    count: int
+    held_out: bool = False
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -76,6 +104,10 @@ class Labelled:
     harmless: Tensor
     clips: Tensor
 
+    def where(self, chosen: Tensor) -> "Labelled":
+        """Those tokens alone, by a mask [n]."""
+        return Labelled(self.features[chosen], self.harmless[chosen], self.clips[chosen])
+
 
 @dataclass(frozen=True)
 class FittedClassifier:
@@ -83,12 +115,16 @@ class FittedClassifier:
 
     Args:
         weight, bias: of features.
-        figures: on clips that it was not fitted on, and the size of the data.
+        figures: the size of the data, and the penalty.
     """
 
     weight: Tensor
     bias: float
     figures: dict[str, float]
+
+    def scores(self, features: Tensor) -> Tensor:
+        """[n] the logit of the chance that each token is harmless, of its feature [n, H]."""
+        return features.double() @ self.weight + self.bias
 
 
 def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
@@ -100,16 +136,25 @@ def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
     make_folder(out)
     if (out / FILE).exists():
         raise CrossdraftError(f"{out} holds a judge already; name another folder.")
-    found = label_tokens(recipe)
-    fitted = fit(found, recipe.clips - recipe.clips // 5)
+    found = label_tokens(recipe, recipe.training)
+    fitted = fit(found, recipe.decides)
+    figures = {**fitted.figures, **measure(fitted, label_tokens(recipe, recipe.reported))}
     head = load_target("reference", "cpu", "float32", packed=False).model.lm_head.weight.detach()
+    target = target_fingerprint("reference")
     with atomic_path(out / FILE) as path:
-        save_file({ROW: as_logit_row(head, fitted.weight).float(), BIAS: torch.tensor(fitted.bias)}, path)
-    data = {"split": "train", "target": target_fingerprint("reference"), "event": event_fingerprint("event")}
-    record = {**origin(), "recipe": asdict(recipe), "data": data, "figures": fitted.figures}
+        row = as_logit_row(head, fitted.weight).float()
+        save_file({ROW: row, BIAS: torch.tensor(fitted.bias)}, path, {TARGET: target})
+    data = {
+        "fitted": f"scenes 0 to {recipe.decides - 1} of the training split",
+        "penalty": f"scenes {recipe.decides} to {recipe.clips - 1} of the training split",
+        "figures": f"scenes 0 to {recipe.reported.count - 1} of the test split, held-out wordings",
+        "target": target,
+        "event": event_fingerprint("event"),
+    }
+    record = {**origin(), "recipe": asdict(recipe), "data": data, "figures": figures}
     write_json(out / "provenance.json", record)
-    say(f"judge: {fitted.figures}")
-    return fitted.figures
+    say(f"judge: {figures}")
+    return figures
 
 
 def as_logit_row(head: Tensor, weight: Tensor) -> Tensor:
@@ -124,31 +169,46 @@ def as_logit_row(head: Tensor, weight: Tensor) -> Tensor:
 
 
 def fit(found: Labelled, first_left_out: int) -> FittedClassifier:
-    """Logistic regression, its penalty chosen on the clips from `first_left_out` on."""
-    left_out = found.clips >= first_left_out
-    mean, spread = found.features[~left_out].mean(0), found.features[~left_out].std(0).clamp_min(1e-6)
-    rows = ((found.features - mean) / spread).double()
-    labels = found.harmless.double()
-    best, score, weight = STRENGTHS[0], -1.0, torch.zeros(rows.shape[1] + 1, dtype=torch.float64)
+    """Logistic regression, its penalty chosen by the AUC on the clips from `first_left_out` on.
+
+    How good that AUC is says nothing of others' clips: it was chosen for. See `measure`.
+    """
+    chosen_on, fitted_on = found.where(found.clips >= first_left_out), found.where(found.clips < first_left_out)
+    mean, spread = fitted_on.features.mean(0), fitted_on.features.std(0).clamp_min(1e-6)
+    rows = ((fitted_on.features - mean) / spread).double()
+    fitted: list[FittedClassifier] = []
     for strength in STRENGTHS:
-        fitted = _regress(rows[~left_out], labels[~left_out], strength)
-        held = auc(rows[left_out] @ fitted[:-1] + fitted[-1], found.harmless[left_out])
-        if held > score:
-            best, score, weight = strength, held, fitted
-    kept = (rows[left_out] @ weight[:-1] + weight[-1]).sigmoid() > 0.5
-    right = kept == found.harmless[left_out]
-    harmful = ~found.harmless[left_out]
-    figures = {
-        "tokens": float(len(rows)),
-        "harmless": round(float(labels.mean()), 4),
-        "penalty": best,
-        "auc": round(score, 4),
-        "right": round(float(right.double().mean()), 4),
-        "harmful_kept": round(float(kept[harmful].double().mean()), 4),
-        "harmless_kept": round(float(kept[~harmful].double().mean()), 4),
+        weight = _regress(rows, fitted_on.harmless.double(), strength)
+        plain = weight[:-1] / spread.double()
+        figures = {
+            "tokens": float(len(found.harmless)),
+            "harmless": round(float(found.harmless.double().mean()), 4),
+            "penalty": strength,
+        }
+        fitted.append(FittedClassifier(plain, float(weight[-1] - plain @ mean.double()), figures))
+    return max(fitted, key=lambda one: auc(one.scores(chosen_on.features), chosen_on.harmless))
+
+
+def measure(fitted: FittedClassifier, left_out: Labelled) -> dict[str, float]:
+    """How well a judge tells harmless tokens of clips that had no part in its training.
+
+    Returns:
+        their number and the share that is harmless, the area under the ROC curve, and at a threshold of 0.5 the share
+        of right decisions, of harmful tokens that are kept, and of harmless ones.
+    """
+    scores, harmless = fitted.scores(left_out.features), left_out.harmless
+    kept = scores > 0
+    shares = {
+        "held_out_harmless": harmless,
+        "right": kept == harmless,
+        "harmful_kept": kept[~harmless],
+        "harmless_kept": kept[harmless],
     }
-    plain = weight[:-1] / spread.double()
-    return FittedClassifier(plain, float(weight[-1] - plain @ mean.double()), figures)
+    return {
+        "held_out_tokens": float(len(harmless)),
+        "auc": round(auc(scores, harmless), 4),
+        **{name: round(float(one.double().mean()), 4) if len(one) else 0.0 for name, one in shares.items()},
+    }
 
 
 def _regress(rows: Tensor, labels: Tensor, strength: float) -> Tensor:
@@ -181,15 +241,15 @@ def auc(scores: Tensor, labels: Tensor) -> float:
 
 
 @torch.inference_mode()
-def label_tokens(recipe: ClassifierRecipe) -> Labelled:
+def label_tokens(recipe: ClassifierRecipe, asked: SceneRange) -> Labelled:
     """Tokens of the event drafter that are not the target's, and whether they do harm."""
     pair = _Pair()
     parts: list[Labelled] = []
     with progress_bar() as bar:
-        task = bar.add_task("labelling tokens", total=recipe.clips)
-        for start in range(0, recipe.clips, recipe.batch):
-            clips = range(start, min(start + recipe.batch, recipe.clips))
-            parts += pair.label(recipe, clips)
+        task = bar.add_task(f"labelling tokens of {asked.split} scenes", total=asked.count)
+        for start in range(0, asked.count, recipe.batch):
+            clips = range(start, min(start + recipe.batch, asked.count))
+            parts += pair.label(recipe, asked, clips)
             bar.advance(task, len(clips))
     if not parts:
         raise CrossdraftError(
@@ -220,14 +280,16 @@ class _Pair:
         self.codec, self.event_codec = PromptCodec(tokenizer, VIDEO), PromptCodec(tokenizer, EVENT)  # pyright: ignore[reportArgumentType]
         self.cache = ClipCache(Path())
 
-    def label(self, recipe: ClassifierRecipe, clips: Sequence[int]) -> list[Labelled]:
+    def label(self, recipe: ClassifierRecipe, asked: SceneRange, clips: Sequence[int]) -> list[Labelled]:
         """The tokens of some clips."""
-        rng = np.random.default_rng([recipe.seed, clips[0]])
-        asked = [draw_questions("train", clip, recipe.questions, rng) for clip in clips]
-        prefix, rows = self._read(clips), [qa for some in asked for qa in some]
+        rng, split = np.random.default_rng([recipe.seed, clips[0]]), asked.split
+        questions = [draw_questions(split, clip, recipe.questions, rng, held_out=asked.held_out) for clip in clips]
+        seeds = [clip_seed(split, clip) for clip in clips]
+        prefix, rows = self._read(seeds), [qa for some in questions for qa in some]
         ids = [self.codec.question_ids(qa.question) for qa in rows]
         answers = self._answers(prefix, ids, [self.codec.answer_ids(qa.answer) for qa in rows])
-        drawn = self._drawn(clips, ids, answers, recipe.seed)
+        generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + clips[0])
+        drawn = self._drawn(seeds, ids, answers, generator)
         by_clip: list[list[_TriedToken]] = [[] for _ in clips]
         for number, (qa, question, answer, tokens) in enumerate(zip(rows, ids, answers, drawn, strict=True)):
             differing = [at for at, token in enumerate(tokens) if token != answer[at]]
@@ -259,8 +321,8 @@ class _Pair:
         harmless = [self._right(row.qa, tokens) >= row.right for row, tokens in zip(rows, whole, strict=True)]
         return Labelled(features.float(), torch.tensor(harmless), torch.full((len(rows),), clips[index]))
 
-    def _read(self, clips: Sequence[int]) -> Prefix:
-        frames = torch.stack([torch.from_numpy(render_rgb(clip_seed("train", clip), self.cache)) for clip in clips])
+    def _read(self, seeds: Sequence[int]) -> Prefix:
+        frames = torch.stack([torch.from_numpy(render_rgb(seed, self.cache)) for seed in seeds])
         visual = self.target.visual_tokens(self.target.patches(to_pixels(frames)))
         return read_prefix(self.target.llama, self.target.prefix_embeds(self.codec.prefix_ids(), visual))
 
@@ -274,16 +336,19 @@ class _Pair:
         )[0]  # fmt: skip
 
     def _drawn(
-        self, clips: Sequence[int], questions: Sequence[list[int]], answers: Sequence[list[int]], seed: int
+        self,
+        seeds: Sequence[int],
+        questions: Sequence[list[int]],
+        answers: Sequence[list[int]],
+        generator: torch.Generator,
     ) -> list[list[int]]:
         """Tokens that the event drafter draws along the answers, temperature 1, each after the answer's own."""
-        seen = [eventgpt_frames(scenes.simulate_events(scenes.make_scene(clip_seed("train", clip)))) for clip in clips]
+        seen = [eventgpt_frames(scenes.simulate_events(scenes.make_scene(seed))) for seed in seeds]
         event = self.event
         visual = event.visual_tokens(event.patches(to_pixels(torch.from_numpy(np.stack(seen)))))
         prefix = read_prefix(event.llama, event.prefix_embeds(self.event_codec.prefix_ids(), visual))
         packed = pack(list(zip(questions, answers, strict=True)), self.codec.pad_id)
         logits = event.head(run_branches(event.llama, prefix, event.llama.embed_tokens(packed.tokens)))
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + clips[0])
         found = []
         for row, (start, answer) in enumerate(zip(packed.answer_start.tolist(), answers, strict=True)):
             probs = logits[row, start : start + len(answer)].softmax(-1)

@@ -1,0 +1,69 @@
+"""Early draft stopping by entropy (AdaEDL: Agrawal et al. 2024).
+
+With H the entropy in nats of the distribution q that a drafted token is taken from,
+
+    1 − √(γ · H(q))
+
+stands for a lower bound of the chance that the target accepts the token. A draft ends behind the first token whose
+bound is below a threshold λ: the token itself has cost its pass already, what would follow it is hardly used. λ follows
+the acceptance that is seen, as in Draft & Verify (Zhang et al. 2023):
+
+    a ← β₁ · a + (1 − β₁) · accepted / drafted
+    λ ← λ + (1 − β₂) · ε   if a is below the rate aimed at,
+        λ − (1 − β₂) · ε   if it is not, and it was λ that ended the draft.
+
+Exact for sampled answers: q is known before its token is drawn, and neither q nor λ depends on that token or any later
+one. No token that was drawn is left out.
+
+What is drafted before the target has said anything is never stopped: mostly the target is still reading then, and the
+time costs nothing.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.settings import AdaEDLSettings
+
+RATE_KEPT, THRESHOLD_KEPT = 0.5, 0.9  # β₁, β₂
+
+
+@dataclass(frozen=True)
+class EntropyStop:
+    """When the drafts of one answer end. A value: whoever goes on from it has another.
+
+    Args:
+        settings: γ, the rate aimed at, ε.
+        threshold: λ.
+        rate: a, the acceptance seen; `None` = none yet.
+        ended: whether the last drafted token ends the draft.
+    """
+
+    settings: AdaEDLSettings
+    threshold: float
+    rate: float | None = None
+    ended: bool = False
+
+    @classmethod
+    def of(cls, settings: AdaEDLSettings) -> "EntropyStop":
+        """At the beginning of an answer."""
+        return cls(settings, settings.threshold)
+
+    def bounds(self, probs: Tensor) -> list[float]:
+        """Lower bounds of the acceptance of tokens taken from distributions [n, V]."""
+        return (1 - (self.settings.gamma * torch.special.entr(probs.double()).sum(-1)).sqrt()).tolist()
+
+    def after(self, bound: float) -> "EntropyStop":
+        """Behind a token of that bound."""
+        return replace(self, ended=bound < self.threshold)
+
+    def verified(self, accepted: int, drafted: int) -> "EntropyStop":
+        """After a round in which so many tokens of a draft were accepted; the next draft begins anew."""
+        if not drafted:
+            return replace(self, ended=False)
+        seen = accepted / drafted
+        rate = seen if self.rate is None else RATE_KEPT * self.rate + (1 - RATE_KEPT) * seen
+        step = self.settings.step if rate < self.settings.acceptance else -self.settings.step if self.ended else 0.0
+        threshold = min(1.0, max(0.0, self.threshold + (1 - THRESHOLD_KEPT) * step))
+        return replace(self, threshold=threshold, rate=rate, ended=False)
