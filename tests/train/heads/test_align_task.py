@@ -1,9 +1,11 @@
 """Adapters trained from a capture, to the end: they learn, draft under the engine, and lie in a folder of their own."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
 from crossdraft.heads.files import read_config
@@ -47,3 +49,20 @@ def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, 
     if recipe == "l4v":
         assert (found.config.visual_size, found.config.frames) == (32, 3)
         assert list(tmp_path.glob("frames-*.safetensors"))
+
+
+@pytest.mark.parametrize("recipe", ["eagle", "l4", "vision_linear"])
+def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_step(
+    pair, captured, tmp_path, capsys, recipe
+):
+    broken, out = tmp_path / "broken", tmp_path / "out"
+    shutil.copytree(captured, broken)
+    shard = next(broken.glob("*.safetensors"))
+    tensors = load_file(shard)
+    tensors["hidden.2"][-1, 3] = float("inf")  # of the last of eight answers
+    save_file(tensors, shard)
+    where = ["--capture", str(broken), "--target", str(pair.target), "--event", str(pair.event), "--out", str(out)]
+    assert main(["train", recipe, *where, "--device", "cpu", "optim.bf16=false", "optim.steps=1"]) == 2
+    said = capsys.readouterr().err
+    assert f"Answer 7 of the capture {broken} has a feature that is not finite (NaN or infinity)" in said
+    assert not out.exists()
