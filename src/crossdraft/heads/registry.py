@@ -73,6 +73,10 @@ HEADS: Mapping[str, HeadRecord] = {
         "eagle3", "networks.eagle3.Eagle3", AUTOREGRESSIVE,
         "fuses three levels of the target; training-time test", "EAGLE-3: Li 2025", "dynamic",
     ),
+    "griffin": HeadRecord(
+        "griffin", "networks.griffin.Griffin", AUTOREGRESSIVE,
+        "EAGLE-2 with token-guided fusion, and an output of its own for the next step", "GRIFFIN: Hu 2025", "dynamic",
+    ),
     "glide": HeadRecord(
         "glide", "networks.glide.Glide", AUTOREGRESSIVE,
         "a small decoder that attends to the target's own keys and values", "GLIDE with a CaPE: Du 2024", "cape",
