@@ -66,3 +66,23 @@ def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_
     said = capsys.readouterr().err
     assert f"Answer 7 of the capture {broken} has a feature that is not finite (NaN or infinity)" in said
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "loss"),
+    [
+        ("token_projection", ("loss={mse: 1.0, cosine: 0.5, cross_entropy: 1.0}",), "cross_entropy"),
+        ("logit_alignment", ("config.top=50", "config.width=32"), "distillation"),
+    ],
+)
+def test_the_drafters_own_answer_is_learned_from_index_by_index(pair, captured, tmp_path, capsys, recipe, more, loss):
+    """The loss falls, the log has the accepted prefix, and it drafts under the engine."""
+    capsys.readouterr()
+    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL]
+    assert main([*line, "optim.learning_rate=0.1", *more]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
+    log = [json.loads(entry) for entry in (tmp_path / "train.log.jsonl").read_text().splitlines()]
+    steps = [entry for entry in log if "loss" in entry]
+    assert steps[-1][loss] < 0.8 * steps[0][loss]
+    assert "prefix" in steps[-1]

@@ -8,7 +8,7 @@
       ├─ the first half   -> the target's LM head, d(t+2)
       └─ the second half  -> the next step's feature ("token-enhanced head")
 
-What a token is read off and what stands for the target's feature are two different things; EAGLE has one vector for both.
+A token is read off one thing, and another stands for the target's feature; EAGLE has one vector for both.
 The modules are named as in the authors' files (hsj576/GRIFFIN, `model/cnets_griffin_1.py`). The training that goes with
 it, `keep_top`, is that of `objective.Objective`.
 """

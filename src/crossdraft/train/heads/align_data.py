@@ -184,6 +184,21 @@ def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tenso
     return read_together(llama, model.prefix_embeds(codec.prefix_ids(), visual), llama.embed_tokens(rows.tokens))
 
 
+def own_answers(
+    model: TrainableEventGPT, answers: PairedAnswers, visual: Tensor, numbers: Sequence[int], most: int
+) -> list[list[int]]:
+    """What the drafter itself says to these answers' questions, greedily, in at most so many tokens each."""
+    codec = answers.codec
+    head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
+    prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), visual))
+    questions = [answers.question(number) for number in numbers]
+    nothing: list[list[int]] = [[] for _ in numbers]
+    said, _ = greedy_decode(
+        model.llama, head, prefix, questions, nothing, eos_id=codec.eos_id, max_new_tokens=most, window=1
+    )
+    return said
+
+
 @dataclass(frozen=True)
 class AlignmentData:
     """Batches for adapters, whose drafter is frozen: its states of an answer are read once, and kept in memory.
@@ -227,14 +242,8 @@ class AlignmentData:
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
         """What the drafter itself says to the step's questions, greedily."""
         if any(number not in self._said for number in numbers):
-            model, codec = self.model, self.answers.codec
-            head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
-            prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), self.answers.visual(step)))
-            questions = [self.answers.question(number) for number in numbers]
-            nothing: list[list[int]] = [[] for _ in numbers]
-            said, _ = greedy_decode(
-                model.llama, head, prefix, questions, nothing, eos_id=codec.eos_id, max_new_tokens=self.own, window=1
-            )
+            visual = self.answers.visual(step)
+            said = own_answers(self.model, self.answers, visual, numbers, self.own)
             self._said.update(zip(numbers, said, strict=True))
         return [self._said[number] for number in numbers]
 
