@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import AsJson, Device, LocalTarget
+from crossdraft.cli.train_spans import ctpd
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
@@ -161,6 +162,9 @@ def head(
     figures = train_recipe(recipe, folder, target, device, capture, validation, online, event)
     line = f"It lies in {folder / 'head'}; {_taken(recipe.network, folder / 'head', event)}."
     report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
+
+
+app.command()(ctpd)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:

@@ -86,3 +86,31 @@ def test_the_drafters_own_answer_is_learned_from_index_by_index(pair, captured, 
     steps = [entry for entry in log if "loss" in entry]
     assert steps[-1][loss] < 0.8 * steps[0][loss]
     assert "prefix" in steps[-1]
+
+
+def test_a_layer_that_the_drafter_lacks_is_refused(pair, captured, tmp_path, capsys):
+    """`event_video_eagle3` reads layers of a drafter of 32."""
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(pair.event)]
+    assert main(["train", "event_video_eagle3", *where, "--out", str(tmp_path / "out"), *SMALL]) == 2
+    said = capsys.readouterr().err
+    assert "cannot read layer 8 of this drafter, whose 2 layers have hidden states 0 to 2" in said
+    assert "config.source_layers, for example to 0,1,2" in said
+    assert not (tmp_path / "out").exists()
+
+
+NAMED = {
+    "event_to_video_eagle": ("l5f", ()),
+    "event_video_eagle3": ("l4", ("config.source_layers=0,1,2",)),
+    "eagle_fusion": ("l5", ()),
+    "sequence_distillation": ("l4", ()),
+}
+
+
+@pytest.mark.parametrize("recipe", NAMED)
+def test_adapters_of_other_names_are_settings_of_ours(pair, captured, tmp_path, capsys, recipe):
+    network, more = NAMED[recipe]
+    capsys.readouterr()
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(pair.event)]
+    few = ["optim.steps=2", "optim.checkpoint_every=2", "measure.pairs=0"]
+    assert main(["train", recipe, *where, "--out", str(tmp_path), "--json", *SMALL, *few, *more]) == 0
+    assert read_config(tmp_path / "head").network == network

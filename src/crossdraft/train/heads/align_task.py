@@ -145,6 +145,20 @@ def paired_answers(
     )
 
 
+def check_layers(layers: Sequence[int], depth: int) -> None:
+    """Refuse hidden states that the drafter does not have.
+
+    Raises:
+        CrossdraftError: one of them.
+    """
+    missing, some = [layer for layer in layers if layer > depth], source_layers(depth, several=True)
+    if missing:
+        raise CrossdraftError(
+            f"An adapter cannot read layer {missing[0]} of this drafter, whose {depth} layers have hidden states 0 to "
+            f"{depth}; set config.source_layers, for example to {','.join(map(str, some))}."
+        )
+
+
 class AlignTask(HeadTask):
     """Training of adapters, from a capture; see `task.HeadTask`. Their host is the target, whose head they share.
 
@@ -181,6 +195,7 @@ class AlignTask(HeadTask):
             prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
             found["visual_size"] = target.text_config.hidden_size
             found["patches"] = patches_per_frame(prompt, target.traits.visual_ids)
+        check_layers(settings.get("source_layers", found["source_layers"]), text.num_hidden_layers)
         return {name: value for name, value in found.items() if name not in settings}
 
     def data(self, head: Head) -> TaskData:
