@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.cross_vocab.spans import Span, aligned_spans, span_divergence, span_sums
+from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 
 CUTS = st.lists(st.integers(1, 4), min_size=1, max_size=8)
 
@@ -20,8 +20,8 @@ def cut(text, lengths):
 
 def test_tokens_without_text_belong_to_the_span_before_and_a_difference_ends_it():
     left, right = [b"a", b"", b"bc", b"d", b"x"], [b"ab", b"c", b"d", b"y"]
-    assert list(aligned_spans(left, right)) == [Span(0, 3, 0, 2), Span(3, 4, 2, 3)]
-    assert list(aligned_spans([b" ", b"ab"], [b"ab"])) == [Span(0, 2, 0, 1)]
+    assert list(aligned_spans(left, right)) == [AlignedSpan(0, 3, 0, 2), AlignedSpan(3, 4, 2, 3)]
+    assert list(aligned_spans([b" ", b"ab"], [b"ab"])) == [AlignedSpan(0, 2, 0, 1)]
     assert list(aligned_spans([], [b"a"])) == []
 
 
@@ -44,7 +44,7 @@ def test_spans_cover_the_same_bytes_and_cannot_be_cut_further(one, other):
 @given(CUTS)
 def test_of_one_tokenizer_spans_are_its_tokens(lengths):
     tokens = cut(b"aabacabaabacab", lengths)
-    assert list(aligned_spans(tokens, tokens)) == [Span(i, i + 1, i, i + 1) for i in range(len(tokens))]
+    assert list(aligned_spans(tokens, tokens)) == [AlignedSpan(i, i + 1, i, i + 1) for i in range(len(tokens))]
 
 
 def test_a_span_is_as_likely_as_its_tokens_together():

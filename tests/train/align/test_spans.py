@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.cli.main import main
-from crossdraft.drafters.cross_vocab.spans import Span, span_divergence
+from crossdraft.drafters.cross_vocab.spans import AlignedSpan, span_divergence
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_model_drafter
@@ -57,7 +57,7 @@ class Says:
 def test_the_loss_is_that_of_the_spans_by_hand():
     """Of the answer 3 4 5 after the prompt 2, whose first span is a token and whose second are two; all are right."""
     log_probs = torch.tensor([0.9, 0.5], dtype=torch.double).log()
-    answer = SpanAnswer(torch.tensor([2, 3, 4, 5]), 1, (Span(0, 2, 0, 1), Span(2, 3, 1, 3)), log_probs)
+    answer = SpanAnswer(torch.tensor([2, 3, 4, 5]), 1, (AlignedSpan(0, 2, 0, 1), AlignedSpan(2, 3, 1, 3)), log_probs)
     recipe = SpanRecipe(optim={"steps": 1, "learning_rate": 1, "clips": 1})
     loss, figures = span_loss(Says(3.0), [answer], recipe)
     own = 3 - torch.tensor([3.0, *[0.0] * 7], dtype=torch.double).logsumexp(0)

@@ -136,6 +136,16 @@ def test_logits_by_the_targets_head_are_those_of_the_merged_drafter(pair, tmp_pa
     assert torch.allclose(found, learned.logits, atol=0.05)  # rounded to bfloat16
 
 
+def test_a_head_with_more_rows_than_the_targets_keeps_the_rest(pair):
+    model, generator = EventGPTForConditionalGeneration.from_pretrained(pair.blind), torch.Generator().manual_seed(0)
+    tuned = TunedDrafter(model, [40], rank=4, scale=2.0, head=torch.randn(300, 32, generator=generator))
+    weight = model.lm_head.weight
+    merged = tuned.changed("lm_head.weight", weight)
+    assert merged.shape == weight.shape
+    assert torch.equal(merged[:300], tuned.head)
+    assert torch.equal(merged[300:], weight[300:].bfloat16())
+
+
 def test_the_targets_head_takes_features_of_its_width(pair):
     check_target_head(str(pair.event), 32)
     with pytest.raises(CrossdraftError, match=r"reads features of width 64, and the drafter .* has 32"):

@@ -15,7 +15,7 @@ from crossdraft.engine.tree import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AlignedSpan:
     """Tokens `left[left_start:left_end]` and `right[right_start:right_end]` that cover the same bytes."""
 
     left_start: int
@@ -24,7 +24,7 @@ class Span:
     right_end: int
 
 
-def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[Span]:
+def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[AlignedSpan]:
     """The spans of two tokenizations, in order; of equal ones each is a token.
 
     The first tokens may differ in the spaces they begin with, which tokenizers put in front of a text or do not. Tokens
@@ -43,7 +43,7 @@ def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[Spa
     ends, other_ends = _ends(left), _ends(right)
     shared = sorted(byte for byte in ends.keys() & other_ends.keys() if byte <= same)
     for start, end in pairwise(shared):
-        yield Span(ends[start] if start else 0, ends[end], other_ends[start] if start else 0, other_ends[end])
+        yield AlignedSpan(ends[start] if start else 0, ends[end], other_ends[start] if start else 0, other_ends[end])
 
 
 def span_sums(values: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter, complete_text
-from crossdraft.drafters.cross_vocab.spans import Span, aligned_spans, span_divergence, span_sums
+from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
@@ -126,7 +126,7 @@ class SpanAnswer:
 
     ids: Tensor
     start: int
-    spans: tuple[Span, ...]
+    spans: tuple[AlignedSpan, ...]
     log_probs: Tensor
 
 

@@ -277,7 +277,8 @@ class TunedDrafter(nn.Module):
     def changed(self, name: str, weight: Tensor) -> Tensor:
         """The weight of that name as it is now, `weight` being what it was before."""
         if self.head is not None and name == LM_HEAD:
-            return self.head
+            rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
+            return torch.cat((self.head[:rows], weight[rows:].to(self.head)))
         if not self.additions:
             return self._state.get(name, weight)
         layer = self.additions.get(name.removeprefix(LANGUAGE).removesuffix(".weight"))

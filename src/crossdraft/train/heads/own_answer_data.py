@@ -54,7 +54,7 @@ class OwnAnswerData:
         tokens = [pad(one.tokens[one.start :], (1, 0), value=answers.codec.pad_id) for one in stored]
         features = [one.hidden[depth][one.start - 1 :].float() for one in stored]
         plain = pad_batch(tokens, [1] * len(stored), {TARGET: features})
-        own = _beside([self._said[number] for number in numbers], plain.tokens.shape[1])
+        own = _side_by_side([self._said[number] for number in numbers], plain.tokens.shape[1])
         batch = IndexedBatch(plain.tokens, plain.hidden, plain.starts, plain.lengths, own=own)
         return batch, plain.hidden[TARGET]
 
@@ -73,7 +73,7 @@ class OwnAnswerData:
         return found
 
 
-def _beside(said: Sequence[Said], width: int) -> OwnAnswer:
+def _side_by_side(said: Sequence[Said], width: int) -> OwnAnswer:
     """The first `width` tokens of each, padded to as many."""
     cut = [[part[:width] for part in parts] for parts in zip(*said, strict=True)]
     lengths = torch.tensor([len(tokens) for tokens in cut[0]])
