@@ -373,6 +373,11 @@ def event_folder(source: str) -> Path:
     return _folder(source, DRAFTERS)
 
 
+def text_folder(source: str) -> Path:
+    """Where a language model lies: `text` of the reference pair, or a folder."""
+    return _folder(source, ("text",))
+
+
 def event_fingerprint(source: str) -> str:
     """Which weights an event model has: `source` as in `load_drafter`; see `fingerprint`."""
     return fingerprint(event_folder(source))

@@ -18,7 +18,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ADAPTERS, HEADS, PACKERS, VISION_ADAPTERS, HeadRecord, weights_of
+from crossdraft.heads.registry import ALIGNED, HEADS, PACKERS, VISION_ADAPTERS, HeadRecord, weights_of
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def method_in(spec: Spec) -> Method:
 
 def task_of(network: str) -> str:
     """What a network learns from; the target's features, unless it is an adapter or a drafter's record says more."""
-    if network in ADAPTERS:
+    if network in ALIGNED:
         return "alignment"
     if network in VISION_ADAPTERS:
         return "vision"

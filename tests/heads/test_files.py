@@ -20,7 +20,7 @@ PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
 SIZES = {
     "token_size": 8, "width": 64, "drafter": "a drafter's hash", "source_size": 20, "source_layers": (1, 2),
     "source_frames": 3, "source_tokens": 5, "tokens": 4, "length": 32,
-    "levels": (1, 2, 4), "side": 4, "class_token": True,
+    "levels": (1, 2, 4), "side": 4, "class_token": True, "top": 20,
 }  # fmt: skip
 EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].config_class) if field.name in VALUES}
 

@@ -7,8 +7,10 @@ from crossdraft.align.drafter import PLAIN, AlignedDrafter, AlignedOptions
 from crossdraft.align.fused_drafter import FusedDrafter
 from crossdraft.align.networks.base import Adapter
 from crossdraft.align.networks.fused import TargetAdapter
+from crossdraft.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.align.networks.visual import VisualAdapter
+from crossdraft.align.own_answer_drafter import OwnAnswerDrafter
 from crossdraft.align.token_drafter import TokenDrafter
 from crossdraft.align.visual_drafter import VisualDrafter
 from crossdraft.engine.fast.packed_linear import prepack
@@ -16,7 +18,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.registry import ADAPTERS
+from crossdraft.heads.registry import ALIGNED
 from crossdraft.load import event_fingerprint, load_drafter, load_embeddings, target_fingerprint
 
 
@@ -33,9 +35,9 @@ def load_adapter(folder: Path, target: str, event: str, device: str | None = Non
         CrossdraftError: it is missing, damaged, no adapter, or belongs to another pair of models.
     """
     found = read_config(folder)
-    if found.network not in ADAPTERS:
+    if found.network not in ALIGNED:
         raise CrossdraftError(
-            f"{folder} holds a head of the network '{found.network}', not an adapter ({', '.join(ADAPTERS)})."
+            f"{folder} holds a head of the network '{found.network}', not an adapter ({', '.join(ALIGNED)})."
         )
     shared = SharedWeights(*load_embeddings(target, device, "float32"))
     adapter = cast("Adapter", load_head(folder, shared, target_fingerprint(target)))
@@ -79,6 +81,8 @@ def load_aligned_drafter(
 
 def aligned_drafter(model: Target, adapter: Adapter, options: AlignedOptions = PLAIN) -> AlignedDrafter | TokenDrafter:
     """The drafter of an adapter; arguments and errors as in `AlignedDrafter`."""
+    if isinstance(adapter, OwnAnswerAdapter):
+        return OwnAnswerDrafter(model, adapter, options)
     if isinstance(adapter, TokenAdapter):
         return TokenDrafter(model, adapter, options)
     if isinstance(adapter, TargetAdapter):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from crossdraft.align.drafter import PLAIN, AlignedOptions, check_vocabulary, first_positions
 from crossdraft.align.networks.base import Past
+from crossdraft.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator
@@ -58,9 +59,11 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         CrossdraftError: the event model reads another vocabulary than the adapter, or it is told to draft alone.
     """
 
-    def __init__(self, model: Target, adapter: TokenAdapter, options: AlignedOptions = PLAIN) -> None:
+    def __init__(
+        self, model: Target, adapter: TokenAdapter | OwnAnswerAdapter, options: AlignedOptions = PLAIN
+    ) -> None:
         if options.alone:
-            raise CrossdraftError("The adapter 'token' always drafts alone; leave out `alone`.")
+            raise CrossdraftError("An adapter on the drafter's own answer always drafts alone; leave out `alone`.")
         check_vocabulary(adapter, model)
         self.needs = Needs()
         self.model = model
@@ -77,6 +80,10 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
 
     def own_answer(self, request: Request) -> tuple[list[int], list[int]]:
         """The prompt's tokens after the events, and what the event model says by itself, greedily."""
+        return self.own_words(request)[:2]
+
+    def own_words(self, request: Request) -> tuple[list[int], list[int], list[Tensor]]:
+        """As `own_answer`, and the features [S] that each token came from, where the writer captures them."""
         self.writer.prefixes = self.prefixes
         greedy = replace(request, sampling=Sampling(), max_new_tokens=self.adapter.config.own)
         (state,) = self.writer.begin([greedy])
@@ -84,7 +91,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         self.writer.end([state])
         visual = self.model.traits.visual_ids
         last = max((at for at, token in enumerate(state.prompt) if token in visual), default=-1)
-        return state.prompt[last + 1 :], list(draft.tree.tokens)
+        return state.prompt[last + 1 :], list(draft.tree.tokens), state.features
 
     def _read(self, state: TokenState, tokens: Sequence[int]) -> None:
         ids = torch.tensor([list(tokens)], device=self.adapter.embeddings.device)
@@ -93,11 +100,10 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         state.logits = self.adapter.to_full_vocab(self.adapter.logits(features[0, -1:])).float()
 
     def _propose(self, state: TokenState, budget: Budget) -> Draft:
-        eos = self.model.eos
         while len(state.drafted) < budget.nodes and not budget.stopped:
             written = state.written
             likely = math.prod(one.probs[0] for one in state.drafted)
-            if (written and written[-1] in eos) or likely < budget.min_confidence:
+            if self.ended(state) or likely < budget.min_confidence:
                 break
             if missing := written[len(state.read) :]:
                 self._read(state, missing)
@@ -106,10 +112,14 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
             if budget.on_token is not None:
                 budget.on_token(state.drafted[-1].tokens[0])
         if state.sampling.greedy:
-            return tree_from_topk(state.drafted, budget.nodes, self.words, eos)
+            return tree_from_topk(state.drafted, budget.nodes, self.words, self.model.eos)
         count = min(budget.nodes, len(state.drafted))
         chain = [one.tokens[0] for one in state.drafted[:count]]
         return Draft(DraftTree.chain(chain, torch.stack(state.dists[:count]) if count else None))
+
+    def ended(self, state: TokenState) -> bool:
+        """Whether what is written, verified or not, ends the answer."""
+        return not self.model.eos.isdisjoint(state.written[-1:])
 
     def _choose(self, state: TokenState) -> None:
         before = [*state.prompt, *state.written]

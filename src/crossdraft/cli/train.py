@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import AsJson, Device, LocalTarget
+from crossdraft.cli.train_spans import ctpd
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
 
@@ -168,16 +169,19 @@ def head(
     report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
 
 
+app.command()(ctpd)
+
+
 def _taken(network: str, folder: Path, event: str) -> str:
     """What takes the head in that folder, for people."""
-    from crossdraft.heads.registry import ADAPTERS, PACKERS, VISION_ADAPTERS
+    from crossdraft.heads.registry import ALIGNED, PACKERS, VISION_ADAPTERS
     from crossdraft.methods import METHODS, task_of
 
     if network in PACKERS:
         return f"bench compression takes it as --compress {network}:dir={folder}"
     model = f",model={event}" if event != "event" and task_of(network) in {"events", "alignment", "vision"} else ""
     methods = [name for name, method in METHODS.items() if method.network == network]
-    methods += ["aligned"] * (network in ADAPTERS) + ["predicted"] * (network in VISION_ADAPTERS)
+    methods += ["aligned"] * (network in ALIGNED) + ["predicted"] * (network in VISION_ADAPTERS)
     if not methods:
         return f"no drafter serves the network '{network}' yet: give it an entry in heads/registry.py"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)

@@ -73,6 +73,10 @@ HEADS: Mapping[str, HeadRecord] = {
         "eagle3", "networks.eagle3.Eagle3", AUTOREGRESSIVE,
         "fuses three levels of the target; training-time test", "EAGLE-3: Li 2025", "dynamic",
     ),
+    "griffin": HeadRecord(
+        "griffin", "networks.griffin.Griffin", AUTOREGRESSIVE,
+        "EAGLE-2 with token-guided fusion, and an output of its own for the next step", "GRIFFIN: Hu 2025", "dynamic",
+    ),
     "glide": HeadRecord(
         "glide", "networks.glide.Glide", AUTOREGRESSIVE,
         "a small decoder that attends to the target's own keys and values", "GLIDE with a CaPE: Du 2024", "cape",
@@ -175,6 +179,23 @@ ADAPTERS: Mapping[str, HeadRecord] = {
 }  # fmt: skip
 """Adapters from a drafter's features to the target's, all with the drafter `aligned`."""
 
+ANSWER_ADAPTERS: Mapping[str, HeadRecord] = {
+    record.network: record
+    for record in (
+        _adapter(
+            "token_projection", "own_answer.TokenProjection", "maps the drafter's i-th token to the target's i-th",
+            "TokenProjection of xifan-zhang/EventGPT",
+        ),
+        _adapter(
+            "logit_alignment", "own_answer.LogitAlignment", "an MLP of the drafter's largest logits at the i-th token",
+            "LogitAlignment of xifan-zhang/EventGPT",
+        ),
+    )
+}  # fmt: skip
+"""Adapters from what a drafter says by itself, likewise."""
+
+ALIGNED: Mapping[str, HeadRecord] = {**ADAPTERS, **ANSWER_ADAPTERS}
+
 
 def _vision_adapter(name: str, model: str, summary: str, paper: str) -> HeadRecord:
     drafter = "predicted.PredictedPrefill"
@@ -197,7 +218,7 @@ PACKERS: Mapping[str, HeadRecord] = {
 """Networks that read the target's own vision encoder, each with the compression of its name."""
 
 NETWORKS: Mapping[str, HeadRecord] = (
-    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ADAPTERS | VISION_ADAPTERS | PACKERS
+    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ALIGNED | VISION_ADAPTERS | PACKERS
 )
 
 

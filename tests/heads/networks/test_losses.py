@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossdraft.heads.networks.objective import LOSSES, RANKED
 
-EQUAL_DISTRIBUTIONS = ("kl", "reverse_kl", "total_variation", "lk", "lk_lambda")
+EQUAL_DISTRIBUTIONS = ("kl", "distillation", "reverse_kl", "total_variation", "lk", "lk_lambda")
 ALL = sorted(LOSSES)
 
 
@@ -42,6 +42,12 @@ Q, P = logits(0.5, 0.25, 0.25), logits(0.25, 0.25, 0.5)
 )
 def test_losses_of_distributions_by_hand(name, expected):
     assert loss(name, Q, P).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_softened_distributions_by_hand():
+    """q = (1/2, 1/2) stays; of p = (16/17, 1/17) the logits 2 ln 4 and 0 become ln 4 and 0: (4/5, 1/5)."""
+    softened = 0.8 * math.log(0.8 / 0.5) + 0.2 * math.log(0.2 / 0.5)
+    assert loss("distillation", logits(0.5, 0.5), logits(16 / 17, 1 / 17)).item() == pytest.approx(4 * softened)
 
 
 def test_forward_and_reverse_kl_are_not_exchanged():

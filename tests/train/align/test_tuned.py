@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft.load import load_drafter, load_output_head, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.align.merge import write_changed
-from crossdraft.train.align.tuned import RECIPE, TunedDrafter, TuneInputs, TuneRecipe, tune_drafter
+from crossdraft.train.align.tuned import RECIPE, TunedDrafter, TuneInputs, TuneRecipe, check_target_head, tune_drafter
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.core.recipe import read_section
@@ -100,6 +101,64 @@ def test_losses_of_features_are_refused(pair, captured, tmp_path, capsys):
     assert tune(pair, captured, tmp_path, "loss={mse: 1.0}") == 2
     assert "cannot learn by 'mse'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
+def test_with_the_targets_head_its_features_learn_to_be_the_targets(pair, captured, tmp_path, capsys, rank):
+    """That head is frozen, and the finished drafter's own."""
+    capsys.readouterr()
+    losses = "loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.1}"
+    assert tune(pair, captured, tmp_path, rank, "head=target", losses) == 0
+    assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
+    log = [json.loads(line) for line in (tmp_path / "train.log.jsonl").read_text().splitlines()]
+    steps = [entry for entry in log if "loss" in entry]
+    for name in ("mse", "cross_entropy"):
+        assert steps[-1][name] < 0.8 * steps[0][name]
+    head = load_file(tmp_path / "drafter" / "model.safetensors")["lm_head.weight"]
+    assert torch.equal(head, load_output_head(str(pair.target), "cpu", "float32").weight.bfloat16())
+    assert not torch.equal(head, load_file(pair.blind / "model.safetensors")["lm_head.weight"].bfloat16())
+
+
+@torch.no_grad()
+def test_logits_by_the_targets_head_are_those_of_the_merged_drafter(pair, tmp_path):
+    model = EventGPTForConditionalGeneration.from_pretrained(pair.blind)
+    rows = load_output_head(str(pair.target), "cpu", "float32").weight
+    tuned = TunedDrafter(model, [40, 41, 77], rank=4, scale=2.0, head=rows)
+    ids = torch.tensor([[5, 40, 60, 80]])
+    batch = TrainBatch(ids, {2: tuned.vlm.llama(ids).last_hidden_state}, torch.tensor([1]), torch.tensor([4]))
+    (learned,) = tuned.predict(batch)
+    assert torch.equal(learned.features, batch.hidden[2])
+    (tmp_path / "merged").mkdir()
+    write_changed(pair.blind, tmp_path / "merged", tuned.names, tuned.changed)
+    copy_settings(pair.blind, tmp_path / "merged")
+    merged = EventGPTForConditionalGeneration.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    found = merged.lm_head(merged.model.language_model(ids).last_hidden_state)[..., [40, 41, 77]]
+    assert torch.allclose(found, learned.logits, atol=0.05)  # rounded to bfloat16
+
+
+def test_a_head_with_more_rows_than_the_targets_keeps_the_rest(pair):
+    model, generator = EventGPTForConditionalGeneration.from_pretrained(pair.blind), torch.Generator().manual_seed(0)
+    tuned = TunedDrafter(model, [40], rank=4, scale=2.0, head=torch.randn(300, 32, generator=generator))
+    weight = model.lm_head.weight
+    merged = tuned.changed("lm_head.weight", weight)
+    assert merged.shape == weight.shape
+    assert torch.equal(merged[:300], tuned.head)
+    assert torch.equal(merged[300:], weight[300:].bfloat16())
+
+
+def test_the_targets_head_takes_features_of_its_width(pair):
+    check_target_head(str(pair.event), 32)
+    with pytest.raises(CrossdraftError, match=r"reads features of width 64, and the drafter .* has 32"):
+        check_target_head(str(pair.event), 64)
+
+
+def test_a_head_that_is_the_embeddings_is_not_replaced(pair, tmp_path):
+    tied = tmp_path / "tied"
+    shutil.copytree(pair.event, tied)
+    config = json.loads((tied / "config.json").read_text())
+    (tied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    with pytest.raises(CrossdraftError, match="is its token embeddings, which head=target would replace"):
+        check_target_head(str(tied), 32)
 
 
 def test_a_frozen_base_needs_additions(pair, captured, tmp_path, capsys):

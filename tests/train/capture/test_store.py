@@ -1,5 +1,6 @@
 """What is put into shards comes out again, answer by answer, and a store that is not whole says so."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -183,3 +184,34 @@ def test_the_index_says_where_it_comes_from(folder: Path) -> None:
     assert record["format"] == "crossdraft capture"
     assert record["owner"]["sha256"] == SHA
     assert [shard["answers"] for shard in record["shards"]] == [2, 1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("shard", "row", "layer", "number"), [(0, 0, 3, 0), (0, 3, 3, 0), (0, 4, 1, 1), (0, 7, 3, 1), (1, 1, 3, 2)]
+)
+def test_a_feature_that_is_no_number_is_named_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, shard: int, row: int, layer: int, number: int
+) -> None:
+    """Two answers of 4 features each in the first shard, one of 2 in the second; parts of three rows are read."""
+    monkeypatch.setattr("crossdraft.train.capture.shard.READ_VALUES", 3 * WIDTH + 1)
+    shards = [answers(3, (2, 3), (4, 1)), answers(3, (1, 2), base=100)]
+    flat = [features for one in shards[shard] for features in one.hidden[layer]]
+    flat[row][WIDTH - 1] = value  # a view
+    write(tmp_path, *shards)
+    store = CaptureStore.open(tmp_path)
+    other = 1 if layer == 3 else 3
+    store.require_finite((other,), (0,))
+    with pytest.raises(CrossdraftError, match=rf"^Answer {number} of the capture .* is not finite \(NaN or infinity\)"):
+        store.require_finite((1, 3))
+
+
+def test_a_visual_feature_that_is_no_number_is_that_of_the_first_answer_about_it(tmp_path: Path) -> None:
+    shards = [answers(3, (2, 3)), answers(3, (1, 2), (1, 3), base=100)]
+    shards[1][0].visual[0][2, 0] = float("nan")
+    shards[1][1] = dataclasses.replace(shards[1][1], visual=shards[1][0].visual)
+    write(tmp_path, *shards)
+    store = CaptureStore.open(tmp_path)
+    store.require_finite((1, 3))
+    with pytest.raises(CrossdraftError, match="Answer 1 of the capture"):
+        store.require_finite((1,), (0,))

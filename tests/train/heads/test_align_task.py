@@ -1,12 +1,15 @@
 """Adapters trained from a capture, to the end: they learn, draft under the engine, and lie in a folder of their own."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
 from crossdraft.heads.files import read_config
+from crossdraft.train.heads.recipe import load_head_recipe
 
 SMALL = (
     "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0", "optim.bf16=false",
@@ -47,3 +50,61 @@ def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, 
     if recipe == "l4v":
         assert (found.config.visual_size, found.config.frames) == (32, 3)
         assert list(tmp_path.glob("frames-*.safetensors"))
+
+
+@pytest.mark.parametrize("recipe", ["eagle", "l4", "vision_linear"])
+def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_step(
+    pair, captured, tmp_path, capsys, recipe
+):
+    broken, out = tmp_path / "broken", tmp_path / "out"
+    shutil.copytree(captured, broken)
+    shard = next(broken.glob("*.safetensors"))
+    tensors = load_file(shard)
+    tensors["hidden.2"][-1, 3] = float("inf")  # of the last of eight answers
+    save_file(tensors, shard)
+    where = ["--capture", str(broken), "--target", str(pair.target), "--event", str(pair.event), "--out", str(out)]
+    assert main(["train", recipe, *where, "--device", "cpu", "optim.bf16=false", "optim.steps=1"]) == 2
+    said = capsys.readouterr().err
+    assert f"Answer 7 of the capture {broken} has a feature that is not finite (NaN or infinity)" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "loss"),
+    [
+        ("token_projection", ("loss={mse: 1.0, cosine: 0.5, cross_entropy: 1.0}",), "cross_entropy"),
+        ("logit_alignment", ("config.top=50", "config.width=32"), "distillation"),
+    ],
+)
+def test_the_drafters_own_answer_is_learned_from_index_by_index(pair, captured, tmp_path, capsys, recipe, more, loss):
+    """The loss falls, the log has the accepted prefix, and it drafts under the engine."""
+    capsys.readouterr()
+    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL]
+    assert main([*line, "optim.learning_rate=0.1", *more]) == 0
+    assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
+    log = [json.loads(entry) for entry in (tmp_path / "train.log.jsonl").read_text().splitlines()]
+    steps = [entry for entry in log if "loss" in entry]
+    assert steps[-1][loss] < 0.8 * steps[0][loss]
+    assert "prefix" in steps[-1]
+
+
+def test_a_layer_that_the_drafter_lacks_is_refused(pair, captured, tmp_path, capsys):
+    """`event_video_eagle3` reads layers of a drafter of 32."""
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(pair.event)]
+    assert main(["train", "event_video_eagle3", *where, "--out", str(tmp_path / "out"), *SMALL]) == 2
+    said = capsys.readouterr().err
+    assert "cannot read layer 8 of this drafter, whose 2 layers have hidden states 0 to 2" in said
+    assert "config.source_layers, for example to 0,1,2" in said
+    assert not (tmp_path / "out").exists()
+
+
+NAMED = {"event_to_video_eagle": "l5f", "event_video_eagle3": "l4", "eagle_fusion": "l5", "sequence_distillation": "l4"}
+
+
+@pytest.mark.parametrize("recipe", NAMED)
+def test_adapters_of_other_names_are_settings_of_ours(recipe):
+    """And differ from those recipes in more than their name."""
+    found, ours = load_head_recipe(recipe), load_head_recipe(NAMED[recipe])
+    assert found.network == ours.network
+    assert (found.loss, found.config) != (ours.loss, ours.config)

@@ -15,7 +15,7 @@ from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
-from crossdraft.heads.registry import ADAPTERS, NETWORKS, VISION_ADAPTERS
+from crossdraft.heads.registry import ALIGNED, NETWORKS, VISION_ADAPTERS
 from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
 from crossdraft.methods import task_of
 from crossdraft.train.heads.event_data import patches_per_frame
@@ -91,7 +91,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     known = {"hidden_size": 4096, "vocab_size": 32064, "num_layers": 32, "draft_ids": tuple(range(500))}
     known |= {"visual_size": 4096, "patches": 257} if name in {"glance", "l4v"} else {}
     known |= {"tower": "x"} if name == "glance" else {}
-    known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if recipe.network in ADAPTERS else {}
+    known |= {"drafter": "x", "source_size": 4096, "source_layers": (32,)} if recipe.network in ALIGNED else {}
     seen = {"source_size": 1024, "source_frames": 5, "source_tokens": 577, "tokens": 257, "length": 2056}
     known |= {"drafter": "x", **seen} if name in VISION_ADAPTERS else {}
     packed = {"source_size": 1024, "levels": (12, 16, 22, 23), "side": 16, "class_token": True, "heads": 8}
@@ -104,6 +104,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
     expected |= {key: packed[key] for key in ("levels", "heads")} if name == "token_packer" else {}
     widths = {"fast": 512, "l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
+    widths |= {"token_projection": 2048, "logit_alignment": 2048}
     widths |= {"vision_mlp": 1024, "vision_queries": 1024}
     expected |= {"width": widths.get(name, 4096)}
     if name == "massv":

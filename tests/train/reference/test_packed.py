@@ -20,12 +20,13 @@ from crossdraft.train.reference.packed import (
 CLIPS, QUESTIONS, PREFIX = 2, 3, 7
 
 
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
+@pytest.fixture(scope="module", params=[(2, 2), (4, 2)], ids=lambda heads: f"{heads[1]} of {heads[0]} heads")
+def model(request: pytest.FixtureRequest) -> LlamaForCausalLM:
+    heads, keys = request.param
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=64, pad_token_id=0,
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=heads,
+        num_key_value_heads=keys, head_dim=16, max_position_embeddings=64, pad_token_id=0,
     )  # fmt: skip
     return LlamaForCausalLM(config).double().eval()
 
@@ -145,12 +146,13 @@ EOS, LIMIT = 1, 9
 QUESTION_IDS = [[5, 6], [7], [8, 9, 10], [5, 7]]
 
 
-@pytest.fixture(scope="module")
-def vlm() -> TrainableEventGPT:
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda heads: f"2 of {heads} heads")
+def vlm(request: pytest.FixtureRequest) -> TrainableEventGPT:
     torch.manual_seed(3)
     text = LlamaConfig(
-        vocab_size=30, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=64, initializer_range=0.4,
+        vocab_size=30, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=request.param, num_key_value_heads=2, head_dim=16, max_position_embeddings=64,
+        initializer_range=0.4,
     )  # fmt: skip
     vision = CLIPVisionConfig(
         hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14

@@ -113,13 +113,13 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         capacity = min(model.context, len(prompt) + SPLIT * (request.token_limit + 1))
         cache, out = read_encoded(model, prompt, model.encode(prompt), capacity - len(prompt))
         logits, ids, generator = out.logits[0][-1], prompt.input_ids.tolist(), draft_generator(model, request)
-        prefix = self._prefix_space(ids)
+        prefix = self.prefix_space(ids)
         return AssistantState(request.sampling, generator, cache, ids, logits, logits, prefix_space=prefix)
 
     def _fork(self, state: AssistantState) -> AssistantState:
         return replace(fork_of(state), is_fork=True)
 
-    def _prefix_space(self, prompt: list[int]) -> bytes:
+    def prefix_space(self, prompt: list[int]) -> bytes:
         """A space follows "ASSISTANT:"; nothing follows the line break that a chat template ends with."""
         return b"" if self.model.decode(prompt[-LOOK_BACK:])[-1:].isspace() else b" "
 

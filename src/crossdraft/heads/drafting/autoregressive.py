@@ -127,7 +127,8 @@ class AutoregressiveStep:
         attend = CachedAttention(own.cache, self.head.rotary, positions, mask, own.length)
         spans = [(*self.before[parent], token) for parent, token in zip(parents, tokens, strict=True)]
         embeds = self.head.embed_tokens(torch.tensor(spans, device=device)).transpose(0, 1)
-        outputs = self.head.decode(embeds, self.head.add_global(features, own.global_feature), attend, depth)
+        features = self.head.add_global(self.head.fed_back(features), own.global_feature)
+        outputs = self.head.decode(embeds, features, attend, depth)
         own.cache.advance(0, count)
         for row, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.count):
             self.rows[node], self.before[node] = row, span[1:]

@@ -56,6 +56,10 @@ class Autoregressive(Head):
         """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later steps outputs."""
         raise NotImplementedError
 
+    def fed_back(self, outputs: Tensor) -> Tensor:
+        """What of the outputs [..., H] is the next step's feature [..., H]."""
+        return outputs
+
     def logits(self, outputs: Tensor) -> Tensor:
         """Outputs [..., H] -> logits [..., D]."""
         return self.lm_head(outputs)
@@ -72,8 +76,9 @@ class Autoregressive(Head):
         attend, predictions = TTTAttention(self.rotary, prefix), []
         for step in range(self.config.steps):
             pairs = shifted(embeds, 1 + step), self.add_global(features, global_feature)
-            features = self.decode(*pairs, attend.at(step), step)
-            predictions.append(self.prediction(1 + step, features))
+            outputs = self.decode(*pairs, attend.at(step), step)
+            predictions.append(self.prediction(1 + step, outputs))
+            features = self.fed_back(outputs)
         return predictions
 
     def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:

@@ -169,16 +169,16 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(SiLU(gate(x)) · up(x))."""
+    """down(SiLU(gate(x)) · up(x)); as wide at its end as at its beginning unless `out_size` says."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, out_size: int | None = None) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, out_size or hidden_size, bias=False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
+        """[..., H] -> [..., out_size]."""
         return self.down_proj(F.silu(self.gate_proj(rows)) * self.up_proj(rows))
 
 

@@ -17,6 +17,7 @@ from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
+WARMTH = 2.0  # T of `distillation`
 RANKED = 10  # of the target's tokens in losses of the top k: HASS's, ViSpec's and HiViS's number
 
 
@@ -34,6 +35,14 @@ def kl(student: Tensor, teacher: Tensor) -> Tensor:
     """Σ p log(p / q), forward: q must cover all of p's support. Logits [n, D] twice, to [n]."""
     log_p = _log_probs(teacher)
     return (log_p.exp() * (log_p - _log_probs(student))).sum(-1)
+
+
+def distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """T² · KL of both softened by T = 2: tokens that the target would not say count, too. Logits [n, D] twice, to [n].
+
+    T² keeps the gradient as large as that of `kl` (Hinton et al. 2015).
+    """
+    return WARMTH**2 * kl(student / WARMTH, teacher / WARMTH)
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
@@ -132,6 +141,7 @@ LOSSES: Mapping[str, Loss] = {
     "cross_entropy": Loss("labels", cross_entropy, "Medusa (2401.10774), ReDrafter (2403.09919)"),
     "soft_cross_entropy": Loss("logits", soft_cross_entropy, "EAGLE (2401.15077), EAGLE-3 (2503.01840), Hydra++"),
     "kl": Loss("logits", kl, "DREAM (2505.19201); the default of speculators and SpecForge"),
+    "distillation": Loss("logits", distillation, "Hinton et al. (1503.02531)"),
     "reverse_kl": Loss("logits", reverse_kl, "DistillSpec (2310.08461), speculators"),
     "total_variation": Loss("logits", total_variation, "DistillSpec (2310.08461); ViSpec's L1 is twice this"),
     "lk": Loss("logits", lk, "LK losses (2602.23881), SpecForge's 'alpha'"),

@@ -1,9 +1,12 @@
-"""`crossdraft train l6`: a foreign drafter that learns to say what its target says, by its own head.
+"""`crossdraft train l6`: a foreign drafter that learns to say what its target says, by its own head or the target's.
 
 Low-rank additions (LoRA: Hu et al. 2022) to its attention, over weights in 4 bits if they are to be small (QLoRA:
 Dettmers et al. 2023), or all of its language model; its vision is left as it is. Adapters (`train.heads.align_task`)
 translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is
 an ordinary drafter in a folder, which `--drafter DIR` takes.
+
+With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT: it
+must be as wide as the target's, and may learn to be that. The finished drafter has the target's rows for its own.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -38,7 +41,7 @@ from crossdraft.load import (
     target_fingerprint,
     vocabulary_of,
 )
-from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.train.align.low_rank import attach_low_rank, require_finite, to_int4_base
 from crossdraft.train.align.merge import write_changed
 from crossdraft.train.capture.store import CaptureStore
@@ -59,6 +62,7 @@ from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
 DRAFTER = "drafter"  # in a training's folder: what comes out of it
+LM_HEAD = "lm_head.weight"
 LANGUAGE = "model.language_model."  # where the language model's layers are, by name
 CARD = """\
 # A drafter tuned to its target
@@ -79,7 +83,12 @@ class TuneRecipe(Section):
     base: Literal["float32", "bfloat16", "int4"] = Field(
         default="float32", description="how the frozen weights are held; in 16 or 4 bits, additions alone can learn"
     )
-    loss: dict[str, float] = Field(min_length=1, description="losses of logits or labels by name, and their weights")
+    head: Literal["own", "target"] = Field(
+        default="own", description="whose LM head its last feature goes through; the target's is frozen, and as wide"
+    )
+    loss: dict[str, float] = Field(
+        min_length=1, description="losses of logits or labels by name, and their weights; of features with head=target"
+    )
     most: int = Field(default=0, ge=0, description="only so many of the most frequent ids are drafted; 0: all")
     seed: int = 0
     threads: int = Field(default=2, gt=0)
@@ -93,10 +102,10 @@ class TuneRecipe(Section):
             CrossdraftError: a loss of features, shared weights, or a frozen base where nothing else would learn.
         """
         wrong = [name for name in self.loss if name in LOSSES and LOSSES[name].compares == "features"]
-        if wrong:
+        if wrong and self.head == "own":
             raise CrossdraftError(
                 f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; "
-                "take losses such as cross_entropy and kl."
+                "take losses such as cross_entropy and kl, or head=target, where both are equally wide."
             )
         if self.optim.parallel != "ddp":
             raise CrossdraftError(
@@ -135,6 +144,7 @@ class TuneInputs:
         """What decides the weights; a checkpoint of anything else is another training's."""
         recipe = self.recipe
         base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints knew no other
+        head = {} if recipe.head == "own" else {"head": recipe.head}
         return {
             "target": target_fingerprint(self.target),
             "drafter": event_fingerprint(self.event),
@@ -142,6 +152,7 @@ class TuneInputs:
             "answers": len(self.store),
             **recipe.model_dump(include={"rank", "alpha", "loss", "most", "seed"}),
             **base,
+            **head,
             "optim": recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
         }
 
@@ -149,10 +160,13 @@ class TuneInputs:
         """Refuse what cannot be tuned, before a model is loaded.
 
         Raises:
-            CrossdraftError: as `TuneRecipe.check` and `check_pair`, or a capture lacks the target's last layer.
+            CrossdraftError: as `TuneRecipe.check`, `check_pair` and `check_target_head`, or a capture lacks the
+                target's last layer.
         """
         self.recipe.check()
         check_pair(self.target, self.event, self.out)
+        if self.recipe.head == "target":
+            check_target_head(self.event, self.store.index.owner.hidden_size)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
 
@@ -176,6 +190,26 @@ def check_pair(target: str, event: str, out: Path) -> None:
         )
 
 
+def check_target_head(event: str, width: int) -> None:
+    """Refuse a drafter whose last feature does not fit into the target's LM head, which reads `width`.
+
+    Raises:
+        CrossdraftError: it has another width, or its own head is its embeddings, which would be replaced.
+    """
+    config: Any = EventGPTConfig.from_pretrained(event_folder(event))
+    own = config.text_config.hidden_size
+    if own != width:
+        raise CrossdraftError(
+            f"The target's head reads features of width {width}, and the drafter {event} has {own}: with head=target "
+            "both must be equal; leave it out, or train an adapter, which has a projection."
+        )
+    if config.tie_word_embeddings or config.text_config.tie_word_embeddings:
+        raise CrossdraftError(
+            f"The LM head of the drafter {event} is its token embeddings, which head=target would replace; leave it "
+            "out, or save the drafter with a head of its own."
+        )
+
+
 class TunedDrafter(nn.Module):
     """An EventGPT whose language model learns.
 
@@ -183,26 +217,34 @@ class TunedDrafter(nn.Module):
         model: it is changed in place, so load it for this.
         draft_ids: [D] ids that it shall draft.
         rank, scale: of the additions; rank 0 = all of the language model learns.
+        head: [V, H] of the target, frozen, which stands for its own; `None` = its own does.
     """
 
     def __init__(
-        self, model: EventGPTForConditionalGeneration, draft_ids: Sequence[int], rank: int, scale: float
+        self,
+        model: EventGPTForConditionalGeneration,
+        draft_ids: Sequence[int],
+        rank: int,
+        scale: float,
+        head: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.head = None if head is None else head.to(torch.bfloat16).cpu()  # as it is written
         self.draft_ids = torch.tensor(draft_ids, device=model.lm_head.weight.device)
+        self.rows = None if head is None else head.detach()[self.draft_ids.to(head.device)].to(self.draft_ids.device)
         self.vlm = TrainableEventGPT(model)
         model.requires_grad_(False)
         self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
         if not rank:
             self.vlm.llama.requires_grad_(True)
-            model.lm_head.requires_grad_(True)
+            model.lm_head.requires_grad_(head is None)
         for layer in self.additions.values():
             layer.down.requires_grad_(True)
             layer.up.requires_grad_(True)
         self.learning = nn.ModuleList(
             [nn.ParameterList((layer.down, layer.up)) for layer in self.additions.values()]
-            or [self.vlm.llama, model.lm_head]
+            or [self.vlm.llama, *([model.lm_head] if head is None else [])]
         )
         """What learns, and therefore what a checkpoint holds."""
 
@@ -225,13 +267,18 @@ class TunedDrafter(nn.Module):
         return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)
 
     def predict(self, batch: TrainBatch) -> list[DraftLogits]:
-        """What it says by its own head."""
+        """What it says by its own head, or by the target's, to which its last state is a feature."""
         (states,) = batch.hidden.values()
-        return [DraftLogits(0, states @ self.model.lm_head.weight[self.draft_ids].T)]
+        if self.rows is None:
+            return [DraftLogits(0, states @ self.model.lm_head.weight[self.draft_ids].T)]
+        return [DraftLogits(0, states @ self.rows.to(states.dtype).T, states)]
 
     @torch.no_grad()
     def changed(self, name: str, weight: Tensor) -> Tensor:
         """The weight of that name as it is now, `weight` being what it was before."""
+        if self.head is not None and name == LM_HEAD:
+            rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
+            return torch.cat((self.head[:rows], weight[rows:].to(self.head)))
         if not self.additions:
             return self._state.get(name, weight)
         layer = self.additions.get(name.removeprefix(LANGUAGE).removesuffix(".weight"))
@@ -242,9 +289,10 @@ class TunedDrafter(nn.Module):
     @property
     def names(self) -> set[str]:
         """Names of the weights that changed."""
+        head = set() if self.head is None else {LM_HEAD}
         if self.additions:
-            return {f"{LANGUAGE}{name}.weight" for name in self.additions}
-        return {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+            return head | {f"{LANGUAGE}{name}.weight" for name in self.additions}
+        return head | {name for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     @property
     def _state(self) -> dict[str, Tensor]:
@@ -278,9 +326,10 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     )
     require_finite(cast("nn.Module", plain.model), f"the drafter {event_folder(inputs.event)}")
     network = cast("EventGPTForConditionalGeneration", plain.model)
-    tuned = TunedDrafter(network, ids, recipe.rank, recipe.alpha / max(recipe.rank, 1))
+    rows = head.weight if recipe.head == "target" else None
+    tuned = TunedDrafter(network, ids, recipe.rank, recipe.alpha / max(recipe.rank, 1), rows)
     shared = TargetHead(head.weight[tuned.draft_ids], tuned.draft_ids, len(head.weight))
-    del head
+    del head, rows
 
     def answers_of(store: CaptureStore) -> PairedAnswers:
         return paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
@@ -345,6 +394,8 @@ def _card(inputs: TuneInputs, source: Path, figures: dict[str, Any]) -> str:
     if recipe.rank:
         over = "" if recipe.base == "float32" else f", over frozen weights in {recipe.base}"
         how = f"learned low-rank additions (rank {recipe.rank}) to its attention{over}"
+    if recipe.head == "target":
+        how += ", by the target's LM head, which is its own now,"
     measured = "No drafts of it were measured."
     if engine:
         measured = (

@@ -19,6 +19,7 @@ A shard is a safetensors file of whole clips, laid end to end in flat tensors, w
 Features are bfloat16. Shards of earlier versions also hold `top.ids`, `top.logits` and `top.at`, which nothing reads.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 
 ID_BYTES, FEATURE_BYTES, OFFSET_BYTES = 4, 2, 8  # int32; bfloat16; int64
+READ_VALUES = 2**24  # of a tensor, held in memory at a time while it is searched
 MEND = "run the same `crossdraft capture` again, which captures it and what follows anew"
 
 
@@ -152,6 +154,28 @@ class Shard:
         """Tokens of the first piece in front of an answer."""
         first, last = self._piece_span(number)
         return last - first
+
+    def not_finite(self, layers: Sequence[int], visual_layers: Sequence[int]) -> int | None:
+        """The first answer with a feature that is NaN or infinite in one of these layers; `None` = there is none.
+
+        All of the layers is read, a part at a time.
+        """
+        begins = [first - number for number, first in enumerate(self._tokens_at[:-1])]
+        rows = (self._bad_row(f"hidden.{layer}") for layer in layers)
+        found = [bisect_right(begins, row) - 1 for row in rows if row is not None]
+        rows = (self._bad_row(f"piece.{layer}") for layer in visual_layers)
+        pieces = (bisect_right(self._piece_at[:-1], row) - 1 for row in rows if row is not None)
+        return min([*found, *map(self._piece_of.index, pieces)], default=None)
+
+    def _bad_row(self, name: str) -> int | None:
+        """The first row of a tensor that is not finite."""
+        rows, width = self.file.get_slice(name).get_shape()
+        step = max(1, READ_VALUES // width)
+        for first in range(0, rows, step):
+            wrong = ~torch.isfinite(self._rows(name, first, min(first + step, rows))).all(1)
+            if wrong.any():
+                return first + int(wrong.nonzero()[0])
+        return None
 
     def _rows(self, name: str, first: int, last: int) -> Tensor:
         """Rows of a tensor; nothing else of it is read."""

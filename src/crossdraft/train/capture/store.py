@@ -14,6 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
 from crossdraft.train.capture.plan import CaptureIndex, canonical, read_index
 from crossdraft.train.capture.shard import MEND, CapturedAnswer, Shard
+from crossdraft.train.core.log import progress_bar
 from crossdraft.train.core.provenance import sha256
 
 OPEN = 16  # shards held open at a time
@@ -30,6 +31,7 @@ class CaptureStore:
         self.index = index
         self._ends = list(accumulate(shard.answers for shard in index.shards))
         self._opened: OrderedDict[int, Shard] = OrderedDict()
+        self._finite: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()  # layers that were found to be
 
     @classmethod
     def open(cls, folder: str | Path, target: str | None = None) -> "CaptureStore":
@@ -128,6 +130,27 @@ class CaptureStore:
                     "recipe's config)."
                 )
         return text, visual
+
+    def require_finite(self, layers: Sequence[int], visual_layers: Sequence[int] = ()) -> None:
+        """See that every feature of these layers is a number: all of them is read, a part at a time, and once.
+
+        Raises:
+            CrossdraftError: a feature is NaN or infinite, or a layer has not been captured.
+        """
+        wanted = self.require_layers(layers, visual_layers)
+        if wanted in self._finite:
+            return
+        with progress_bar() as bar:
+            task = bar.add_task(f"checking the features of {self.folder.name}", total=len(self.index.shards))
+            for number, shard in enumerate(self.index.shards):
+                wrong = self._shard(number).not_finite(*wanted)
+                if wrong is not None:
+                    raise CrossdraftError(
+                        f"Answer {self._ends[number] - shard.answers + wrong} of the capture {self.folder} has a "
+                        "feature that is not finite (NaN or infinity); capture anew."
+                    )
+                bar.advance(task)
+        self._finite.add(wanted)
 
     def _at(self, index: int) -> tuple[Shard, int]:
         """The shard of an answer, and its number there."""

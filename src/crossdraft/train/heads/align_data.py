@@ -21,7 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 from crossdraft.align.networks.base import TARGET
 from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.models.eventgpt import EventGPTProcessor
@@ -134,9 +133,6 @@ class PairedAnswers(ClipAnswers):
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
         `between` are tokens that stand between each question and answer.
-
-        Raises:
-            CrossdraftError: a captured feature is NaN or infinite.
         """
         depth = self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
@@ -148,12 +144,6 @@ class PairedAnswers(ClipAnswers):
         for row, (answer, start) in enumerate(zip(answers, rows.answer_start.tolist(), strict=True)):
             own = answer.hidden[depth][answer.start - 1 :].float()
             features[row, start : start + len(own)] = own
-        if not torch.isfinite(features).all():
-            wrong = next(n for n, row in zip(numbers, features, strict=True) if not torch.isfinite(row).all())
-            raise CrossdraftError(
-                f"Answer {wrong} of the capture {self.store.folder} has a feature that is not finite (NaN or "
-                "infinity); capture anew."
-            )
         return rows, features
 
     def question(self, number: int) -> list[int]:
@@ -172,9 +162,9 @@ def clip_answers(
     """Those of a capture of these clips, about `answers` a step.
 
     Raises:
-        CrossdraftError: the target's last layer was not captured.
+        CrossdraftError: the target's last layer was not captured, or a feature of it is NaN or infinite.
     """
-    store.require_layers((store.index.owner.depth,), ())
+    store.require_finite((store.index.owner.depth,))  # a step that comes to it would be the hundredth, and lost
     by_clip: dict[int, list[int]] = {}
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)
@@ -192,6 +182,21 @@ def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tenso
     """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
     llama = model.llama
     return read_together(llama, model.prefix_embeds(codec.prefix_ids(), visual), llama.embed_tokens(rows.tokens))
+
+
+def own_answers(
+    model: TrainableEventGPT, answers: PairedAnswers, visual: Tensor, numbers: Sequence[int], most: int
+) -> list[list[int]]:
+    """What the drafter itself says to these answers' questions, greedily, in at most so many tokens each."""
+    codec = answers.codec
+    head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
+    prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), visual))
+    questions = [answers.question(number) for number in numbers]
+    nothing: list[list[int]] = [[] for _ in numbers]
+    said, _ = greedy_decode(
+        model.llama, head, prefix, questions, nothing, eos_id=codec.eos_id, max_new_tokens=most, window=1
+    )
+    return said
 
 
 @dataclass(frozen=True)
@@ -237,14 +242,8 @@ class AlignmentData:
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
         """What the drafter itself says to the step's questions, greedily."""
         if any(number not in self._said for number in numbers):
-            model, codec = self.model, self.answers.codec
-            head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
-            prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), self.answers.visual(step)))
-            questions = [self.answers.question(number) for number in numbers]
-            nothing: list[list[int]] = [[] for _ in numbers]
-            said, _ = greedy_decode(
-                model.llama, head, prefix, questions, nothing, eos_id=codec.eos_id, max_new_tokens=self.own, window=1
-            )
+            visual = self.answers.visual(step)
+            said = own_answers(self.model, self.answers, visual, numbers, self.own)
             self._said.update(zip(numbers, said, strict=True))
         return [self._said[number] for number in numbers]
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from crossdraft.align.drafter import AlignedOptions
 from crossdraft.align.load import aligned_drafter
 from crossdraft.align.networks.base import Adapter
+from crossdraft.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft.align.networks.token import TokenConfig
 from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
@@ -23,13 +24,14 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.heads.registry import ADAPTERS
+from crossdraft.heads.registry import ALIGNED
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers, clip_answers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
+from crossdraft.train.heads.own_answer_data import OwnAnswerData
 from crossdraft.train.heads.recipe import source_layers
 from crossdraft.train.heads.task import (
     HeadTask,
@@ -89,7 +91,11 @@ def alignment_loss(
         for name, (weight, value) in (extra(batch, predictions) if extra else {}).items():
             loss = loss + weight * value
             figures[name] = float(value.detach())
-        prefix = {"prefix": accepted_prefix(predictions[0].logits, batch, labels)} if hides else {}
+        if not hides:
+            return loss, figures
+        first = predictions[0]
+        known = labels if first.valid is None else labels.masked_fill(~first.valid, OUTSIDE)
+        prefix = {"prefix": accepted_prefix(first.logits, batch, known)}
         return loss, figures | prefix
 
     return full_batch(loss_of)
@@ -139,6 +145,20 @@ def paired_answers(
     )
 
 
+def check_layers(layers: Sequence[int], depth: int) -> None:
+    """Refuse hidden states that the drafter does not have.
+
+    Raises:
+        CrossdraftError: one of them.
+    """
+    missing, some = [layer for layer in layers if layer > depth], source_layers(depth, several=True)
+    if missing:
+        raise CrossdraftError(
+            f"An adapter cannot read layer {missing[0]} of this drafter, whose {depth} layers have hidden states 0 to "
+            f"{depth}; set config.source_layers, for example to {','.join(map(str, some))}."
+        )
+
+
 class AlignTask(HeadTask):
     """Training of adapters, from a capture; see `task.HeadTask`. Their host is the target, whose head they share.
 
@@ -164,7 +184,7 @@ class AlignTask(HeadTask):
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """What the drafter's features are, and of which drafter; of `l4v`, what the target's visual features are."""
-        text, network = self.drafter.text_config, cast("Any", ADAPTERS[self.inputs.recipe.network].network_class)
+        text, network = self.drafter.text_config, cast("Any", ALIGNED[self.inputs.recipe.network].network_class)
         found: dict[str, Any] = {
             "source_size": text.hidden_size,
             "drafter": event_fingerprint(self.inputs.event),
@@ -175,6 +195,7 @@ class AlignTask(HeadTask):
             prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
             found["visual_size"] = target.text_config.hidden_size
             found["patches"] = patches_per_frame(prompt, target.traits.visual_ids)
+        check_layers(settings.get("source_layers", found["source_layers"]), text.num_hidden_layers)
         return {name: value for name, value in found.items() if name not in settings}
 
     def data(self, head: Head) -> TaskData:
@@ -191,8 +212,12 @@ class AlignTask(HeadTask):
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
         def loss_of(some: PairedAnswers) -> LossFn:
-            frames = None if visual is None else self._frames(some, visual)
-            batches = AlignmentData(some, model, layers, frames, own)
+            batches: AlignmentData | OwnAnswerData
+            if isinstance(adapter, OwnAnswerAdapter):
+                batches = OwnAnswerData(some, model, adapter.config.own, adapter.top)
+            else:
+                frames = None if visual is None else self._frames(some, visual)
+                batches = AlignmentData(some, model, layers, frames, own)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 

@@ -228,4 +228,5 @@ class EventTask(HeadTask):
         first = first_answers(store, captured_source(store).locate)
         data = GlanceData(answers, store, first, self.inputs.target.traits.visual_ids, head.config)
         data.frame_features(next(iter(first)))  # what a capture lacks is reported before training begins
+        store.require_finite((), (0,))
         return data.batch

@@ -130,7 +130,7 @@ class FeatureTask(HeadTask):
         return OnlineBatches(self.host, scenes, layers, visual)
 
     def _stored(self, store: CaptureStore, layers: Sequence[int], visual: Sequence[int]) -> StoredBatches:
-        store.require_layers(layers, visual)  # what is not there is missed now, and not after the first steps
+        store.require_finite(layers, visual)  # what is not there is missed now, and not after the first steps
         return StoredBatches(store, layers, visual, self.inputs.recipe.seed)
 
 

@@ -25,7 +25,7 @@ class Prefix:
     """What branches need of a prefix that has been read."""
 
     keys: tuple[Tensor, ...]
-    """One [clips, heads, P, head_dim] a layer, rotated."""
+    """One [clips, key heads, P, head_dim] a layer, rotated."""
     values: tuple[Tensor, ...]
     hidden: Tensor
     """[clips, P, d], the stream that enters the last layer (nothing beyond it is ever needed)."""
@@ -169,11 +169,12 @@ def _forward(
 def attend_behind(
     query: Tensor, prefix_key: Tensor, prefix_value: Tensor, key: Tensor, value: Tensor, bias: Tensor
 ) -> Tensor:
-    """Attention of rows [R, H, m, D] over their clip's prefix [C, H, P, D] and their own [R, H, S, D].
+    """Attention of rows [R, H, m, D] over their clip's prefix [C, K, P, D] and their own [R, K, S, D].
 
-    `bias` (broadcast to [R, H, m, S]) hides own positions; the prefix is always visible. Rows of one clip are
-    folded into one query block, so the prefix is never copied.
+    `bias` ([m, S] or [R, 1, m, S]) hides own positions; the prefix is always visible. Rows of one clip, and query heads
+    of one key head (`_grouped`), are folded into one query block, so that no key is copied.
     """
+    query, bias, shape = *_grouped(query, key, bias), query.shape
     rows, heads, width, dim = query.shape
     clips, _, length, _ = prefix_key.shape
     each = rows // clips
@@ -187,13 +188,27 @@ def attend_behind(
         mixed = torch.matmul(weights[..., :length].reshape(clips, heads, each * width, length), prefix_value)
         mixed = mixed.view(clips, heads, each, width, dim)
         mixed = mixed + torch.matmul(weights[..., length:], value.view(clips, each, heads, -1, dim).transpose(1, 2))
-        return mixed.transpose(1, 2).reshape(rows, heads, width, dim)
+        return mixed.transpose(1, 2).reshape(shape)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Attention of [R, H, m, D] over [R, K, S, D]; bias as in `attend_behind`."""
+    query, bias, shape = *_grouped(query, key, bias), query.shape
     with torch.autocast(query.device.type, enabled=False):
         scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-1, -2)) + bias.to(query.dtype)
-        return torch.matmul(scores.softmax(-1), value)
+        return torch.matmul(scores.softmax(-1), value).reshape(shape)
+
+
+def _grouped(query: Tensor, key: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Grouped-query attention (Ainslie et al. 2023): queries [R, H, m, D] as [R, K, G·m, D], and their bias.
+
+    Query head h reads key head h // G, where G = H / K.
+    """
+    heads = key.shape[1]
+    group = query.shape[1] // heads
+    if group == 1:
+        return query, bias
+    return query.unflatten(1, (heads, group)).flatten(2, 3), torch.cat([bias] * group, -2)
 
 
 def _causal_bias(length: int, device: torch.device) -> Tensor:
@@ -206,7 +221,7 @@ def _layers(llama: LlamaModel) -> Sequence[LlamaDecoderLayer]:
 
 
 def _project(layer: LlamaDecoderLayer, stream: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries and keys, and values, each [rows, heads, n, head_dim]."""
+    """Rotated queries and keys, and values, each [rows, heads, n, head_dim]; of keys and values there may be fewer."""
     query, key, value = (heads.transpose(1, 2) for heads in _heads(layer, stream))
     return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 

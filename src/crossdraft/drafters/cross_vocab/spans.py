@@ -1,0 +1,87 @@
+"""Spans of one text in two tokenizers: the finest pieces that both can be cut into (CTPD's aligned spans, 2601.11865).
+
+the target's tokens    | The | red   car |  turns |
+the drafter's tokens   | The | re d  car |  turns |      between bars: a span
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.tree import common_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedSpan:
+    """Tokens `left[left_start:left_end]` and `right[right_start:right_end]` that cover the same bytes."""
+
+    left_start: int
+    left_end: int
+    right_start: int
+    right_end: int
+
+
+def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[AlignedSpan]:
+    """The spans of two tokenizations, in order; of equal ones each is a token.
+
+    The first tokens may differ in the spaces they begin with, which tokenizers put in front of a text or do not. Tokens
+    without bytes belong to the span in front of them. What is behind the first byte that differs is in no span.
+
+    >>> for span in aligned_spans([b"The", b" red", b" car"], [b" The", b" re", b"d", b" car"]):
+    ...     print(span.left_start, span.left_end, span.right_start, span.right_end)
+    0 1 0 1
+    1 2 1 3
+    2 3 3 4
+    >>> [(span.left_end, span.right_end) for span in aligned_spans([b"tur", b"ning"], [b"turn", b"ing"])]
+    [(2, 2)]
+    """
+    left, right = _begun(left), _begun(right)
+    same = common_prefix(b"".join(left), b"".join(right))
+    ends, other_ends = _ends(left), _ends(right)
+    shared = sorted(byte for byte in ends.keys() & other_ends.keys() if byte <= same)
+    for start, end in pairwise(shared):
+        yield AlignedSpan(ends[start] if start else 0, ends[end], other_ends[start] if start else 0, other_ends[end])
+
+
+def span_sums(values: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:
+    """[M] of values [n]: the sum of each span (start, end). Of log-probabilities of tokens it is that of the span."""
+    total = torch.cat((values.new_zeros(1), values.cumsum(0)))
+    starts, ends = (torch.tensor(side, device=values.device) for side in zip(*bounds, strict=True))
+    return total[ends] - total[starts]
+
+
+def span_divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """KL of whether a span is said, [M] log-probabilities of it twice, to [M]: p log(p/q) + (1-p) log((1-p)/(1-q)).
+
+    What two vocabularies say besides a span cannot be compared; that they say something else can.
+    """
+    # A span that is certain in floating point is nearly so.
+    student, teacher = student.clamp(max=-NEARLY), teacher.clamp(max=-NEARLY)
+    said = teacher.exp()
+    return said * (teacher - student) + (1 - said) * (_log_rest(teacher) - _log_rest(student))
+
+
+NEARLY = 1e-6
+
+
+def _log_rest(log_probs: Tensor) -> Tensor:
+    """log(1 - p)."""
+    return (-torch.expm1(log_probs)).log()
+
+
+def _begun(texts: Sequence[bytes]) -> list[bytes]:
+    """Without the spaces that the text begins with."""
+    spaces = len(b"".join(texts)) - len(b"".join(texts).lstrip(b" "))
+    found = []
+    for text in texts:
+        found.append(text[min(spaces, len(text)) :])
+        spaces -= len(text) - len(found[-1])
+    return found
+
+
+def _ends(texts: Sequence[bytes]) -> dict[int, int]:
+    """How many tokens end at or before a byte, of each byte at which one ends; and of the beginning."""
+    return {byte: count for count, byte in enumerate(accumulate(map(len, texts), initial=0))}

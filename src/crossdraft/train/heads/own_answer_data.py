@@ -1,0 +1,82 @@
+"""What adapters on the drafter's own answer learn from: that answer, and the target's to the same question.
+
+position      0     1     2    …   A
+tokens        pad   x(0)  x(1) …   x(A-1)     the target's answer; at t stands what predicts x(t)
+target        f(0)  f(1)  f(2) …              its feature that x(t) came from
+drafter       o(0)  o(1)  o(2) …  o(n-1)      its own t-th token, feature and logits; n is its own length
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+
+from crossdraft.align.networks.base import TARGET
+from crossdraft.align.networks.own_answer import IndexedBatch, OwnAnswer
+from crossdraft.align.own_answer_drafter import own_answer_of
+from crossdraft.heads.networks.train_batch import pad_batch
+from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, own_answers
+from crossdraft.train.reference.batches import pack
+from crossdraft.train.reference.models import TrainableEventGPT
+
+Said = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Tokens [n], features [n, S], ids and log-probabilities [n, K]; see `OwnAnswer`."""
+
+
+@dataclass(frozen=True)
+class OwnAnswerData:
+    """Batches; what the frozen drafter says to a question is found out once, and kept in memory.
+
+    Args:
+        answers: which, step by step.
+        model: the drafter.
+        own: most tokens of its answers.
+        top: of its likeliest tokens that are read at each position.
+    """
+
+    answers: PairedAnswers
+    model: TrainableEventGPT
+    own: int
+    top: int
+    _said: dict[int, Said] = field(default_factory=dict)  # by answer
+
+    @torch.no_grad()
+    def batch(self, step: int) -> tuple[IndexedBatch, Tensor]:
+        """Both answers to the step's questions, and [rows, T, H] the target's features."""
+        answers = self.answers
+        numbers, depth = answers.numbers(step), answers.store.index.owner.depth
+        if any(number not in self._said for number in numbers):
+            self._said.update(zip(numbers, self._say(step, numbers), strict=True))
+        stored = [answers.store.answer(number, (depth,)) for number in numbers]
+        tokens = [pad(one.tokens[one.start :], (1, 0), value=answers.codec.pad_id) for one in stored]
+        features = [one.hidden[depth][one.start - 1 :].float() for one in stored]
+        plain = pad_batch(tokens, [1] * len(stored), {TARGET: features})
+        own = _side_by_side([self._said[number] for number in numbers], plain.tokens.shape[1])
+        batch = IndexedBatch(plain.tokens, plain.hidden, plain.starts, plain.lengths, own=own)
+        return batch, plain.hidden[TARGET]
+
+    def _say(self, step: int, numbers: Sequence[int]) -> list[Said]:
+        """What the drafter says to these questions, with what it came from."""
+        answers, model, visual = self.answers, self.model, self.answers.visual(step)
+        said = own_answers(model, answers, visual, numbers, self.own)
+        pairs = [(answers.question(number), own) for number, own in zip(numbers, said, strict=True)]
+        rows = pack(pairs, answers.codec.pad_id)
+        states = drafter_states(model, answers.codec, visual, rows)[-1]
+        found: list[Said] = []
+        for row, (own, start) in enumerate(zip(said, rows.answer_start.tolist(), strict=True)):
+            mine = states[row : row + 1, start : start + len(own)].clone()
+            answer = own_answer_of(torch.tensor([own]), mine, model.model.get_output_embeddings(), self.top)
+            found.append((answer.tokens[0], answer.states[0], answer.ids[0], answer.log_probs[0]))
+        return found
+
+
+def _side_by_side(said: Sequence[Said], width: int) -> OwnAnswer:
+    """The first `width` tokens of each, padded to as many."""
+    cut = [[part[:width] for part in parts] for parts in zip(*said, strict=True)]
+    lengths = torch.tensor([len(tokens) for tokens in cut[0]])
+    rows = [pad_sequence(parts, batch_first=True) for parts in cut]
+    tokens, states, ids, log_probs = (pad(one, (0, 0) * (one.ndim - 2) + (0, width - one.shape[1])) for one in rows)
+    return OwnAnswer(tokens, states, ids, log_probs, lengths)
