@@ -333,6 +333,21 @@ def test_nothing_is_fetched_unless_it_is_allowed(server):
         assert (found.status_code, found.json()["error"]["code"]) == (400, "address_refused")
 
 
+@pytest.mark.parametrize(
+    ("charset", "name"), [("undefined", b"a"), ("unicode_escape", rb"a\ud800.mp4"), ("utf-7", b"a+2AA-"), ("x", b"a")]
+)
+def test_the_charset_of_an_upload_is_not_the_clients_to_choose(server, charset, name):
+    """Names of half a surrogate pair made every later list of files fail."""
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\nx\r\n--b--\r\n' % name
+    kind = {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
+    found = httpx.post(f"{server.url}/v1/files", content=part, headers=kind)
+    assert (found.status_code, "charset" in found.json()["error"]["message"]) == (400, True)
+    assert httpx.get(f"{server.url}/v1/files").status_code == 200
+    kind = {"Content-Type": "Multipart/Form-Data; boundary=b; charset=UTF-8"}
+    kept = httpx.post(f"{server.url}/v1/files", content=part, headers=kind).json()
+    server.client().files.delete(kept["id"])
+
+
 def test_what_a_stranger_sent_is_played_by_no_browser_as_a_page(server):
     client = server.client()
     found = client.files.create(file=("page.html", b"<script>alert(1)</script>"), purpose="user_data").id

@@ -59,6 +59,13 @@ def test_a_files_name_is_never_a_path(uploads, tmp_path, name):
     assert found.path.name in (found.id, f"{found.id}.mp4")
 
 
+@pytest.mark.parametrize(("name", "purpose"), [("a\ud800.mp4", "x"), ("a.mp4", "\udfff")])
+def test_a_name_that_no_list_can_hold_is_refused(uploads, tmp_path, name, purpose):
+    with pytest.raises(ApiError, match="no Unicode"):
+        uploads.add("anna", name, purpose, io.BytesIO(b"x"))
+    assert not files(tmp_path)
+
+
 def test_files_of_a_server_that_was_killed_go_and_nothing_else(tmp_path):
     names = [f"file-{number:032x}" for number in range(3)]
     (tmp_path / names[0]).write_bytes(b"x")

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -19,6 +20,7 @@ from crossdraft.serve.uploads import ID, Upload
 
 router = APIRouter()
 
+UTF_8 = (b"utf-8", b"utf8")
 # A browser must take what a stranger sent for nothing but what it is asked to play.
 SHOWN = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "private, no-store"}
 TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -30,13 +32,25 @@ async def upload(request: Request) -> Response:
     service, client = service_of(request), asked_by(request).client
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
+    _check_kind(request.headers.get("content-type", ""))
     try:
         with service.others.admitted(client):
             return JSONResponse((await _kept(request, service, client.name)).to_json())
     except (MultiPartException, MultipartParseError, HTTPException):
         raise bad_request("The form is broken or has too many fields; send `file` and `purpose`.", "file") from None
+
+
+def _check_kind(content_type: str) -> None:
+    """Refuse what is no form of UTF-8: Python's codecs are many, and some make strings that no JSON can hold.
+
+    Raises:
+        ApiError: it is none.
+    """
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
+    if options.get(b"charset", b"utf-8").lower() not in UTF_8:
+        raise bad_request("The form is in another charset than UTF-8; leave the charset out.", "file")
 
 
 async def _kept(request: Request, service: Service, owner: str) -> Upload:

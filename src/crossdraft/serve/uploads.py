@@ -99,8 +99,10 @@ class Uploads:
         """Keep a file.
 
         Raises:
-            ApiError: it is empty or too large, or the client has too much already.
+            ApiError: it is empty or too large, the client has too much already, or a name is no Unicode.
         """
+        _check_name(name)
+        _check_name(purpose)
         room = self._room(self.of(owner))
         found = f"file-{secrets.token_hex(16)}"
         path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
@@ -190,6 +192,14 @@ class Uploads:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _check_name(name: str) -> None:
+    """Refuse half a surrogate pair: no list of files that holds it can be sent."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise bad_request("The file's name or purpose is no Unicode; send it in UTF-8.", "file") from None
 
 
 def _suffix(name: str) -> str:
