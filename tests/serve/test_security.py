@@ -206,12 +206,12 @@ def test_bodies_of_all_requests_together_are_bounded(start):
     head = f"{HEAD}Content-Length: 60000\r\n\r\n".encode() + b" " * 59_000
     with server.connection() as first, server.connection() as second:
         first.sendall(head)
-        assert reaches(lambda: server.service.body_bytes, 59_000)
+        assert reaches(lambda: server.service.bodies.held, 59_000)
         second.sendall(head)
         assert b" 503 " in closed(second)
         first.sendall(b" " * 1000)
         assert b" 400 " in first.recv(4096)  # no JSON, but read
-    assert reaches(lambda: server.service.body_bytes, 0)  # a moment after the answer was sent
+    assert reaches(lambda: server.service.bodies.held, 0)  # a moment after the answer was sent
     assert server.post(body(max_tokens=1)).status_code == 200
 
 

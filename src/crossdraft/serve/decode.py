@@ -178,6 +178,9 @@ class MediaDecoder:
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
         """In a thread of the pool, of which there are as many as workers."""
         worker, whole = self._idle.get(), False
+        if job.stopped:  # while it waited for the worker
+            self._idle.put(worker)
+            raise WorkerLost
         try:
             worker = worker or DecodeProcess(self._memory, self._seconds)
             found = job.done_by(worker)
@@ -225,12 +228,12 @@ class MediaDecoder:
 async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
     """Wait for the end of a job that nobody wants: a short one ends by itself, and keeps its worker."""
     try:
-        await asyncio.wait([reply], timeout=GRACE_S)
+        if job.runs:
+            await asyncio.wait([reply], timeout=GRACE_S)
     finally:
-        job.stop()
-    await asyncio.wait([reply])
-    if not reply.cancelled():
-        reply.exception()  # nobody asks for it
+        runs = job.stop()
+    if runs:
+        await asyncio.wait([reply])
 
 
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:

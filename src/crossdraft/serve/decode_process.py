@@ -154,7 +154,7 @@ class DecodeJob:
         self._asked, self._into = asked, into
         self._lock = threading.Lock()  # of the next two
         self._worker: DecodeProcess | None = None
-        self._stopped = False
+        self.stopped = False
 
     def done_by(self, worker: DecodeProcess) -> tuple[dict[str, Any], list[np.ndarray]]:
         """The reply; errors as `DecodeProcess.ask`, and of opening the file."""
@@ -165,7 +165,7 @@ class DecodeJob:
 
     def _reply(self, worker: DecodeProcess, file: RawIOBase | None) -> tuple[dict[str, Any], list[np.ndarray]]:
         with self._lock:
-            if self._stopped:
+            if self.stopped:
                 raise WorkerLost
             self._worker = worker
         try:
@@ -174,12 +174,18 @@ class DecodeJob:
             with self._lock:  # from here on it may be another job's
                 self._worker = None
 
-    def stop(self) -> None:
-        """Nobody wants it any more: a worker that is at it is ended."""
+    @property
+    def runs(self) -> bool:
+        """Whether a worker is at it."""
+        return self._worker is not None
+
+    def stop(self) -> bool:
+        """Nobody wants it any more: a worker that is at it is ended, and whether there is one returned."""
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             if self._worker is not None:
                 self._worker.kill()
+            return self.runs
 
 
 def _write(file: RawIOBase, data: bytes | memoryview) -> None:

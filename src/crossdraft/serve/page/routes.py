@@ -13,12 +13,11 @@ from starlette.responses import JSONResponse, Response
 
 from crossdraft.alone import target_alone
 from crossdraft.serve import sse
-from crossdraft.serve.chat import Answering
+from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.errors import gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
-from crossdraft.serve.schema import ChatRequest
 
 router = APIRouter()
 
@@ -93,7 +92,7 @@ async def alone(request: Request) -> Response:
     Nothing else runs in the engine meanwhile, so it is refused while others are being answered.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = ChatRequest.model_validate_json(await request.body())
+    chat = read_chat(service, await request.body(), asked.client)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from crossdraft.serve import sse
+from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -72,7 +73,7 @@ class ReplicaProxy:
     def __init__(self, settings: ServerSettings, replicas: Replicas) -> None:
         self.settings, self._replicas = settings, replicas
         self.draining = False
-        self.body_bytes = 0
+        self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
         self.spans = None  # the replicas' have them
         self.metrics = ProxyMetrics()
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
