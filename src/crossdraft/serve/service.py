@@ -82,6 +82,13 @@ class RequestLimits:
         """
         self.check(client)
         self._rates.count(client)
+        with self.running(client):
+            yield
+
+    @contextmanager
+    def running(self, client: Client) -> Iterator[None]:
+        """As `admitted`, for a request that is counted already."""
+        self._check_room(client)
         self.active += 1
         self._clients[client.name] += 1
         try:
@@ -94,11 +101,14 @@ class RequestLimits:
 
     def check(self, client: Client) -> None:
         """Whether there may be one more now, which is not counted; errors as `admitted`."""
+        self._check_room(client)
+        self._rates.check(client)
+
+    def _check_room(self, client: Client) -> None:
         if self.active >= self._most:
             raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
         if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
             raise too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
-        self._rates.check(client)
 
 
 class Service:
