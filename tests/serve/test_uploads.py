@@ -120,6 +120,17 @@ def test_old_files_go(tmp_path):
     uploads.close()
 
 
+def test_old_files_go_though_nobody_looks(tmp_path):
+    uploads = Uploads(tmp_path, 100, 100, seconds=0.05)
+    uploads.add("anna", "clip", "x", io.BytesIO(b"x"))
+    until = time.monotonic() + 60
+    while files(tmp_path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not files(tmp_path)
+    uploads.close()
+    uploads.close()  # as a service that is closed twice does
+
+
 def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):
     """Each of them fits alone."""
     meet = threading.Barrier(6)

@@ -19,6 +19,7 @@ SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 LOCK = ".lock"  # in the folder, locked as long as a server has it
 CHUNK = 1 << 20
 MOST_FILES = 1000  # of one client
+EXPIRE_S = 60.0  # from one look for what is too old to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,9 @@ class Uploads:
         for path in folder.iterdir():  # of a server that was killed
             if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
+        self._closed = threading.Event()
+        self._expiring = threading.Thread(target=self._expire, name="uploads", daemon=True)
+        self._expiring.start()
 
     def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
         """Keep a file.
@@ -169,6 +173,11 @@ class Uploads:
             if upload.created < oldest:
                 self._remove(upload)
 
+    def _expire(self) -> None:
+        """In a thread, until it is closed: an upload goes in time whether or not somebody looks."""
+        while not self._closed.wait(min(self._seconds, EXPIRE_S)):
+            self.expire()
+
     def _all(self) -> list[Upload]:
         with self._lock:
             return [*self._files.values()]
@@ -185,6 +194,8 @@ class Uploads:
 
     def close(self) -> None:
         """Delete everything: ids do not outlive the server."""
+        self._closed.set()
+        self._expiring.join()
         for upload in self._all():
             self._remove(upload)
         self._held.close()
