@@ -15,7 +15,7 @@ import pytest
 
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
-from crossdraft.serve.decode_process import WorkerLost
+from crossdraft.serve.decode_process import DecoderLost
 from crossdraft.serve.errors import ApiError
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
@@ -64,7 +64,7 @@ def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, m
 
 
 @pytest.mark.parametrize(("workers", "at_once"), [(1, 3), (2, 8)])
-def test_workers_wear_out_while_more_jobs_wait_than_there_are_threads(media_root, monkeypatch, workers, at_once):
+def test_workers_are_replaced_while_more_jobs_wait_than_there_are_threads(media_root, monkeypatch, workers, at_once):
     """A replacement that waited behind those jobs would be waited for by them, for ever."""
     monkeypatch.setattr("crossdraft.serve.decode.MOST_JOBS", 2)
     decoder, path = MediaDecoder(workers, 1 << 30, 20), media_root / "clip.mp4"
@@ -107,7 +107,7 @@ def test_a_job_whose_client_leaves_ends_and_counts_until_then(media_root, tmp_pa
 
 
 def test_a_short_job_whose_client_leaves_keeps_its_worker(decoder, media_root, monkeypatch):
-    monkeypatch.setattr("crossdraft.serve.decode.GRACE_S", 20)
+    monkeypatch.setattr("crossdraft.serve.decode.UNWANTED_S", 20)
     asyncio.run(decoder.kind_of(media_root / "clip.mp4", "it"))
     found, jobs = worker(decoder), worker(decoder).jobs
 
@@ -181,7 +181,7 @@ def test_columns_that_do_not_fit_are_no_events(decoder, tmp_path):
         [{"dtype": name, "shape": [-1]} for name in names],
     ]
     for described in bad:
-        with (tmp_path / "columns").open("wb", buffering=0) as file, pytest.raises(WorkerLost):
+        with (tmp_path / "columns").open("wb", buffering=0) as file, pytest.raises(DecoderLost):
             found._write_columns(described, file)
 
 
@@ -325,7 +325,7 @@ def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    with pytest.raises(WorkerLost):
+    with pytest.raises(DecoderLost):
         found.ask({"kind": "nothing"})
     took = time.monotonic() - began
     over.set()

@@ -372,16 +372,16 @@ def test_the_target_alone_is_refused_while_others_are_answered(server):
         assert httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).status_code == 503
 
 
-def test_a_comparison_does_not_begin_beside_what_came_while_its_clip_was_read(server, monkeypatch):
+def test_a_comparison_does_not_begin_if_others_came_while_its_clip_was_read(server, monkeypatch):
     asked, question, runs = {"model": "reference", "messages": messages(), "max_tokens": 8}, Answering.question, []
     with ExitStack() as others:
 
-        async def beside(self, held):
+        async def joined(self, held):
             found = await question(self, held)
             others.enter_context(self.service.limits.admitted(Client()))
             return found
 
-        monkeypatch.setattr(Answering, "question", beside)
+        monkeypatch.setattr(Answering, "question", joined)
         monkeypatch.setattr(Engine, "alone", lambda *arguments: runs.append(arguments))
         found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60)
     assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")
@@ -389,18 +389,18 @@ def test_a_comparison_does_not_begin_beside_what_came_while_its_clip_was_read(se
 
 
 def test_a_comparison_ends_as_soon_as_somebody_else_asks(server, monkeypatch):
-    asked, alone, told = {"model": "reference", "messages": messages(), "max_tokens": 8}, Engine.alone, []
+    asked, alone, stops = {"model": "reference", "messages": messages(), "max_tokens": 8}, Engine.alone, []
     with ExitStack() as others:
 
-        def beside(self, request, cores, stop):
-            if not told:
+        def joined(self, request, cores, stop):
+            if not stops:
                 others.enter_context(server.service.limits.admitted(Client()))
-                told.append(stop.wait(20))
+                stops.append(stop.wait(20))
             return alone(self, request, cores, stop)
 
-        monkeypatch.setattr(Engine, "alone", beside)
+        monkeypatch.setattr(Engine, "alone", joined)
         found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60)
-    assert told == [True]
+    assert stops == [True]
     assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")
     assert idle(server)
 

@@ -69,8 +69,7 @@ def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Da
         part = left.popleft()
         if part in ("", "."):
             continue
-        link = found.get(part, getlink=True) if isinstance(found, h5py.Group) else None
-        if link is None:
+        if not isinstance(found, h5py.Group) or (link := found.get(part, getlink=True)) is None:
             return None
         if isinstance(link, h5py.HardLink):
             found = found[part]

@@ -18,14 +18,14 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.stream import LAST_US
-from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, WorkerLost
+from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.grid import WindowGrid
 from crossdraft.video.read import ClipFrames, FrameArrays
 
 log = logging.getLogger("crossdraft.serve")
 
-GRACE_S = 0.2  # for a job whose client has gone: to start a worker takes longer than most jobs
+UNWANTED_S = 1.0  # for a job whose client has gone: to start a worker takes longer than most jobs
 MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes with it
 
 
@@ -159,7 +159,7 @@ class MediaDecoder:
         reply = asyncio.wrap_future(running)
         try:
             header, arrays = await asyncio.shield(reply)
-        except WorkerLost:
+        except DecoderLost:
             raise DecodeError(
                 f"{name} took more than {self._seconds:g} s or more memory than is allowed to decode, or broke the "
                 "decoder; send a shorter or smaller one, or re-encode it."
@@ -180,7 +180,7 @@ class MediaDecoder:
         worker, whole = self._idle.get(), False
         if job.stopped:  # while it waited for the worker
             self._idle.put(worker)
-            raise WorkerLost
+            raise DecoderLost
         try:
             worker = worker or DecodeProcess(self._memory, self._seconds)
             found = job.done_by(worker)
@@ -210,7 +210,7 @@ class MediaDecoder:
         worker: DecodeProcess | None = None
         try:
             worker = DecodeProcess(self._memory, self._seconds)
-        except (WorkerLost, OSError):
+        except (DecoderLost, OSError):
             log.exception("A process that decodes media did not start.")
         finally:
             self._idle.put(worker)
@@ -227,9 +227,10 @@ class MediaDecoder:
 
 async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
     """Wait for the end of a job that nobody wants: a short one ends by itself, and keeps its worker."""
+    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks for it
     try:
         if job.runs:
-            await asyncio.wait([reply], timeout=GRACE_S)
+            await asyncio.wait([reply], timeout=UNWANTED_S)
     finally:
         runs = job.stop()
     if runs:

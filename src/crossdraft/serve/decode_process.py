@@ -31,7 +31,7 @@ AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
 START_S = 60.0  # for a worker to be there
 
 
-class WorkerLost(Exception):
+class DecoderLost(Exception):
     """A worker that ended, was late or answered nonsense."""
 
 
@@ -67,7 +67,7 @@ class DecodeProcess:
         """What became of a job; if there is a `file`, the arrays are columns of events, and go there.
 
         Raises:
-            WorkerLost: nothing; the worker is of no use any more.
+            DecoderLost: nothing; the worker is of no use any more.
             ApiError: there is no room for the file, and the worker is of no use any more.
         """
         self.jobs += 1
@@ -78,20 +78,20 @@ class DecodeProcess:
             self.socket.sendall(struct.pack("<I", len(sent)) + sent)
             size = struct.unpack("<I", self._receive(4))[0]
             if size > MOST_HEADER:
-                raise WorkerLost
+                raise DecoderLost
             header = json.loads(self._receive(size))
             described = header.get("arrays", ())
             if file is not None:
                 return header | {"count": self._write_columns(described, file) if described else None}, []
             return header, [self._array(one) for one in described]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise WorkerLost from None
+            raise DecoderLost from None
 
     def _array(self, described: Mapping[str, Any]) -> np.ndarray:
         dtype, shape = np.dtype(DTYPES[described["dtype"]]), tuple(described["shape"])
         whole = all(isinstance(size, int) and size >= 0 for size in shape)
         if not whole or len(shape) > 4 or math.prod(shape) * dtype.itemsize > MOST_ARRAY:
-            raise WorkerLost
+            raise DecoderLost
         return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
     def _write_columns(self, described: Sequence[Mapping[str, Any]], file: RawIOBase) -> int:
@@ -99,7 +99,7 @@ class DecodeProcess:
         (count,) = described[0]["shape"]
         wanted = [(np.dtype(dtype).name, [count]) for dtype in COLUMNS.values()]
         if [(one["dtype"], one["shape"]) for one in described] != wanted or not 0 <= int(count) <= MOST_COLUMN:
-            raise WorkerLost
+            raise DecoderLost
         left, part = count * EVENT_BYTES, memoryview(bytearray(AT_ONCE))
         _write(file, column_header(count))
         while left:
@@ -120,7 +120,7 @@ class DecodeProcess:
         self._wait()
         count = self.socket.recv_into(view)
         if not count:
-            raise WorkerLost
+            raise DecoderLost
         return count
 
     def _wait(self) -> None:
@@ -166,7 +166,7 @@ class DecodeJob:
     def _reply(self, worker: DecodeProcess, file: RawIOBase | None) -> tuple[dict[str, Any], list[np.ndarray]]:
         with self._lock:
             if self.stopped:
-                raise WorkerLost
+                raise DecoderLost
             self._worker = worker
         try:
             return worker.ask(self._asked, file)
