@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +81,12 @@ class Connection:
         """Send bytes as they are."""
         self._socket.sendall(sent)
 
-    def until_silent(self, seconds: float) -> bytes:
-        """What comes until the server hangs up, or says nothing for so long."""
+    def until_silent(self, seconds: float, whole: Callable[[bytes], bool]) -> bytes:
+        """What comes until it is whole, the server hangs up, or says nothing for so long."""
         found = b""
         self._socket.settimeout(seconds)
         with suppress(TimeoutError, ConnectionError):
-            while part := self._socket.recv(CHUNK):
+            while not whole(found) and (part := self._socket.recv(CHUNK)):
                 found += part
         return found
 

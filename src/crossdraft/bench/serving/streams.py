@@ -13,7 +13,8 @@ from crossdraft.bench.serving.process import Connection
 from crossdraft.streams.messages import ROUTE, SCHEMA, PushedEvents, PushedFrame, StreamEnd
 
 TEXT, BINARY, CLOSE = 1, 2, 8  # kinds of WebSocket frames
-SILENCE_S = 0.5  # after which a server waits for more; a mutant may say that there is more
+UPGRADED = 101
+SILENCE_S = 1.0  # after which a server waits for more; a mutant may say that there is more
 STATUSES = {"server_error": 500, "overloaded_error": 503}  # of an error's type; others are refusals
 Change = Callable[[bytes, random.Random], bytes]
 
@@ -62,12 +63,15 @@ def watch_status(port: int, sent: bytes, silence_s: float = SILENCE_S) -> int:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     with Connection(port) as connection:
         connection.send("GET", ROUTE, headers=upgrade | {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="})
+        head = connection.read_some()
+        while b"\r\n\r\n" not in head and (part := connection.read_some()):
+            head += part
+        status = int(head.split(b" ", 2)[1])
+        if status != UPGRADED:
+            return status
         with suppress(ConnectionError):  # it may hang up in the midst
-            connection.send_raw(sent)
-        head, _, found = connection.until_silent(silence_s).partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 101 "):
-        return int(head.split(b" ", 2)[1])
-    return status_of(found)
+            connection.send_raw(sent)  # not before: what comes with the handshake is lost
+        return status_of(connection.until_silent(silence_s, _closes))
 
 
 def status_of(received: bytes) -> int:
@@ -79,6 +83,11 @@ def status_of(received: bytes) -> int:
         if kind == CLOSE and len(payload) >= 2 and (code := struct.unpack(">H", payload[:2])[0]) != 1000:
             found = 500 if code == 1011 else 400
     return found
+
+
+def _closes(received: bytes) -> bool:
+    """Whether the server has said that it closes; it would wait for the same of the client."""
+    return any(kind == CLOSE for kind, _ in _frames(received))
 
 
 def _frames(received: bytes) -> Iterator[tuple[int, bytes]]:
