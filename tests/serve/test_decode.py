@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -274,7 +275,7 @@ def test_a_video_bomb_costs_its_sender_alone(decoder, tmp_path):
     from crossdraft.video import write_mp4
 
     path = tmp_path / "bomb.mp4"
-    write_mp4(path, (np.zeros((2048, 2048, 3), np.uint8) for _ in range(65)), fps=25)
+    write_mp4(path, repeat(np.zeros((2048, 2048, 3), np.uint8), 65), fps=25)
     assert path.stat().st_size < 200_000
     with pytest.raises(DecodeError, match="limit"):
         asyncio.run(decoder.clip(path, FrameSampling(65), "it"))
