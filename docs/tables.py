@@ -46,11 +46,14 @@ def settings() -> list[tuple[str, ...]]:
     """Every setting of the server."""
     head = ("setting", "default", "what it says")
     fields = ServerSettings.model_fields.items()
-    empty = {None: "", (): "", True: "on", False: "off"}
-    return [head] + [
-        (f"`{name}`", "" if one.default == {} else empty.get(one.default, str(one.default)), one.description or "")
-        for name, one in fields
-    ]
+    return [head] + [(f"`{name}`", _default(one.default), one.description or "") for name, one in fields]
+
+
+def _default(value: object) -> str:
+    """A setting's default as the table has it; nothing where nothing is set."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None or value in ((), {}) else str(value)
 
 
 def datasets() -> list[tuple[str, ...]]:

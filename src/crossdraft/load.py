@@ -19,7 +19,7 @@ from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_set
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, first_line, load_mapped, load_weights
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table, token_speller
 from crossdraft.drafters.hf_text import TextPrompt, text_model
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.recordings import PIXELS, RecordingPrompt, RecordingTarget
@@ -526,7 +526,7 @@ def _text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
     added = tokenizer.added_tokens_decoder
     special = {token: str(found) for token, found in added.items() if found.special}
     byte_fallback = (token for piece, token in tokenizer.get_vocab().items() if BYTE.fullmatch(piece))
-    return TokenText(decode, special, frozenset(byte_fallback))
+    return TokenText(decode, special, frozenset(byte_fallback), token_speller(tokenizer))
 
 
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
+import ctypes
+import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +305,87 @@ def test_prophesees_own_hdf5_is_named(tmp_path):
         file["davis/left/events"] = np.zeros((3, 5))
     with pytest.raises(CrossdraftError, match=r"\[N, 4\]"):
         read_events(tmp_path / "b.h5")
+
+
+IN_OPEN = 0x20  # of inotify
+
+
+def named(recordings: dict[Path, Events], name: str) -> Path:
+    return next(path for path in recordings if path.name == name)
+
+
+@contextmanager
+def watched(path: Path):
+    """Whether anything opens a file, in C as well; a function that says it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    assert libc.inotify_add_watch(watch, os.fsencode(path), IN_OPEN) >= 0
+
+    def opened() -> bool:
+        try:
+            return bool(os.read(watch, 4096))
+        except BlockingIOError:
+            return False
+
+    try:
+        yield opened
+    finally:
+        os.close(watch)
+
+
+def linked(path: Path, **links) -> Path:
+    """A file of links, and of columns of events where no link is."""
+    with h5py.File(path, "w") as file:
+        for name, link in links.items():
+            file[name.replace("__", "/")] = link
+    return path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+@pytest.mark.parametrize("there", [True, False])
+def test_no_link_makes_another_file_open(recordings, tmp_path, there):
+    """Nor does an error say whether there is one."""
+    other = named(recordings, "no_index.h5") if there else tmp_path / "nothing.h5"
+    away = {
+        "group": {"events": h5py.ExternalLink(other, "/events")},
+        "column": {"events__t": h5py.ExternalLink(other, "/events/t")},
+        "soft": {"far": h5py.ExternalLink(other, "/events"), "events": h5py.SoftLink("/far")},
+        "m3ed": {"prophesee": h5py.ExternalLink(other, "/prophesee")},
+        "mvsec": {"davis__left__events": h5py.ExternalLink(other, "/t_offset")},
+        "ecf": {"CD": h5py.ExternalLink(other, "/events")},
+    }
+    with watched(named(recordings, "no_index.h5")) as opened:
+        for name, links in away.items():
+            with pytest.raises(CrossdraftError, match="lies in another file"):
+                read_events(linked(tmp_path / f"{name}.h5", **links))
+        for name in ("dsec", "m3ed", "mvsec"):  # what the format says is there
+            with pytest.raises(CrossdraftError, match="lies in another file"):
+                read_events(tmp_path / f"{'group' if name == 'dsec' else name}.h5", format=name)
+        assert not opened()
+        if there:
+            read_events(other)
+            assert opened()
+
+
+def test_offsets_and_indices_are_looked_for_in_the_file_alone(recordings, tmp_path):
+    for name in ("t_offset", "ms_to_idx"):
+        path = tmp_path / f"{name}.h5"
+        path.write_bytes((named(recordings, "dsec.h5")).read_bytes())
+        with h5py.File(path, "a") as file:
+            del file[name]
+            file[name] = h5py.ExternalLink(named(recordings, "no_index.h5"), "/t_offset")
+        with pytest.raises(CrossdraftError, match=f"{name} lies in another file"):
+            read_events(path)
+
+
+def test_links_within_a_file_are_followed_and_circles_are_not(recordings, tmp_path):
+    path = tmp_path / "links.h5"
+    path.write_bytes((named(recordings, "no_index.h5")).read_bytes())
+    with h5py.File(path, "a") as file:
+        file.move("events", "kept/of/it")
+        file["kept/again"] = h5py.SoftLink("of/./it")
+        file["events"] = h5py.SoftLink("/kept/again")
+    assert same(read_events(path), read_events(named(recordings, "no_index.h5")))
+    circle = linked(tmp_path / "circle.h5", events=h5py.SoftLink("/round"), round=h5py.SoftLink("events"))
+    with pytest.raises(CrossdraftError, match="lies in another file"):
+        read_events(circle)

@@ -2,8 +2,10 @@
 
 import pytest
 
+from crossdraft.engine.request import Origin, Piece
 from crossdraft.engine.stats import Stats
-from crossdraft.serve.convert import metrics, speculative_decoding, usage
+from crossdraft.load import load_target
+from crossdraft.serve.convert import logprobs, metrics, speculative_decoding, usage
 
 
 def test_speculative_decoding_has_vllms_shape_and_values():
@@ -33,6 +35,27 @@ def test_passes_without_a_draft_are_no_steps():
         [1, 0, 0],
         1,
     )
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_target()
+
+
+def test_bytes_of_logprobs_are_those_of_the_text(target):
+    """A car is four bytes, and here several tokens, none of which is a character."""
+    text, tokenizer = "A 🚗, naïve.", target.prepare.tokenizer
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ended = (*tokens, *target.eos)
+    tops = tuple(((token, -1.0),) for token in ended)
+    found = logprobs(Piece(ended, text, Origin.TARGET, 0, (-1.0,) * len(ended), tops), target)["content"]
+    assert b"".join(bytes(one["bytes"]) for one in found) == text.encode()
+    parts = [one for one in found if one["token"] == "\ufffd"]
+    assert len(parts) > 1
+    assert all(len(one["bytes"]) < 4 and bytes(one["bytes"]) != "\ufffd".encode() for one in parts)
+    assert [one["top_logprobs"][0] for one in found] == [
+        {key: one[key] for key in ("token", "logprob", "bytes")} for one in found
+    ]
 
 
 def test_usage_and_times():

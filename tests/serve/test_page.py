@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 
 import httpx
 import numpy as np
@@ -19,6 +20,7 @@ from crossdraft.engine.request import Finish
 from crossdraft.events import Events
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
+from crossdraft.serve.chat import Answering
 from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_key
 from crossdraft.serve.page.routes import HEADERS
 from crossdraft.serve.page.strip import event_strip
@@ -368,6 +370,39 @@ def test_the_target_alone_is_refused_while_others_are_answered(server):
     assert found["text"] == server.post(asked).json()["choices"][0]["message"]["content"]
     with server.service.limits.admitted(Client()):
         assert httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).status_code == 503
+
+
+def test_a_comparison_does_not_begin_if_others_came_while_its_clip_was_read(server, monkeypatch):
+    asked, question, runs = {"model": "reference", "messages": messages(), "max_tokens": 8}, Answering.question, []
+    with ExitStack() as others:
+
+        async def joined(self, held):
+            found = await question(self, held)
+            others.enter_context(self.service.limits.admitted(Client()))
+            return found
+
+        monkeypatch.setattr(Answering, "question", joined)
+        monkeypatch.setattr(Engine, "alone", lambda *arguments: runs.append(arguments))
+        found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60)
+    assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")
+    assert not runs
+
+
+def test_a_comparison_ends_as_soon_as_somebody_else_asks(server, monkeypatch):
+    asked, alone, stops = {"model": "reference", "messages": messages(), "max_tokens": 8}, Engine.alone, []
+    with ExitStack() as others:
+
+        def joined(self, request, cores, stop):
+            if not stops:
+                others.enter_context(server.service.limits.admitted(Client()))
+                stops.append(stop.wait(20))
+            return alone(self, request, cores, stop)
+
+        monkeypatch.setattr(Engine, "alone", joined)
+        found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60)
+    assert stops == [True]
+    assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")
+    assert idle(server)
 
 
 def test_its_colours_and_kinds_are_those_of_the_pictures(server):

@@ -206,12 +206,12 @@ def test_bodies_of_all_requests_together_are_bounded(start):
     head = f"{HEAD}Content-Length: 60000\r\n\r\n".encode() + b" " * 59_000
     with server.connection() as first, server.connection() as second:
         first.sendall(head)
-        assert reaches(lambda: server.service.body_bytes, 59_000)
+        assert reaches(lambda: server.service.bodies.held, 59_000)
         second.sendall(head)
         assert b" 503 " in closed(second)
         first.sendall(b" " * 1000)
         assert b" 400 " in first.recv(4096)  # no JSON, but read
-    assert reaches(lambda: server.service.body_bytes, 0)  # a moment after the answer was sent
+    assert reaches(lambda: server.service.bodies.held, 0)  # a moment after the answer was sent
     assert server.post(body(max_tokens=1)).status_code == 200
 
 
@@ -331,6 +331,21 @@ def test_nothing_is_fetched_unless_it_is_allowed(server):
     for url in ("http://127.0.0.1/x", "https://example.com/x.mp4", "HTTP://example.com/x"):
         found = server.post(body(messages=messages(video=url)))
         assert (found.status_code, found.json()["error"]["code"]) == (400, "address_refused")
+
+
+@pytest.mark.parametrize(
+    ("charset", "name"), [("undefined", b"a"), ("unicode_escape", rb"a\ud800.mp4"), ("utf-7", b"a+2AA-"), ("x", b"a")]
+)
+def test_the_charset_of_an_upload_is_not_the_clients_to_choose(server, charset, name):
+    """Names of half a surrogate pair made every later list of files fail."""
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\nx\r\n--b--\r\n' % name
+    kind = {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
+    found = httpx.post(f"{server.url}/v1/files", content=part, headers=kind)
+    assert (found.status_code, "charset" in found.json()["error"]["message"]) == (400, True)
+    assert httpx.get(f"{server.url}/v1/files").status_code == 200
+    kind = {"Content-Type": "Multipart/Form-Data; boundary=b; charset=UTF-8"}
+    kept = httpx.post(f"{server.url}/v1/files", content=part, headers=kind).json()
+    server.client().files.delete(kept["id"])
 
 
 def test_what_a_stranger_sent_is_played_by_no_browser_as_a_page(server):

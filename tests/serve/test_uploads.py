@@ -59,6 +59,13 @@ def test_a_files_name_is_never_a_path(uploads, tmp_path, name):
     assert found.path.name in (found.id, f"{found.id}.mp4")
 
 
+@pytest.mark.parametrize(("name", "purpose"), [("a\ud800.mp4", "x"), ("a.mp4", "\udfff")])
+def test_a_name_that_no_list_can_hold_is_refused(uploads, tmp_path, name, purpose):
+    with pytest.raises(ApiError, match="no Unicode"):
+        uploads.add("anna", name, purpose, io.BytesIO(b"x"))
+    assert not files(tmp_path)
+
+
 def test_files_of_a_server_that_was_killed_go_and_nothing_else(tmp_path):
     names = [f"file-{number:032x}" for number in range(3)]
     (tmp_path / names[0]).write_bytes(b"x")
@@ -111,6 +118,17 @@ def test_old_files_go(tmp_path):
         uploads.get(found.id, "anna")
     assert not files(tmp_path)
     uploads.close()
+
+
+def test_old_files_go_though_nobody_looks(tmp_path):
+    uploads = Uploads(tmp_path, 100, 100, seconds=0.05)
+    uploads.add("anna", "clip", "x", io.BytesIO(b"x"))
+    until = time.monotonic() + 60
+    while files(tmp_path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not files(tmp_path)
+    uploads.close()
+    uploads.close()  # as a service that is closed twice does
 
 
 def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):

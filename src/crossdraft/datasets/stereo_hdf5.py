@@ -18,7 +18,7 @@ from crossdraft.datasets.files import subfolders
 from crossdraft.datasets.recorded import MOST_FRAMES, ClipPlan, FrameSequence, RecordedReader, rising
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
-from crossdraft.events.hdf5 import dataset, opened
+from crossdraft.events.hdf5 import dataset, member, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class Hdf5Sequence:
 
     def frames(self, first: int, last: int) -> Iterator[NDArray[np.uint8]]:
         with opened(self._path) as file:
-            name = next((name for name in self._layout.frames if name in file), self._layout.frames[0])
+            there = (name for name in self._layout.frames if member(file, name) is not None)
+            name = next(there, self._layout.frames[0])
             images = dataset(file, name)
             if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(self.times_us):
                 raise CrossdraftError(f"{self._path}: {name} holds no frame for each time; the file is damaged.")

@@ -23,11 +23,19 @@ class TokenText:
         decode: ids to text, special tokens left out.
         special: id of each special token -> how it is spelt.
         byte_fallback: ids that stand for one byte of a character that has no token of its own (`<0xE2>`).
+        spell: the bytes that an id adds to a text; `None`: those of its decoded text, wrong of half a character.
     """
 
     decode: Callable[[Sequence[int]], str]
     special: Mapping[int, str] = field(default_factory=dict)
     byte_fallback: frozenset[int] = frozenset()
+    spell: Callable[[int], bytes] | None = None
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token adds to an answer; of a special one, none."""
+        if token in self.special:
+            return b""
+        return self.decode([token]).encode() if self.spell is None else self.spell(token)
 
 
 class Detokenizer:

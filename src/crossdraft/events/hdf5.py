@@ -1,6 +1,7 @@
 """Event recordings in HDF5: DSEC, M3ED and MVSEC, read by time window without reading the whole file."""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
 
 if TYPE_CHECKING:
     import h5py
+
+MOST_LINKS = 16  # on the way to a data set; a file may hold a circle of them
+ELSEWHERE = "lies in another file; give a recording that is one file."
 
 
 @contextmanager
@@ -49,6 +53,35 @@ def require_plugins() -> None:
         ) from error
 
 
+def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Datatype | None":
+    """What a name leads to, if that lies in this very file; `None` if it leads to nothing.
+
+    HDF5 would follow a link to another file at the first look, so each step of the way is looked at before it is taken.
+
+    Raises:
+        CrossdraftError: the way leads out of the file, or on and on.
+    """
+    import h5py
+
+    found: h5py.Group | h5py.Dataset | h5py.Datatype = file
+    left, links = deque(name.split("/")), 0
+    while left:
+        part = left.popleft()
+        if part in ("", "."):
+            continue
+        if not isinstance(found, h5py.Group) or (link := found.get(part, getlink=True)) is None:
+            return None
+        if isinstance(link, h5py.HardLink):
+            found = found[part]
+        elif isinstance(link, h5py.SoftLink) and links < MOST_LINKS:
+            links += 1
+            found = file if link.path.startswith("/") else found
+            left.extendleft(reversed(link.path.split("/")))
+        else:
+            raise CrossdraftError(f"{file.filename}: {name} {ELSEWHERE}")
+    return found
+
+
 def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) -> "h5py.Dataset":
     """A data set of numbers that lies in this very file, in blocks that may be unpacked; its values are not read.
 
@@ -58,11 +91,13 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) 
     """
     import h5py
 
-    found = file[name]
+    found = member(file, name)
+    if found is None:
+        raise KeyError(name)
     if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "iufb":
         raise CrossdraftError(f"{file.filename}: {name} should be numbers and is not; this is no whole recording.")
     if found.is_virtual or found.external or found.file.filename != file.filename:
-        raise CrossdraftError(f"{file.filename}: {name} lies in another file; give a recording that is one file.")
+        raise CrossdraftError(f"{file.filename}: {name} {ELSEWHERE}")
     block = math.prod(found.chunks or ()) * found.dtype.itemsize
     if block > limits.block_bytes:
         raise CrossdraftError(
@@ -101,7 +136,9 @@ def read_dsec(
             usual = (("width", 640), ("height", 480))
             width, height = (whole_number(file.attrs.get(name, size), name, path) for name, size in usual)
             sensor = width, height
-        offset = whole_number(dataset(file, "t_offset"), "t_offset", path) if "t_offset" in file else 0
+        offset = (
+            whole_number(dataset(file, "t_offset"), "t_offset", path) if member(file, "t_offset") is not None else 0
+        )
         recording = _column_datasets(file, "events", "ms_to_idx", offset, sensor, limits)
         yield from chunks_of(recording, window, path, limits)
 
@@ -147,9 +184,9 @@ def hdf5_layout(path: Path) -> str:
     signs = {"events/t": "dsec", "prophesee/left/t": "m3ed", "davis/left/events": "mvsec"}
     with opened(path) as file:
         for key, layout in signs.items():
-            if key in file:
+            if member(file, key) is not None:
                 return layout
-        if "CD/events" in file:
+        if member(file, "CD/events") is not None:
             raise CrossdraftError(f"{path} is Prophesee HDF5, whose ECF codec has no free reader; export it as RAW.")
         raise CrossdraftError(
             f"{path} holds no events that we know; expected events/t (DSEC), prophesee/left/t (M3ED) "
@@ -174,7 +211,7 @@ def _column_datasets(
     def columns(i: int, j: int) -> Columns:
         return x[i:j], y[i:j], times(i, j), p[i:j]
 
-    ms_to_idx = dataset(file, index, limits) if index in file else None
+    ms_to_idx = dataset(file, index, limits) if member(file, index) is not None else None
     if ms_to_idx is not None and (ms_to_idx.ndim != 1 or ms_to_idx.dtype.kind not in "iu"):
         raise CrossdraftError(
             f"{file.filename}: {index} should be a row of event numbers, one a millisecond; the file is damaged."

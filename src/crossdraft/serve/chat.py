@@ -8,14 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
+from crossdraft.serve.bodies import chat_of
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
+from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
 from crossdraft.streaming import AsyncStream
@@ -23,30 +26,47 @@ from crossdraft.streaming import AsyncStream
 router = APIRouter()
 
 
-def read_chat(service: Service, body: bytes) -> ChatRequest:
+def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
     """A request's body.
+
+    Args:
+        service: that is asked.
+        body: JSON, of any length; what it costs is bounded.
+        client: who asks. A body that is refused counts as one of its requests, a good one once it is admitted.
 
     Raises:
         ValidationError: it is none.
-        ApiError: it asks another model.
+        ApiError: it has too many values, or asks another model; 429, the client asks too often.
     """
-    chat = ChatRequest.model_validate_json(body)
-    if chat.model != service.settings.model:
-        raise ApiError(
-            404,
-            f"There is no model {short(chat.model)!r} here, but {service.settings.model!r}.",
-            "model_not_found",
-            "model",
-        )
-    return chat
+    if client is not None:
+        service.rates.check(client)
+    try:
+        return _of_model(service, chat_of(body))
+    except (ApiError, ValidationError):
+        if client is not None:
+            service.rates.count(client)
+        raise
+
+
+def _of_model(service: Service, chat: ChatRequest) -> ChatRequest:
+    """The request, if it asks the model that is here."""
+    if chat.model == service.settings.model:
+        return chat
+    raise ApiError(
+        404,
+        f"There is no model {short(chat.model)!r} here, but {service.settings.model!r}.",
+        "model_not_found",
+        "model",
+    )
 
 
 async def complete(request: Request) -> Response:
     """Answer a chat request."""
     service, asked = service_of(request), asked_by(request)
-    chat = read_chat(service, await request.body())
+    body = await request.body()
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    chat = read_chat(service, body, asked.client)
     answering = Answering(service, chat, asked)
     if chat.stream:
         return await answering.stream(request)

@@ -107,13 +107,16 @@ def speculative_decoding(stats: Stats) -> dict[str, object] | None:
 
 
 def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
-    """OpenAI's `logprobs` of a choice, of an answer or a piece of it: the target's own, before any warping."""
+    """OpenAI's `logprobs` of a choice, of an answer or a piece of it: the target's own, before any warping.
+
+    The `bytes` of all tokens, joined, are those of the text; a token may be a part of a character.
+    """
     if said.logprobs is None:
         return None
 
     def described(token: int, value: float) -> dict[str, object]:
-        word = target.decode([token])
-        return {"token": word, "logprob": value, "bytes": list(word.encode())}
+        spelt = target.text.bytes_of(token)
+        return {"token": spelt.decode(errors="replace"), "logprob": value, "bytes": list(spelt)}
 
     tops = said.top_logprobs or [()] * len(said.tokens)
     content = [

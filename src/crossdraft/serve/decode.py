@@ -5,47 +5,27 @@ one job and is replaced. What it sends back is JSON and plain arrays, checked he
 """
 
 import asyncio
-import json
 import logging
-import math
-import os
-import socket
-import struct
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from io import RawIOBase
 from pathlib import Path
 from queue import LifoQueue
 from typing import Any
 
 import numpy as np
 
-import crossdraft
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
-from crossdraft.events.npy import COLUMNS, column_header
 from crossdraft.events.stream import LAST_US
-from crossdraft.serve.errors import overloaded
+from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.grid import WindowGrid
-from crossdraft.video.limits import DEFAULT_LIMITS
 from crossdraft.video.read import ClipFrames, FrameArrays
 
 log = logging.getLogger("crossdraft.serve")
 
-DTYPES = {"uint8": np.uint8, "uint16": np.uint16, "int64": np.int64, "float64": np.float64}
-MOST_HEADER = 1 << 20  # bytes of a reply's JSON
-MOST_ARRAY = 3 * DEFAULT_LIMITS.held  # bytes
-MOST_COLUMN = 1 << 25  # events
-EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
-AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
-START_S = 60.0  # for a worker to be there
+UNWANTED_S = 1.0  # for a job whose client has gone: to start a worker takes longer than most jobs
 MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes with it
 
 
@@ -81,112 +61,6 @@ class EventColumns:
     count: int | None
 
 
-class _WorkerLost(Exception):
-    """A worker that ended, was late or answered nonsense."""
-
-
-class _Worker:
-    """One process and the socket to it."""
-
-    def __init__(self, memory: int, seconds: float) -> None:
-        ours, theirs = socket.socketpair()
-        package = str(Path(crossdraft.__file__).parents[1])
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
-        command = [sys.executable, "-P", "-m", "crossdraft.serve.decode_worker"]
-        numbers = (theirs.fileno(), memory, math.ceil(seconds))
-        self.socket, self.jobs = ours, 0
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, *map(str, numbers)],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-            )
-        try:
-            self._until = time.monotonic() + START_S
-            self._receive(1)  # it is there
-        except BaseException:
-            self.close()
-            raise
-        self._seconds = seconds
-
-    def ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """What became of a job; if there is a `file`, the arrays are columns of events, and go there.
-
-        Raises:
-            _WorkerLost: nothing; the worker is of no use any more.
-            ApiError: there is no room for the file, and the worker is of no use any more.
-        """
-        self.jobs += 1
-        self._until = time.monotonic() + self._seconds  # for all of the job, however its reply trickles
-        try:
-            self._wait()
-            sent = json.dumps(job).encode()
-            self.socket.sendall(struct.pack("<I", len(sent)) + sent)
-            size = struct.unpack("<I", self._receive(4))[0]
-            if size > MOST_HEADER:
-                raise _WorkerLost
-            header = json.loads(self._receive(size))
-            described = header.get("arrays", ())
-            if file is not None:
-                return header | {"count": self._write_columns(described, file) if described else None}, []
-            return header, [self._array(one) for one in described]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise _WorkerLost from None
-
-    def _array(self, described: Mapping[str, Any]) -> np.ndarray:
-        dtype, shape = np.dtype(DTYPES[described["dtype"]]), tuple(described["shape"])
-        whole = all(isinstance(size, int) and size >= 0 for size in shape)
-        if not whole or len(shape) > 4 or math.prod(shape) * dtype.itemsize > MOST_ARRAY:
-            raise _WorkerLost
-        return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
-
-    def _write_columns(self, described: Sequence[Mapping[str, Any]], file: RawIOBase) -> int:
-        """Receive columns of events, whose shapes are checked, as a `.npy` that can be mapped; how many there are."""
-        (count,) = described[0]["shape"]
-        wanted = [(np.dtype(dtype).name, [count]) for dtype in COLUMNS.values()]
-        if [(one["dtype"], one["shape"]) for one in described] != wanted or not 0 <= int(count) <= MOST_COLUMN:
-            raise _WorkerLost
-        left, part = count * EVENT_BYTES, memoryview(bytearray(AT_ONCE))
-        _write(file, column_header(count))
-        while left:
-            got = self._receive_some(part[: min(left, AT_ONCE)])
-            _write(file, part[:got])
-            left -= got
-        return count
-
-    def _receive(self, size: int) -> bytearray:
-        found = bytearray(size)
-        view = memoryview(found)
-        while view:
-            view = view[self._receive_some(view) :]
-        return found
-
-    def _receive_some(self, view: memoryview) -> int:
-        """How many bytes have come, at least one."""
-        self._wait()
-        count = self.socket.recv_into(view)
-        if not count:
-            raise _WorkerLost
-        return count
-
-    def _wait(self) -> None:
-        """The next operation of the socket may take what is left of the time."""
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self.socket.settimeout(left)
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-        self.socket.close()
-        self._process.kill()
-        self._process.wait()
-
-
 class MediaDecoder:
     """A pool of workers. May be used from any task of one event loop.
 
@@ -199,14 +73,16 @@ class MediaDecoder:
     def __init__(self, workers: int, memory: int, seconds: float) -> None:
         self._workers, self._memory, self._seconds = workers, memory, seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-        self._idle: LifoQueue[_Worker | None] = LifoQueue()  # so that not all of them are worn out at a time
+        # Apart from those: jobs that wait for a worker may hold all threads of the first pool.
+        self._starters = ThreadPoolExecutor(workers, thread_name_prefix="decode-start")
+        self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # so that not all of them are worn out at a time
         for _ in range(workers):
             self._idle.put(None)
 
     def warm_up(self) -> None:
         """Start the workers now."""
         for _ in range(self._workers):
-            self._threads.submit(self._ask, {"kind": "nothing"})
+            self._threads.submit(self._ask, DecodeJob({"kind": "nothing"}))
 
     async def clip(self, path: Path, sampling: FrameSampling, name: str) -> DecodedVideo:
         """Frames of a clip; `name` is what complaints call it.
@@ -274,16 +150,24 @@ class MediaDecoder:
     async def _run(
         self, job: Mapping[str, object], name: str, *paths: Path, into: Path | None = None
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """A reply to a job about files, which a complaint calls by `name`; its arrays may be written `into` a file."""
-        loop = asyncio.get_running_loop()
-        work = partial(self._ask, job) if into is None else partial(self._ask_into, into, job)
+        """A reply to a job about files, which a complaint calls by `name`; its arrays may be written `into` a file.
+
+        Who is cancelled waits until the worker is free or ended: what a client began counts as its own till then.
+        """
+        asked = DecodeJob(job, into)
+        running = self._threads.submit(self._ask, asked)
+        reply = asyncio.wrap_future(running)
         try:
-            header, arrays = await loop.run_in_executor(self._threads, work)
-        except _WorkerLost:
+            header, arrays = await asyncio.shield(reply)
+        except DecoderLost:
             raise DecodeError(
                 f"{name} took more than {self._seconds:g} s or more memory than is allowed to decode, or broke the "
                 "decoder; send a shorter or smaller one, or re-encode it."
             ) from None
+        except asyncio.CancelledError:
+            if not running.cancel():
+                await _ended(reply, asked)
+            raise
         if "error" in header:
             sentence = str(header["error"])[:1000]
             for path in paths:
@@ -291,44 +175,42 @@ class MediaDecoder:
             raise DecodeError(sentence)
         return header, arrays
 
-    def _ask_into(self, path: Path, job: Mapping[str, object]) -> tuple[dict[str, Any], list[np.ndarray]]:
-        with path.open("r+b", buffering=0) as file:
-            return self._ask(job, file)
-
-    def _ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
         """In a thread of the pool, of which there are as many as workers."""
-        worker, worn = self._idle.get(), False
+        worker, whole = self._idle.get(), False
+        if job.stopped:  # while it waited for the worker
+            self._idle.put(worker)
+            raise DecoderLost
         try:
-            worker = worker or _Worker(self._memory, self._seconds)
-            found = worker.ask(job, file)
-        except BaseException:
-            if worker is not None:
-                worker.close()
-            worker = None
-            raise
-        else:
-            worn = worker.jobs >= MOST_JOBS
+            worker = worker or DecodeProcess(self._memory, self._seconds)
+            found = job.done_by(worker)
+            whole = True
             return found
         finally:
-            if worn and worker is not None:
-                worker.close()
-                self._replace()
-            else:
-                self._idle.put(worker)
+            self._give_back(worker, whole=whole)
 
-    def _replace(self) -> None:
-        """Start a worker while others work: whoever comes next does not wait for it, a stream's frame above all."""
-        try:
-            self._threads.submit(self._start)
-        except RuntimeError:  # the pool is closed
+    def _give_back(self, worker: DecodeProcess | None, *, whole: bool) -> None:
+        """A worker is idle, or, if it is broken or worn out, its place is.
+
+        One that is worn out is replaced while others work: whoever comes next does not wait for it, a stream's frame
+        above all.
+        """
+        if whole and worker is not None and worker.jobs < MOST_JOBS:
+            self._idle.put(worker)
+            return
+        if worker is not None:
+            worker.close()
+        if whole:
+            self._starters.submit(self._start)
+        else:
             self._idle.put(None)
 
     def _start(self) -> None:
-        """In a thread of the pool."""
-        worker: _Worker | None = None
+        """In a thread of the starters."""
+        worker: DecodeProcess | None = None
         try:
-            worker = _Worker(self._memory, self._seconds)
-        except (_WorkerLost, OSError):
+            worker = DecodeProcess(self._memory, self._seconds)
+        except (DecoderLost, OSError):
             log.exception("A process that decodes media did not start.")
         finally:
             self._idle.put(worker)
@@ -336,20 +218,23 @@ class MediaDecoder:
     def close(self) -> None:
         """End all workers; a job that runs ends with its worker's deadline."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._starters.shutdown(wait=True)  # now: a job that ran may have waited for one of theirs
         while not self._idle.empty():
             worker = self._idle.get()
             if worker is not None:
-                with suppress(OSError):
-                    worker.close()
+                worker.close()
 
 
-def _write(file: RawIOBase, data: bytes | memoryview) -> None:
-    left = memoryview(data)
+async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
+    """Wait for the end of a job that nobody wants: a short one ends by itself, and keeps its worker."""
+    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks for it
     try:
-        while left:
-            left = left[file.write(left) or 0 :]
-    except OSError as error:
-        raise overloaded("The server has no room for the recording; ask again later.", "media_full") from error
+        if job.runs:
+            await asyncio.wait([reply], timeout=UNWANTED_S)
+    finally:
+        runs = job.stop()
+    if runs:
+        await asyncio.wait([reply])
 
 
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:

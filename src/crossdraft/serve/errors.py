@@ -81,6 +81,11 @@ def overloaded(message: str, code: str = "overloaded") -> ApiError:
     return ApiError(503, message, code, headers={"Retry-After": str(RETRY_S)})
 
 
+def too_many(message: str, seconds: int) -> ApiError:
+    """429 with `Retry-After`: a client's own limit."""
+    return ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": str(seconds)})
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400."""
     return ApiError(400, message, code, param)
@@ -103,7 +108,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a request's fields: of several things the deepest, which is what the client meant."""
-    found = error.errors(include_url=False, include_context=False)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(found, key=lambda one: len(one["loc"]))
     param = _param(first["loc"])
     if first["type"] == "extra_forbidden":

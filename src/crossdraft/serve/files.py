@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -14,11 +15,14 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from crossdraft.serve.errors import ApiError, bad_request, overloaded
 from crossdraft.serve.gate import asked_by, service_of
+from crossdraft.serve.keys import Client
+from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.service import Service
 from crossdraft.serve.uploads import ID, Upload
 
 router = APIRouter()
 
+UTF_8 = (b"utf-8", b"utf8")
 # A browser must take what a stranger sent for nothing but what it is asked to play.
 SHOWN = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "private, no-store"}
 TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -30,23 +34,37 @@ async def upload(request: Request) -> Response:
     service, client = service_of(request), asked_by(request).client
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
+    service.others.check(client)
+    service.rates.count(client)
+    _check_kind(request.headers.get("content-type", ""))
     try:
-        with service.others.admitted(client):
-            return JSONResponse((await _kept(request, service, client.name)).to_json())
+        return JSONResponse((await _kept(request, service, client)).to_json())
     except (MultiPartException, MultipartParseError, HTTPException):
         raise bad_request("The form is broken or has too many fields; send `file` and `purpose`.", "file") from None
 
 
-async def _kept(request: Request, service: Service, owner: str) -> Upload:
-    """The upload that a form brings."""
+def _check_kind(content_type: str) -> None:
+    """Refuse what is no form of UTF-8: Python's codecs are many, and some make strings that no JSON can hold.
+
+    Raises:
+        ApiError: it is none.
+    """
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        raise bad_request("The body is no form; send the file as multipart/form-data.", "file")
+    if options.get(b"charset", b"utf-8").lower() not in UTF_8:
+        raise bad_request("The form is in another charset than UTF-8; leave the charset out.", "file")
+
+
+async def _kept(request: Request, service: Service, client: Client) -> Upload:
+    """The upload that a form brings. Others wait for the writing of it, not for the client that sends it."""
     async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
         file, purpose = form.get("file"), form.get("purpose", "user_data")
         if not isinstance(file, UploadFile) or not isinstance(purpose, str):
             raise bad_request("The form has no file; send one as `file`.", "file")
         name = file.filename or "file"
-        return await asyncio.to_thread(service.uploads.add, owner, name, purpose, file.file)
+        with service.others.running(client):
+            return await asyncio.to_thread(service.uploads.add, client.name, name, purpose, file.file)
 
 
 @router.get("/v1/files")
@@ -68,7 +86,7 @@ async def described(request: Request, found: str) -> Response:
 async def content(request: Request, found: str) -> Response:
     """An upload's bytes."""
     service, owner = service_of(request), asked_by(request).client.name
-    return _sent(service.uploads.get(found, owner).path)
+    return sent(service.uploads.get(found, owner).path)
 
 
 @router.delete("/v1/files/{found}")
@@ -89,7 +107,7 @@ async def media(request: Request) -> Response:
 @router.get("/v1/media/content")
 async def media_content(request: Request, url: str) -> Response:
     """The bytes of a file of the media folder, or of an upload; answers `Range`."""
-    return _sent(path_of(service_of(request), url, asked_by(request).client.name))
+    return sent(path_of(service_of(request), url, asked_by(request).client.name))
 
 
 def path_of(service: Service, url: str, owner: str) -> Path:
@@ -100,11 +118,17 @@ def path_of(service: Service, url: str, owner: str) -> Path:
     """
     if ID.fullmatch(url):
         return service.uploads.get(url, owner).path
+    return local_path(service.media.files.local, url)
+
+
+def local_path(local: LocalFiles, url: str) -> Path:
+    """Where a file of the media folder lies; errors as `path_of`."""
     try:
-        return service.media.files.local.find(url, "url")
+        return local.find(url, "url")
     except ApiError as error:
         raise ApiError(404, error.message, error.code, error.param) from None
 
 
-def _sent(path: Path) -> Response:
+def sent(path: Path) -> Response:
+    """A file's bytes, or the `Range` of them that is asked for."""
     return FileResponse(path, headers=SHOWN, media_type=TYPES.get(path.suffix.lower(), "application/octet-stream"))

@@ -18,10 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from crossdraft.engine.request import Answer
-from crossdraft.serve.errors import GONE, ApiError, overloaded
+from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
+from crossdraft.serve.errors import GONE, ApiError
 from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.service import Service
-from crossdraft.serve.settings import ServerSettings, is_address
+from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address
 from crossdraft.serve.tracing import SpanRecorder
 
 log = logging.getLogger("crossdraft.serve")
@@ -31,10 +32,6 @@ PUBLIC = frozenset({"/health", "/ready"}) | PAGE
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
-FORM_BYTES = 1 << 16  # of a form around an upload
-# A body of 64 MiB may hold 32 million values, of which each costs a kilobyte and microseconds on the event loop once
-# it is wrong. Commas bound their number; in text there are fewer.
-MOST_COMMAS = 1 << 14
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
@@ -50,6 +47,7 @@ class RequestInfo:
         facts: for the log.
         answer: what it got, if it asked for one.
         body_bytes, commas: of its body that have come.
+        arriving: its body is not whole.
     """
 
     request_id: str
@@ -59,6 +57,7 @@ class RequestInfo:
     answer: Answer | None = None
     body_bytes: int = 0
     commas: int = 0
+    arriving: bool = False
 
 
 class FailureCounts(Protocol):
@@ -68,12 +67,7 @@ class FailureCounts(Protocol):
 
 
 class Guarded(Protocol):
-    """What the gate needs of a server behind it: a `Service`, or what passes requests on to several of them.
-
-    `body_bytes` are those of all requests that are here.
-    """
-
-    body_bytes: int
+    """What the gate needs of a server behind it: a `Service`, or what passes requests on to several of them."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -81,6 +75,8 @@ class Guarded(Protocol):
     def keys(self) -> Keys | None: ...
     @property
     def anybody(self) -> Client: ...
+    @property
+    def bodies(self) -> BodyLimits: ...
     @property
     def metrics(self) -> FailureCounts: ...
     @property
@@ -117,6 +113,11 @@ def _parts(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:
         return urlsplit("")
+
+
+def _kind(scope: Scope) -> str:
+    """Of a request with a body: uploads are counted apart, as in `Service.others`."""
+    return UPLOAD if scope["path"] == UPLOAD else ""
 
 
 class Gate:
@@ -159,7 +160,8 @@ class Gate:
                 raise
             await error.response()(scope, receive, answer)
         finally:
-            self._service.body_bytes -= asked.body_bytes
+            self._arrived(scope, asked)
+            self._service.bodies.release(asked.client, asked.body_bytes)
             self._record(scope, headers, asked, status[0])
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,17 +222,16 @@ class Gate:
         """The body, as far as it may be long and slow.
 
         Raises:
-            ApiError: it says that it is longer.
+            ApiError: it says that it is longer, or the client is sending as many as it may.
         """
-        settings = self._service.settings
-        most = settings.upload_bytes + FORM_BYTES if scope["path"] == UPLOAD else settings.body_bytes
-        # Once a body is not read to its end, nothing can follow on the connection.
-        too_large = ApiError(
-            413, f"The body has more than {most:,} bytes, the limit.", "body_too_large", headers={"Connection": "close"}
-        )
+        settings, bodies, uploads = self._service.settings, self._service.bodies, _kind(scope) == UPLOAD
+        most = settings.upload_bytes + FORM_BYTES if uploads else settings.body_bytes
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
-            raise too_large
+            raise too_large(f"{most:,} bytes")
+        if length not in ("", "0") or "transfer-encoding" in headers:
+            bodies.begin(asked.client, _kind(scope))
+            asked.arriving = True
         ended, until = False, time.monotonic() + settings.body_seconds
 
         async def bounded() -> Message:
@@ -240,33 +241,28 @@ class Gate:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
             except TimeoutError:
-                raise ApiError(
-                    408, "The body took too long to arrive; send it again.", "timeout", headers={"Connection": "close"}
-                ) from None
+                raise closing(ApiError(408, "The body took too long to arrive; send it again.", "timeout")) from None
             body = message.get("body", b"")
             more = len(body)
             asked.body_bytes += more
-            asked.commas += 0 if scope["path"] == UPLOAD else body.count(b",")
-            self._service.body_bytes += more
+            asked.commas += 0 if uploads else body.count(b",")
             ended = not message.get("more_body", False)
+            if ended:
+                self._arrived(scope, asked)
+            bodies.hold(asked.client, more)
             if asked.body_bytes > most:
-                raise too_large
-            if asked.commas > MOST_COMMAS:
-                raise ApiError(
-                    413,
-                    f"The body has more than {MOST_COMMAS:,} commas, the limit; send less text.",
-                    "body_too_large",
-                    headers={"Connection": "close"},
-                )
-            if self._service.body_bytes > settings.bodies_bytes:
-                full = overloaded(
-                    "As much is being sent as the server holds at a time; ask again later.", "bodies_full"
-                )
-                full.headers["Connection"] = "close"
-                raise full
+                raise too_large(f"{most:,} bytes")
+            check_commas(asked.commas)
+            bodies.check(asked.client)
             return message
 
         return bounded
+
+    def _arrived(self, scope: Scope, asked: RequestInfo) -> None:
+        """A body is whole, or will never be."""
+        if asked.arriving:
+            asked.arriving = False
+            self._service.bodies.end(asked.client, _kind(scope))
 
     def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)

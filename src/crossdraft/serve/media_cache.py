@@ -38,7 +38,10 @@ class MediaCache(Generic[T]):
         return self._values.get(key)
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value. Who asks may be cancelled: it is still made for others that wait for it, but not for nobody."""
+        """The value. Who asks may be cancelled: it is still made for others that wait for it, but not for nobody.
+
+        The last one who waited waits until the making has ended: its slot pays for it.
+        """
         while (value := self.known(key)) is None:
             making, first = self._making.get(key), False
             if making is None:
@@ -57,6 +60,7 @@ class MediaCache(Generic[T]):
                     making.task.cancel()
                     if self._making.get(key) is making:
                         del self._making[key]
+                    await asyncio.wait([making.task])
         return value
 
     def _keep(self, key: Hashable, done: "asyncio.Task[T]") -> None:

@@ -13,7 +13,8 @@ from typing import cast
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt, shown_in
-from crossdraft.serve.decode import EVENT_BYTES, DecodedVideo, EventColumns, MediaDecoder
+from crossdraft.serve.decode import DecodedVideo, EventColumns, MediaDecoder
+from crossdraft.serve.decode_process import EVENT_BYTES
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.media_cache import MediaCache
 from crossdraft.serve.media_files import MediaFile, MediaScope

@@ -1,7 +1,8 @@
 """What a client sends to `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
 
 Unknown fields are refused by name, also inside media: an `fps` in the wrong place would else be lost in silence. Fields
-that would change the answer in a way that the engine has not are refused, those that change nothing are taken.
+that would change the answer in a way that the engine has not are refused, those that change nothing are taken. Of a
+list's elements the first that is wrong is all that a client hears of (`fail_fast`): an error a part would be dear.
 """
 
 from typing import Annotated, Any, Literal
@@ -133,7 +134,7 @@ class ChatMessage(Body):
     """One message. `developer` is OpenAI's newer word for `system`."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
     name: str | None = None
     # What OpenAI's clients send back of an answer, if it is appended as it came:
     refusal: None = None
@@ -174,7 +175,7 @@ class ChatRequest(Body):
     """The body."""
 
     model: str
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -189,7 +190,7 @@ class ChatRequest(Body):
         default=None, max_length=1024
     )
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    stop: str | list[str] | None = Field(default=None)
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None

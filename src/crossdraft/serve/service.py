@@ -12,8 +12,9 @@ import numpy as np
 from crossdraft.api import Engine, Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
+from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
-from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.errors import overloaded, too_many
 from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.keys import Client, Keys, read_keys
 from crossdraft.serve.local_files import LocalFiles
@@ -42,6 +43,12 @@ class RequestRates:
         Raises:
             ApiError: 429, there are too many.
         """
+        if client.requests_per_minute is not None:
+            self.check(client)
+            self._recent[client.name].append(time.monotonic())
+
+    def check(self, client: Client) -> None:
+        """Whether there may be one more, which is not counted; errors as `count`."""
         most = client.requests_per_minute
         if most is None:
             return
@@ -50,8 +57,7 @@ class RequestRates:
         self._recent[client.name] = recent
         if len(recent) >= most:
             wait = max(1, round(recent[0] + MINUTE_S - now))
-            raise _too_many(f"You may ask {most} times a minute; ask again later.", wait)
-        recent.append(now)
+            raise too_many(f"You may ask {most} times a minute; ask again later.", wait)
 
 
 class RequestLimits:
@@ -74,11 +80,15 @@ class RequestLimits:
         Raises:
             ApiError: 503, as much waits as may; 429, the client's own limit.
         """
-        if self.active >= self._most:
-            raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
-        if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
-            raise _too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
+        self.check(client)
         self._rates.count(client)
+        with self.running(client):
+            yield
+
+    @contextmanager
+    def running(self, client: Client) -> Iterator[None]:
+        """As `admitted`, for a request that is counted already."""
+        self._check_room(client)
         self.active += 1
         self._clients[client.name] += 1
         try:
@@ -89,9 +99,16 @@ class RequestLimits:
             if not self._clients[client.name]:
                 del self._clients[client.name]
 
+    def check(self, client: Client) -> None:
+        """Whether there may be one more now, which is not counted; errors as `admitted`."""
+        self._check_room(client)
+        self._rates.check(client)
 
-def _too_many(message: str, seconds: int) -> ApiError:
-    return ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": str(seconds)})
+    def _check_room(self, client: Client) -> None:
+        if self.active >= self._most:
+            raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
+        if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
+            raise too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
 
 
 class Service:
@@ -107,13 +124,13 @@ class Service:
         self.settings, self.engine = settings, engine
         self.created = int(time.time())
         self.draining = False
-        self.body_bytes = 0  # of all requests that are here
+        self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
         self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
-        most, rates = settings.max_batch + settings.max_queue, RequestRates()
-        self.limits = RequestLimits(most, rates)  # of answers
-        self.others = RequestLimits(most, rates)  # of uploads and pictures
+        most, self.rates = settings.max_batch + settings.max_queue, RequestRates()
+        self.limits = RequestLimits(most, self.rates)  # of answers
+        self.others = RequestLimits(most, self.rates)  # of uploads and pictures
         self.streams = 0  # of `/v1/watch`
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")

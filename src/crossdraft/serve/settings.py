@@ -25,6 +25,7 @@ from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
 MIB = 1 << 20
+FORM_BYTES = 1 << 16  # of a form around an upload
 ORIGIN = re.compile(r"https?://[^/\s]+")
 Words = Annotated[tuple[str, ...], NoDecode]
 
@@ -186,6 +187,11 @@ class ServerSettings(BaseSettings):
         if self.max_replicas > 1 and not self.ray:
             raise ValueError(f"max_replicas is {self.max_replicas}, and replicas are made by --ray alone; add it.")
         return self
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body that a request may have."""
+        return max(self.body_bytes, self.upload_bytes + FORM_BYTES)
 
     @property
     def model(self) -> str:

@@ -19,6 +19,7 @@ SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 LOCK = ".lock"  # in the folder, locked as long as a server has it
 CHUNK = 1 << 20
 MOST_FILES = 1000  # of one client
+EXPIRE_S = 60.0  # from one look for what is too old to the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,18 @@ class Uploads:
         for path in folder.iterdir():  # of a server that was killed
             if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
+        self._closed = threading.Event()
+        self._expiring = threading.Thread(target=self._expire, name="uploads", daemon=True)
+        self._expiring.start()
 
     def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
         """Keep a file.
 
         Raises:
-            ApiError: it is empty or too large, or the client has too much already.
+            ApiError: it is empty or too large, the client has too much already, or a name is no Unicode.
         """
+        _check_name(name)
+        _check_name(purpose)
         room = self._room(self.of(owner))
         found = f"file-{secrets.token_hex(16)}"
         path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
@@ -167,6 +173,11 @@ class Uploads:
             if upload.created < oldest:
                 self._remove(upload)
 
+    def _expire(self) -> None:
+        """In a thread, until it is closed: an upload goes in time whether or not somebody looks."""
+        while not self._closed.wait(min(self._seconds, EXPIRE_S)):
+            self.expire()
+
     def _all(self) -> list[Upload]:
         with self._lock:
             return [*self._files.values()]
@@ -183,6 +194,8 @@ class Uploads:
 
     def close(self) -> None:
         """Delete everything: ids do not outlive the server."""
+        self._closed.set()
+        self._expiring.join()
         for upload in self._all():
             self._remove(upload)
         self._held.close()
@@ -190,6 +203,14 @@ class Uploads:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _check_name(name: str) -> None:
+    """Refuse half a surrogate pair: no list of files that holds it can be sent."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise bad_request("The file's name or purpose is no Unicode; send it in UTF-8.", "file") from None
 
 
 def _suffix(name: str) -> str:

@@ -27,6 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
+from crossdraft.serve.bodies import check_values
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
@@ -125,6 +126,7 @@ class WatchConnection:
         text = message.get("text")
         if text is None or len(text) > MOST_REQUEST:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
+        check_values(text.encode())
         asked = WatchRequest.model_validate_json(text)
         service, longest = self._service, self._service.longest(self._asked.client)
         if asked.model not in (None, service.settings.model):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.bench.serving.load import _part_medians
+from crossdraft.bench.serving.load import _part_medians, most_wait_ms
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
@@ -21,6 +21,13 @@ def test_percentiles_are_in_ms():
 
 def test_memory_is_compared_by_medians_of_parts():
     assert _part_medians([*range(16)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+
+
+def test_an_answer_may_take_three_times_what_the_queue_does(tmp_path):
+    """12 are held; at 17 a second an answer takes 0.706 s on average."""
+    plan = ServePlan(tmp_path, max_batch=4, max_queue=8, seconds=300)
+    assert most_wait_ms(plan, 5100) == pytest.approx(3 * 1000 * 12 / 17)
+    assert most_wait_ms(plan, 0) == 0
 
 
 def test_throughput_over_vllm_s_is_drawn_over_blocks():
@@ -107,6 +114,8 @@ def test_a_small_run_measures_everything(tmp_path):
     assert parts["overhead"]["answers_that_differ"] == 0
     assert set(parts["load"]["statuses"]) <= {"200", "503"}
     assert parts["cancels"]["passed"]
+    assert parts["cancels"]["left"]["recordings"] == 0
+    assert parts["load"]["most_p99_ms"] > 0
     assert (parts["kills"]["kills"], parts["kills"]["wrong_answers"]) == (1, 0)
     assert sum(parts["mutants"]["outcomes"].values()) == 10
     assert len(lines(report)) >= 7

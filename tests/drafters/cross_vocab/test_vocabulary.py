@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import crossdraft
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table, token_speller
 from crossdraft.errors import CrossdraftError
 from tests.drafters.cross_vocab.tokenizers import EOS, byte_level, byte_level_from, marks, sentencepiece
 
@@ -16,6 +16,15 @@ SHIPPED = Path(crossdraft.__file__).parent / "reference" / "target"
 def lexicon(tokenizer: PreTrainedTokenizerFast, width: int | None = None, reserved: tuple[int, ...] = ()):
     end = tokenizer.convert_tokens_to_ids(EOS)
     return read_token_table(tokenizer, width or len(tokenizer), [end], reserved)
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+def test_tokens_one_by_one_spell_what_all_of_them_do(make):
+    tokenizer, text = make(" car", " cat"), "a car 🚗 ïs\n\ufffd."
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    spelt = [token_speller(tokenizer)(token) for token in tokens]
+    assert b"".join(spelt).removeprefix(b" ") == text.encode()  # sentencepiece puts one in front
+    assert all(bytes([byte]) in spelt for byte in "🚗".encode())
 
 
 def test_what_both_spell_is_paired():

@@ -102,6 +102,8 @@ def test_a_sampled_answer_keeps_its_settings(ours, engine, model, inputs):
         ({"num_beams": 3}, "beam search"),
         ({"streamer": object()}, "takes no streamer"),
         ({"stopping_criteria": [object()]}, "takes no stopping_criteria"),
+        ({"inputs_embeds": torch.zeros(1, 4, 8)}, "takes no inputs_embeds"),
+        ({"negative_prompt_ids": torch.ones(1, 4, dtype=torch.long)}, "takes no negative_prompt_ids"),
         ({"return_dict_in_generate": True}, "returns tokens alone"),
         ({"input_ids": torch.ones(2, 4, dtype=torch.long)}, "one prompt"),
         ({"temprature": 3}, "no argument 'temprature'"),

@@ -42,9 +42,21 @@ def test_an_answer_is_what_the_server_alone_gives(proxied, server):
     page = httpx.get(f"{found.url}/")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert httpx.get(f"{found.url}/v1/models").json()["data"][0]["id"] == "reference"
-    assert (
-        httpx.get(f"{found.url}/v1/media/content?url=file:clip.mp4").content == (found.root / "clip.mp4").read_bytes()
-    )
+
+
+def test_a_file_is_sent_by_the_proxy_itself(proxied):
+    """Of one that a replica sent, Ray would hold all that a slow client has not read."""
+    found = proxied()
+    address, wanted = f"{found.url}/v1/media/content", (found.root / "clip.mp4").read_bytes()
+    reply = httpx.get(address, params={"url": "file:clip.mp4"})
+    assert (reply.status_code, reply.content) == (200, wanted)
+    assert reply.headers["content-security-policy"].startswith("sandbox")
+    part = httpx.get(address, params={"url": "file:clip.mp4"}, headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, wanted[10:20])
+    for url in ("file:../clip.mp4", "file:nothing.mp4", "/etc/passwd", "file-" + "0" * 32):
+        assert httpx.get(address, params={"url": url}).status_code == 404, url
+    assert not found.replicas.calls
+    assert httpx.get(address).status_code == 400
 
 
 def test_what_a_replica_refuses_is_passed_on(proxied):

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,20 @@ class Connection:
         """Send a request."""
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in (headers or {"Content-Type": "application/json"}).items()]
-        self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def send_raw(self, sent: bytes) -> None:
+        """Send bytes as they are."""
+        self._socket.sendall(sent)
+
+    def until_silent(self, seconds: float, whole: Callable[[bytes], bool]) -> bytes:
+        """What comes until it is whole, the server hangs up, or says nothing for so long."""
+        found = b""
+        self._socket.settimeout(seconds)
+        with suppress(TimeoutError, ConnectionError):
+            while not whole(found) and (part := self._socket.recv(CHUNK)):
+                found += part
+        return found
 
     def read_some(self) -> bytes:
         """The next bytes of a response."""
@@ -133,6 +146,10 @@ class ServerProcess:
     def spooled(self) -> int:
         """Files of requests."""
         return sum(1 for path in self.temporary.glob("crossdraft-serve-*/spool/*"))
+
+    def recordings(self) -> int:
+        """Files of decoded recordings: those of requests, and those that are kept for later ones."""
+        return sum(1 for path in self.temporary.glob("crossdraft-serve-*/recordings/*"))
 
     def resident_mib(self) -> float:
         """Resident memory of the server and all that it started."""

@@ -8,11 +8,12 @@ the two disagree, the id is left out.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from crossdraft.engine.detokenize import BROKEN
 from crossdraft.errors import CrossdraftError
 
 ANCHOR = "a"  # what a token is decoded after: decoders treat the start of a text in their own way
@@ -131,6 +132,24 @@ def read_token_table(
     return TokenTable(token_bytes, _encoder(tokenizer, token_bytes), ids, known, end)
 
 
+def token_speller(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
+    """A function that says which bytes an id adds to a text; each id is looked up once.
+
+    Only where its bytes are no whole characters does a token's string say which they are: all others are decoded.
+    """
+
+    @cache
+    def spell(token: int) -> bytes:
+        decoded = _decoded(tokenizer, [token])[token]
+        if BROKEN not in decoded:
+            return decoded.encode()
+        piece = str(tokenizer.convert_ids_to_tokens(token))
+        found = _sentencepiece(piece) if BYTE_TOKEN.fullmatch(piece) else _byte_level(piece)
+        return found if found is not None and _agrees(found, decoded) else decoded.encode()
+
+    return spell
+
+
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:
     """What each id adds to a text, as the tokenizer's own decoder says."""
     anchor = _plain(tokenizer, ANCHOR)[-1:]
@@ -150,7 +169,7 @@ def _agrees(text: bytes, decoded: str) -> bool:
     try:
         return text.decode() == decoded
     except UnicodeDecodeError:
-        return "\ufffd" in decoded
+        return BROKEN in decoded
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

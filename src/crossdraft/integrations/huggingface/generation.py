@@ -42,7 +42,7 @@ def generate(model: PreTrainedModel, **given: Any) -> Tensor:
         CrossdraftError: an argument is not supported, the batch is larger than one, or as `Engine.generate`.
     """
     for name in REFUSED:
-        if given.pop(name, None):
+        if _is_given(given.pop(name, None)):
             raise CrossdraftError(f"generate(custom_generate=…) of crossdraft takes no {name}; leave it out.")
     given.pop("synced_gpus", None)
     engine, processor, drafter = (given.pop(name, None) for name in ("engine", "processor", "drafter"))
@@ -57,6 +57,11 @@ def generate(model: PreTrainedModel, **given: Any) -> Tensor:
     return torch.cat((ids, ids.new_tensor([answer.tokens])), 1)
 
 
+def _is_given(value: Any) -> bool:
+    """Whether an argument asks for something: a tensor does, `False` and an empty list of processors do not."""
+    return isinstance(value, Tensor) or bool(value)
+
+
 def _split(model: PreTrainedModel, given: Mapping[str, Any]) -> tuple[GenerationConfig, dict[str, Tensor]]:
     """The generation config that is asked for, and the model's inputs.
 
@@ -64,7 +69,7 @@ def _split(model: PreTrainedModel, given: Mapping[str, Any]) -> tuple[Generation
         CrossdraftError: an argument is neither.
     """
     named = dict(given)
-    if any(named.get(name) for name in RETURNS):
+    if any(_is_given(named.get(name)) for name in RETURNS):
         raise CrossdraftError("generate(custom_generate=…) of crossdraft returns tokens alone; ask for nothing else.")
     base = named.pop("generation_config", None) or model.generation_config
     if (inputs := named.pop("inputs", None)) is not None:

@@ -13,12 +13,12 @@ from starlette.responses import JSONResponse, Response
 
 from crossdraft.alone import target_alone
 from crossdraft.serve import sse
-from crossdraft.serve.chat import Answering
+from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.errors import gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
-from crossdraft.serve.schema import ChatRequest
+from crossdraft.serve.service import Service
 
 router = APIRouter()
 
@@ -33,6 +33,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
+LOOK_S = 0.05  # from one look whether others have come to the next
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -86,24 +87,37 @@ async def events(
     return gone() if found is None else Response(found, media_type="image/png", headers=SHOWN)
 
 
+def _check_idle(service: Service, own: int = 0) -> None:
+    """Whether nobody but so many is being answered.
+
+    Raises:
+        ApiError: 503.
+    """
+    if service.limits.active > own or not service.ready:
+        raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
+
+
 @router.post("/page/alone")
 async def alone(request: Request) -> Response:
     """The answer of the target alone, run now; the body is that of `/v1/chat/completions`.
 
-    Nothing else runs in the engine meanwhile, so it is refused while others are being answered.
+    Nothing else runs in the engine meanwhile, so it is refused while others are being answered, and ends, refused as
+    well, as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = ChatRequest.model_validate_json(await request.body())
+    chat = read_chat(service, await request.body(), asked.client)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
-        if service.limits.active or not service.ready:
-            raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
+        _check_idle(service)
         async with AsyncExitStack() as held:
             question = await answering.question(held)
+            _check_idle(service, own=1)  # the clip may have taken seconds
             running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
             try:
-                found = await asyncio.shield(running)
+                while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
+                    _check_idle(service, own=1)
+                found = await running
             finally:  # a thread cannot be cancelled: it is told, and counts as a request until it has ended
                 stop.set()
                 await asyncio.wait([running])

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+from anyio import BrokenResourceError, create_memory_object_stream
 from starlette.types import ASGIApp, Message, Scope
+
+MOST_HELD = 4  # messages that wait to be read; the application waits for room
 
 
 async def called(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Message]:
@@ -12,7 +15,7 @@ async def called(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Mess
     Raises:
         Exception: what the application raises.
     """
-    messages: asyncio.Queue[Message | None] = asyncio.Queue()
+    give, take = create_memory_object_stream[Message](MOST_HELD)
     given, gone = [{"type": "http.request", "body": body, "more_body": False}], asyncio.Event()
 
     async def receive() -> Message:
@@ -21,16 +24,22 @@ async def called(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Mess
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async def run() -> None:
+    async def send(message: Message) -> None:
         try:
-            await app(scope, receive, messages.put)
-        finally:
-            messages.put_nowait(None)
+            await give.send(message)
+        except BrokenResourceError:  # nobody reads it, and what is left of a file need not be read either
+            running.cancel()
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        with give:
+            await app(scope, receive, send)
 
     running = asyncio.create_task(run())
     try:
-        while (message := await messages.get()) is not None:
-            yield message
+        with take:
+            async for message in take:
+                yield message
         await running
     finally:
         gone.set()

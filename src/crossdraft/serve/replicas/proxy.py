@@ -14,16 +14,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from crossdraft.serve import sse
+from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.files import local_path, sent
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
+from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.replicas.metrics import ProxyMetrics
 from crossdraft.serve.replicas.sticky import session_of
 from crossdraft.serve.service import RequestLimits, RequestRates
 from crossdraft.serve.settings import ServerSettings
 
 ANSWERS = ("/v1/chat/completions", "/page/alone")
-UPLOADS = "/v1/files"
+UPLOADS, MEDIA = "/v1/files", "/v1/media/content"
 LOOK_S = 5.0  # seconds in which all replicas must say how they are
 PASSED_ON = (
     "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "client",
@@ -72,7 +75,8 @@ class ReplicaProxy:
     def __init__(self, settings: ServerSettings, replicas: Replicas) -> None:
         self.settings, self._replicas = settings, replicas
         self.draining = False
-        self.body_bytes = 0
+        self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
+        self._local = LocalFiles(settings.media_root)
         self.spans = None  # the replicas' have them
         self.metrics = ProxyMetrics()
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
@@ -95,7 +99,7 @@ class ReplicaProxy:
             raise ApiError(501, "Edges are not served by replicas on Ray; start a server of its own for them.")
         request = Request(scope, receive)
         try:
-            found = await self._answered_here(request.url.path)
+            found = await self._answered_here(request)
             if found is not None:
                 await found(scope, receive, send)
                 return
@@ -107,12 +111,13 @@ class ReplicaProxy:
         except Exception as error:
             raise as_api_error(error) from error
 
-    async def _answered_here(self, path: str) -> Response | None:
+    async def _answered_here(self, request: Request) -> Response | None:
         """The response to what is asked of the proxy itself.
 
         Raises:
             ApiError: that there is not.
         """
+        path = request.url.path
         if path == "/health":
             return JSONResponse({"status": "ok"})
         if path == "/ready":
@@ -132,6 +137,9 @@ class ReplicaProxy:
             )
         if self.draining:
             raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+        if path == MEDIA and request.method == "GET" and (url := request.query_params.get("url")) is not None:
+            # Between a replica and here all of a file would be held, however slowly a client reads it.
+            return sent(local_path(self._local, url))
         return None
 
     def _admitted(self, request: Request) -> AbstractContextManager[None]:

@@ -5,8 +5,10 @@ import hashlib
 
 from pydantic import ValidationError
 
+from crossdraft.serve.bodies import chat_of
+from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
-from crossdraft.serve.schema import ChatRequest, EventPart, FilePart, ImagePart, VideoPart
+from crossdraft.serve.schema import EventPart, FilePart, ImagePart, VideoPart
 
 INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
 
@@ -32,8 +34,8 @@ def clip_name(body: bytes) -> str | None:
     'one'
     """
     try:
-        chat = ChatRequest.model_validate_json(body)
-    except ValidationError:
+        chat = chat_of(body)
+    except (ValidationError, ApiError):
         return None
     parts = [part for message in chat.messages if not isinstance(message.content, str) for part in message.content]
     for kinds in ((VideoPart, ImagePart, FilePart), (EventPart,)):

@@ -1,0 +1,197 @@
+"""One process that decodes, and what it is asked: see `serve.decode`, whose pool is made of these."""
+
+import json
+import math
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import crossdraft
+from crossdraft.events.npy import COLUMNS, column_header
+from crossdraft.serve.errors import overloaded
+from crossdraft.video.limits import DEFAULT_LIMITS
+
+DTYPES = {"uint8": np.uint8, "uint16": np.uint16, "int64": np.int64, "float64": np.float64}
+MOST_HEADER = 1 << 20  # bytes of a reply's JSON
+MOST_ARRAY = 3 * DEFAULT_LIMITS.held  # bytes
+MOST_COLUMN = 1 << 25  # events
+EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
+AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
+START_S = 60.0  # for a worker to be there
+
+
+class DecoderLost(Exception):
+    """A worker that ended, was late or answered nonsense."""
+
+
+class DecodeProcess:
+    """One process and the socket to it."""
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        ours, theirs = socket.socketpair()
+        package = str(Path(crossdraft.__file__).parents[1])
+        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
+        command = [sys.executable, "-P", "-m", "crossdraft.serve.decode_worker"]
+        numbers = (theirs.fileno(), memory, math.ceil(seconds))
+        self.socket, self.jobs = ours, 0
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, *map(str, numbers)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+            )
+        try:
+            self._until = time.monotonic() + START_S
+            self._receive(1)  # it is there
+        except BaseException:
+            self.close()
+            raise
+        self._seconds = seconds
+
+    def ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """What became of a job; if there is a `file`, the arrays are columns of events, and go there.
+
+        Raises:
+            DecoderLost: nothing; the worker is of no use any more.
+            ApiError: there is no room for the file, and the worker is of no use any more.
+        """
+        self.jobs += 1
+        self._until = time.monotonic() + self._seconds  # for all of the job, however its reply trickles
+        try:
+            self._wait()
+            sent = json.dumps(job).encode()
+            self.socket.sendall(struct.pack("<I", len(sent)) + sent)
+            size = struct.unpack("<I", self._receive(4))[0]
+            if size > MOST_HEADER:
+                raise DecoderLost
+            header = json.loads(self._receive(size))
+            described = header.get("arrays", ())
+            if file is not None:
+                return header | {"count": self._write_columns(described, file) if described else None}, []
+            return header, [self._array(one) for one in described]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise DecoderLost from None
+
+    def _array(self, described: Mapping[str, Any]) -> np.ndarray:
+        dtype, shape = np.dtype(DTYPES[described["dtype"]]), tuple(described["shape"])
+        whole = all(isinstance(size, int) and size >= 0 for size in shape)
+        if not whole or len(shape) > 4 or math.prod(shape) * dtype.itemsize > MOST_ARRAY:
+            raise DecoderLost
+        return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+    def _write_columns(self, described: Sequence[Mapping[str, Any]], file: RawIOBase) -> int:
+        """Receive columns of events, whose shapes are checked, as a `.npy` that can be mapped; how many there are."""
+        (count,) = described[0]["shape"]
+        wanted = [(np.dtype(dtype).name, [count]) for dtype in COLUMNS.values()]
+        if [(one["dtype"], one["shape"]) for one in described] != wanted or not 0 <= int(count) <= MOST_COLUMN:
+            raise DecoderLost
+        left, part = count * EVENT_BYTES, memoryview(bytearray(AT_ONCE))
+        _write(file, column_header(count))
+        while left:
+            got = self._receive_some(part[: min(left, AT_ONCE)])
+            _write(file, part[:got])
+            left -= got
+        return count
+
+    def _receive(self, size: int) -> bytearray:
+        found = bytearray(size)
+        view = memoryview(found)
+        while view:
+            view = view[self._receive_some(view) :]
+        return found
+
+    def _receive_some(self, view: memoryview) -> int:
+        """How many bytes have come, at least one."""
+        self._wait()
+        count = self.socket.recv_into(view)
+        if not count:
+            raise DecoderLost
+        return count
+
+    def _wait(self) -> None:
+        """The next operation of the socket may take what is left of the time."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.socket.settimeout(left)
+
+    def kill(self) -> None:
+        """End the process, whatever it does; whoever waits for its reply learns that it is lost. From any thread."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        with suppress(OSError):
+            self.socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class DecodeJob:
+    """What a worker is asked, by one request, which may be over before the reply is there.
+
+    Args:
+        asked: as `decode_worker` takes it.
+        into: an empty file for a reply of columns.
+    """
+
+    def __init__(self, asked: Mapping[str, object], into: Path | None = None) -> None:
+        self._asked, self._into = asked, into
+        self._lock = threading.Lock()  # of the next two
+        self._worker: DecodeProcess | None = None
+        self.stopped = False
+
+    def done_by(self, worker: DecodeProcess) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """The reply; errors as `DecodeProcess.ask`, and of opening the file."""
+        if self._into is None:
+            return self._reply(worker, None)
+        with self._into.open("r+b", buffering=0) as file:
+            return self._reply(worker, file)
+
+    def _reply(self, worker: DecodeProcess, file: RawIOBase | None) -> tuple[dict[str, Any], list[np.ndarray]]:
+        with self._lock:
+            if self.stopped:
+                raise DecoderLost
+            self._worker = worker
+        try:
+            return worker.ask(self._asked, file)
+        finally:
+            with self._lock:  # from here on it may be another job's
+                self._worker = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether a worker is at it."""
+        return self._worker is not None
+
+    def stop(self) -> bool:
+        """Nobody wants it any more: a worker that is at it is ended, and whether there is one returned."""
+        with self._lock:
+            self.stopped = True
+            if self._worker is not None:
+                self._worker.kill()
+            return self.runs
+
+
+def _write(file: RawIOBase, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) or 0 :]
+    except OSError as error:
+        raise overloaded("The server has no room for the recording; ask again later.", "media_full") from error

@@ -1,0 +1,113 @@
+"""Bodies: what one may cost before it is known to be wrong, and how much one client may be sending."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from crossdraft.serve.bodies import MOST_COMMAS, MOST_MEMBERS, MOST_VALUES, BodyLimits, chat_of, check_values
+from crossdraft.serve.chat import read_chat
+from crossdraft.serve.errors import ApiError
+from crossdraft.serve.keys import Client
+from crossdraft.serve.schema import MAX_MESSAGES
+from tests.serve.conftest import body
+from tests.serve.test_limits import KEY, keyed  # noqa: F401 - a fixture
+from tests.serve.test_security import reaches
+
+
+def hostile(inner: str) -> bytes:
+    return f'{{"model":"reference","messages":[{{"role":"user","content":{inner}}}]}}'.encode()
+
+
+def repeated(one: str, count: int) -> str:
+    return ",".join([one] * count)
+
+
+def members(count: int) -> str:
+    return ",".join(f'"{number}":0' for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        hostile(f"[{repeated('{}', 80_000)}]"),  # as large as a frame of an edge
+        hostile(f"[{repeated('{}', MOST_MEMBERS + 1)}]"),
+        hostile('"x","metadata":{"a":[' + repeated(f"[{repeated('1', 1000)}]", 5) + "]}"),
+        hostile(f'"x",{members(MOST_MEMBERS + 1)}'),
+    ],
+)
+def test_a_body_of_too_many_values_is_not_validated(sent):
+    with pytest.raises(ApiError) as error:
+        chat_of(sent)
+    assert (error.value.status, error.value.code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("sent", "most"),
+    [
+        (hostile(f"[{repeated('{}', 1000)}]"), 2),  # as a text, and as parts
+        (hostile(f'[{{"type":"text","text":"x",{members(1000)}}}]'), 1001),
+        (f'{{"model":"reference","messages":[{repeated("{}", MAX_MESSAGES)}]}}'.encode(), 2),
+        (hostile(f'"x","stop":[{repeated("1", 1000)}]'), 2),
+    ],
+)
+def test_of_a_lists_elements_the_first_that_is_wrong_is_all_that_is_said(sent, most):
+    with pytest.raises(ValidationError) as error:
+        chat_of(sent)
+    assert error.value.error_count() <= most
+
+
+def test_long_texts_and_whole_conversations_are_taken():
+    words = "a, b " * (MOST_COMMAS - 100)
+    assert chat_of(hostile(json.dumps(words))).messages[0].content == words
+    turns = [{"role": "user", "content": [{"type": "text", "text": "x,"}]}] * MAX_MESSAGES
+    bias = {str(token): 1.0 for token in range(MOST_MEMBERS)}
+    assert len(chat_of(json.dumps({"model": "m", "messages": turns, "logit_bias": bias}).encode()).messages) == 256
+    check_values(b"[" * 5000 + b"," * 5000)  # no JSON: whoever validates it says so
+    assert MOST_VALUES > 6 * MAX_MESSAGES + MOST_MEMBERS
+
+
+def test_bodies_that_are_refused_count_as_requests(keyed):  # noqa: F811
+    server = keyed(requests_per_minute=3)
+    codes = [server.post(asked, headers=KEY).json()["error"]["code"] for asked in ({}, body(model="other"), {}, {})]
+    assert codes == ["invalid_value", "model_not_found", "invalid_value", "rate_limit_exceeded"]
+    assert server.post(body(max_tokens=1), headers=KEY).status_code == 429
+    with pytest.raises(ApiError) as error:  # of an edge's frame nothing else is known
+        read_chat(server.service, b"{}", Client("anna", requests_per_minute=3))
+    assert error.value.status == 429
+
+
+def test_a_client_sends_a_share_of_all_and_at_least_one_body():
+    anna, ben = Client("anna"), Client("ben")
+    for most, largest, share in ((400, 10, 100), (400, 150, 150)):
+        limits = BodyLimits(most, largest)
+        limits.hold(anna, share)
+        limits.check(anna)
+        limits.hold(anna, 1)
+        with pytest.raises(ApiError) as error:
+            limits.check(anna)
+        assert error.value.status == 429
+        limits.hold(ben, 1)
+        limits.check(ben)
+        limits.hold(Client(), most)  # whoever has no key is told from nobody
+        with pytest.raises(ApiError) as error:
+            limits.check(Client())
+        assert (error.value.status, error.value.code) == (503, "bodies_full")
+        for client, size in ((anna, share + 1), (ben, 1), (Client(), most)):
+            limits.release(client, size)
+        assert limits.held == 0
+        limits.check(anna)
+
+
+def test_a_client_has_no_more_bodies_on_their_way_than_requests(keyed):  # noqa: F811
+    """Each could take a minute, and hold as much as a body may."""
+    server = keyed(concurrent=1)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+    with server.connection() as first:
+        first.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        assert reaches(lambda: server.service.bodies.held, 1)
+        refused = server.post(body(max_tokens=1), headers=KEY)
+        assert (refused.status_code, refused.headers["connection"]) == (429, "close")
+        assert "are sending 1" in refused.json()["error"]["message"]
+    assert reaches(lambda: server.service.bodies.held, 0)
+    assert server.post(body(max_tokens=1), headers=KEY).status_code == 200
