@@ -31,7 +31,7 @@ def test_figures_along_answers_by_hand():
     """Three features of one answer, two of another; the LM head reads each feature's largest part."""
     own = [torch.eye(3), torch.eye(3)[:2]]
     predicted = [torch.tensor([[1.0, 0, 0], [0, 1, 0.6], [1, 0, 0]]), torch.tensor([[0.6, 0.8, 0.0], [0, 1, 0]])]
-    found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)])
+    found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)], [0, 1])
     cosines = [1, 1 / 1.36**0.5, 0, 0.6, 1]  # 1/√1.36 = 0.857
     assert found.cosine.value == pytest.approx(sum(cosines) / 5)
     assert [share.value for share in found.above] == pytest.approx([3 / 5, 2 / 5])

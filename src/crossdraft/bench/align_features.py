@@ -1,20 +1,22 @@
 """Features that an adapter predicts beside the target's own: cosines, and whether the target's head says the same."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.figure import Figure
+from crossdraft.bench.statistics import Interval
 
 THRESHOLDS = (0.80, 0.90)
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureFigures:
-    """Predictions of an adapter along the target's own answers; pooled over positions, intervals drawn over answers.
+    """Predictions of an adapter along the target's own answers; pooled over positions, intervals drawn over clips.
 
     Args:
         cosine: mean with the target's feature.
@@ -37,11 +39,18 @@ class FeatureFigures:
         found |= {"same_position": self.same, "shifted": self.shifted}
         return {name: figure.to_json() for name, figure in found.items()}
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "FeatureFigures":
+        """As `to_json` wrote it."""
+        known = {name: Interval.from_json(figure) for name, figure in found.items()}
+        above = tuple(known[f"acceptance@{one:.2f}"] for one in THRESHOLDS)
+        return cls(known["cosine"], above, known["consecutive@0.90"], known["same_position"], known["shifted"])
+
 
 def figures_of(
-    found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]]
+    found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
 ) -> FeatureFigures:
-    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer."""
+    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer, each about one of `clips`."""
     cosines, same, shifted, rows = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
     for (predicted, own), tokens in zip(found, answers, strict=True):
         cosine = F.cosine_similarity(predicted, own, dim=-1)
@@ -51,14 +60,15 @@ def figures_of(
         shifted.append(likeliest[:-1] == wanted[1:])
         rows.append(int((cosine > THRESHOLDS[-1]).long().cumprod(0).sum()))
     return FeatureFigures(
-        _pooled(cosines),
-        tuple(_pooled([cosine > threshold for cosine in cosines]) for threshold in THRESHOLDS),
-        ratio(rows, [1] * len(rows)),
-        _pooled(same),
-        _pooled(shifted),
+        _pooled("cosine", cosines, clips),
+        tuple(_pooled(f"> {one:.2f}", [cosine > one for cosine in cosines], clips) for one in THRESHOLDS),
+        Figure.mean("in a row", rows, clips).interval,
+        _pooled("same token", same, clips),
+        _pooled("shifted", shifted, clips),
     )
 
 
-def _pooled(answers: Sequence[Tensor]) -> Interval:
+def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Interval:
     """Mean over the positions of all answers."""
-    return ratio([float(one.float().sum()) for one in answers], [len(one) for one in answers])
+    sums = [float(one.float().sum()) for one in answers]
+    return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval
