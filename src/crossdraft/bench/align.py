@@ -266,6 +266,15 @@ class _AlignRun:
             found[wordings] = known
         return found
 
+    def identity(self, wordings: str) -> DraftResult:
+        """The target's own feature offered as a prediction of itself; it drafts nothing."""
+        known = self.kept.result(IDENTITY, wordings)
+        if known is None:
+            figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
+            known = DraftResult((), (), features=figures)
+            self.kept.add(IDENTITY, wordings, known)
+        return known
+
     def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> DraftResult:
         """A drafter under the real engine and, of an adapter, its features along the answers."""
         plan, target, pairs = self.plan, self.target, self.tests[wordings]
@@ -318,10 +327,7 @@ def _controls(
         "template": said(lambda item: by_kind.get(item.kind, constant)),
         "memory": run.row("memory", known.memory),
         "blind": run.row("blind", partial(plan.models.build, spec_of("blind"), target)),
-        IDENTITY: {
-            wordings: DraftResult((), (), features=identity_figures(target, pairs, run.features(wordings)))
-            for wordings, pairs in run.tests.items()
-        },
+        IDENTITY: {wordings: run.identity(wordings) for wordings in run.tests},
     }
     name = plan.feature_drafter
     if name is not None:

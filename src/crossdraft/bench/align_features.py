@@ -50,7 +50,14 @@ class FeatureFigures:
 def figures_of(
     found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
 ) -> FeatureFigures:
-    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer, each about one of `clips`."""
+    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer.
+
+    Args:
+        found: both, of each answer.
+        lm_head: [V, H] of the target.
+        answers: their tokens.
+        clips: what each is about.
+    """
     cosines, same, shifted, rows = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
     for (predicted, own), tokens in zip(found, answers, strict=True):
         cosine = F.cosine_similarity(predicted, own, dim=-1)

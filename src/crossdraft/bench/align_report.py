@@ -70,7 +70,7 @@ class RungDifference:
     Args:
         name, than: of the rows.
         interval: drawn over clips.
-        p: of Wilcoxon's signed-rank test on the clips' differences; in a ladder, after Holm's correction over its steps.
+        p: of Wilcoxon's signed-rank test on the clips' differences; in a ladder after Holm's correction over its steps.
     """
 
     name: str
