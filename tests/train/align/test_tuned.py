@@ -30,14 +30,17 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def captured(pair, tmp_path_factory) -> Path:
+    """A capture to learn from; beside it stands one of validation scenes."""
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    assert main(["capture", str(out), "--target", str(pair.target), *settings.split()]) == 0
+    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
+        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
+        assert main(line) == 0
     return out
 
 
 def tune(pair, captured, out, *more):
-    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    where = ["--capture", str(captured), "--validation", str(captured.with_name("validation")), "--target", str(pair.target)]
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 
