@@ -40,7 +40,14 @@ def captured(pair, tmp_path_factory) -> Path:
 
 
 def tune(pair, captured, out, *more):
-    where = ["--capture", str(captured), "--validation", str(captured.with_name("validation")), "--target", str(pair.target)]
+    where = [
+        "--capture",
+        str(captured),
+        "--validation",
+        str(captured.with_name("validation")),
+        "--target",
+        str(pair.target),
+    ]
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 

@@ -33,7 +33,14 @@ CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"
 )
 def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, more):
     capsys.readouterr()
-    where = ["--capture", str(captured), "--validation", str(captured.with_name("validation")), "--target", str(pair.target)]
+    where = [
+        "--capture",
+        str(captured),
+        "--validation",
+        str(captured.with_name("validation")),
+        "--target",
+        str(pair.target),
+    ]
     line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL, *more]
     assert main(line) == 0
     figures = json.loads(capsys.readouterr().out)
