@@ -146,8 +146,7 @@ def test_the_ladder_compares_neighbours_by_clip():
         ("b", "a", 1.0, 8), ("c", "b", 2.0, 8)
     ]  # fmt: skip
     assert (one.interval.low, two.interval.high) == (1.0, 2.0)
-    assert one.p == two.p == pytest.approx(2 * 2 / 2**8)  # all eight clips are better, twice for two comparisons
-    assert str(two) == "c accepts 2.00 [2.00, 2.00; n=8 clips] tokens more than b (p = 0.016)"
+    assert str(two) == "c accepts 2.00 [2.00, 2.00; n=8 clips] tokens more than b"
 
 
 # -- rows that are kept ------------------------------------------------------------------------------------------------

@@ -9,17 +9,15 @@ has seen, with questions in wordings that no training has seen, and in those of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter, AlignedOptions, AlignedState
-from crossdraft.align.fused_drafter import FusedState
+from crossdraft.align.drafter import AlignedDrafter, AlignedOptions
 from crossdraft.align.networks.base import AdapterConfig
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
-from crossdraft.bench.align_features import FeatureFigures, figures_of
+from crossdraft.bench.align_features import clips_of, feature_figures, identity_figures, target_features
 from crossdraft.bench.align_rows import DraftResult, KeptRows, Results
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.baselines import blank_window
@@ -31,13 +29,11 @@ from crossdraft.bench.workload import Item, Workload, describe, items
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.passes import Chunk
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import DRAFTERS
@@ -294,11 +290,6 @@ class _AlignRun:
         )
 
 
-def clips_of(pairs: Sequence[ReferenceAnswer]) -> tuple[int, ...]:
-    """The clip that each question is about."""
-    return tuple(pair.item.seed for pair in pairs)
-
-
 def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
     """Tokens a pass after that of the hidden draft; `None` if there was no such pass."""
     later = [
@@ -364,56 +355,3 @@ def _generate(
         answers += decoder.generate([replace(request, sampling=Sampling())])
         tick(name)
     return answers
-
-
-@torch.inference_mode()
-def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
-    """[A, H] the target's last features that its answer of A tokens comes from."""
-    prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
-    length = len(prompt) + len(pair.tokens)
-    cache = target.new_cache(capacity=length)
-    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
-    rows = [read.out.hidden[0][0][-1:]]
-    if len(pair.tokens) > 1:
-        chunk = Chunk(torch.tensor(pair.tokens[:-1]))
-        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
-    return torch.cat(rows).float()
-
-
-@torch.inference_mode()
-def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
-    """[A, H] what the adapter has for these, the drafter having read the same tokens.
-
-    One that reads the target's features has `own` [A, H], each one position late.
-    """
-    state = cast("AlignedState", drafter.begin([pair.item.request])[0])
-    if isinstance(state, FusedState):
-        state.target = own.to(state.aligned)
-    rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
-    if tokens:
-        drafter.feed(state, tokens[:1], tokens[1:])
-        rows.append(state.outputs)
-    return torch.cat(rows).float()
-
-
-def feature_figures(
-    drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
-) -> FeatureFigures:
-    """An adapter's predictions along the answers."""
-    found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
-    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
-
-
-def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
-    """The same of the target's own features, offered as predictions of themselves.
-
-    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
-    given the target's feature.
-    """
-    found = [(own, own) for own in features]
-    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
-
-
-def lm_head_of(target: Target) -> Tensor:
-    """[V, H] in float32."""
-    return SharedWeights.of(target.model).lm_head.float()

@@ -2,14 +2,21 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossdraft.align.drafter import AlignedDrafter, AlignedState
+from crossdraft.align.fused_drafter import FusedState
 from crossdraft.bench.figure import Figure
+from crossdraft.bench.identity import ReferenceAnswer
 from crossdraft.bench.statistics import Interval
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.heads.networks.base import SharedWeights
 
 THRESHOLDS = (0.80, 0.90)
 
@@ -79,3 +86,61 @@ def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> 
     """Mean over the positions of all answers."""
     sums = [float(one.float().sum()) for one in answers]
     return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval
+
+
+@torch.inference_mode()
+def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
+    """[A, H] the target's last features that its answer of A tokens comes from."""
+    prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
+    length = len(prompt) + len(pair.tokens)
+    cache = target.new_cache(capacity=length)
+    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
+    rows = [read.out.hidden[0][0][-1:]]
+    if len(pair.tokens) > 1:
+        chunk = Chunk(torch.tensor(pair.tokens[:-1]))
+        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
+    return torch.cat(rows).float()
+
+
+@torch.inference_mode()
+def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
+    """[A, H] what the adapter has for these, the drafter having read the same tokens.
+
+    One that reads the target's features has `own` [A, H], each one position late.
+    """
+    state = cast("AlignedState", drafter.begin([pair.item.request])[0])
+    if isinstance(state, FusedState):
+        state.target = own.to(state.aligned)
+    rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
+    if tokens:
+        drafter.feed(state, tokens[:1], tokens[1:])
+        rows.append(state.outputs)
+    return torch.cat(rows).float()
+
+
+def feature_figures(
+    drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
+) -> FeatureFigures:
+    """An adapter's predictions along the answers."""
+    found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
+    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
+
+
+def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
+    """The same of the target's own features, offered as predictions of themselves.
+
+    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
+    given the target's feature.
+    """
+    found = [(own, own) for own in features]
+    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
+
+
+def lm_head_of(target: Target) -> Tensor:
+    """[V, H] in float32."""
+    return SharedWeights.of(target.model).lm_head.float()
+
+
+def clips_of(pairs: Sequence[ReferenceAnswer]) -> tuple[int, ...]:
+    """The clip that each question is about."""
+    return tuple(pair.item.seed for pair in pairs)

@@ -1,7 +1,7 @@
 """What `crossdraft bench align` prints: a row for each drafter and control, and which expectations hold."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from crossdraft.bench.align_features import THRESHOLDS
 from crossdraft.bench.align_rows import DraftResult, Results
 from crossdraft.bench.common import table
 from crossdraft.bench.environment import environment
-from crossdraft.bench.significance import holm, paired_difference
+from crossdraft.bench.figure import Figure
 from crossdraft.bench.statistics import Interval
 
 if TYPE_CHECKING:
@@ -70,27 +70,25 @@ class RungDifference:
     Args:
         name, than: of the rows.
         interval: drawn over clips.
-        p: of Wilcoxon's signed-rank test on the clips' differences; in a ladder after Holm's correction over its steps.
     """
 
     name: str
     than: str
     interval: Interval
-    p: float
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        return {"drafter": self.name, "than": self.than, **self.interval.to_json("more"), "p": round(self.p, 6)}
+        return {"drafter": self.name, "than": self.than, **self.interval.to_json("more")}
 
     def __str__(self) -> str:
-        return f"{self.name} accepts {self.interval.shown('clips')} tokens more than {self.than} (p = {self.p:.2g})"
+        return f"{self.name} accepts {self.interval.shown('clips')} tokens more than {self.than}"
 
 
 def compare(name: str, than: str, rows: Mapping[str, DraftResult]) -> RungDifference:
     """One row beside another, of the same questions."""
     own, other = rows[name], rows[than]
-    figure, p = paired_difference("accepted tokens", own.prefix, other.prefix, own.clips)
-    return RungDifference(name, than, figure.interval, p)
+    more = [one - two for one, two in zip(own.prefix, other.prefix, strict=True)]
+    return RungDifference(name, than, Figure.mean("accepted tokens", more, own.clips).interval)
 
 
 def ladder(plan: AlignBench, results: Results, wordings: str | None) -> list[RungDifference]:
@@ -102,9 +100,7 @@ def ladder(plan: AlignBench, results: Results, wordings: str | None) -> list[Run
         wordings: of the questions; `None` = held-out ones, where there are any.
     """
     rows = {name: _first(results[name]) if wordings is None else results[name][wordings] for name in plan.drafters}
-    steps = [compare(name, before, rows) for before, name in pairwise(plan.drafters)]
-    adjusted = holm([step.p for step in steps])
-    return [replace(step, p=p) for step, p in zip(steps, adjusted, strict=True)]
+    return [compare(name, before, rows) for before, name in pairwise(plan.drafters)]
 
 
 def _first(by_wordings: Mapping[str, DraftResult]) -> DraftResult:

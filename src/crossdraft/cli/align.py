@@ -126,8 +126,9 @@ def align(
     from datetime import timedelta
 
     from crossdraft.cli.reporting import hush, report
+    from crossdraft.train.align.checks import check_pair, check_shares
     from crossdraft.train.align.pair import begin_anew, check_begun, open_splits
-    from crossdraft.train.align.tuned import TuneInputs, check_pair, check_shares, tune_drafter
+    from crossdraft.train.align.tuned import TuneInputs, tune_drafter
     from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.provenance import write_json
 

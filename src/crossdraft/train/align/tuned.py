@@ -11,7 +11,6 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -22,7 +21,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from crossdraft.checkpoints.files import quantization_method, read_config
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -30,7 +28,6 @@ from crossdraft.files import atomic_folder
 from crossdraft.heads.networks.objective import LOSSES, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import (
-    check_event_drafter,
     event_fingerprint,
     event_folder,
     load_drafter,
@@ -42,17 +39,17 @@ from crossdraft.load import (
     vocabulary_of,
 )
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
 from crossdraft.train.align.finite import require_finite_tensor
 from crossdraft.train.align.low_rank import attach_low_rank, require_finite, to_int4_base
 from crossdraft.train.align.merge import write_changed
-from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
 from crossdraft.train.core.trainer import Stage, Trainer, require_figure
-from crossdraft.train.heads.align_data import PairedAnswers, clips_of_step, drafter_states, train_batch
+from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, train_batch
 from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
 from crossdraft.train.heads.event_data import clip_events
 from crossdraft.train.heads.joint import copy_settings
@@ -70,7 +67,7 @@ from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
-DRAFTER, TRAINING = "drafter", "train"  # in a training's folder: what comes out of it, and its stage
+TRAINING = "train"  # in a training's folder: its stage
 PROVENANCE = "provenance.json"
 CHECKS = ("right_0", "tau", "prefix")  # figures of a validation check, besides the losses
 MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate"}  # of `Optim`, in a run that is resumed
@@ -183,47 +180,6 @@ class TuneInputs:
             store.require_layers((store.index.owner.depth,), ())
         refuse_shared_clips(self.store, self.validation)
         check_shares(self.recipe.optim, captured_source(self.store), processes)
-
-
-def check_shares(optim: Optim, source: ClipSource, processes: int) -> None:
-    """Refuse steps that cannot be cut into as many parts as they are to be: what is cut is a step's clips.
-
-    Args:
-        optim: whose `clips` counts answers.
-        source: the clips to learn from.
-        processes: that share the steps.
-
-    Raises:
-        CrossdraftError: a step has fewer clips than it shall have parts.
-    """
-    each = min(Counter(source.locate(answer)[0] for answer in range(source.answers)).values())
-    clips, parts = clips_of_step(optim.clips, each, len(source)), optim.accumulate * processes
-    if parts > clips:
-        more = f", or raise optim.clips to {each * parts}" if parts <= len(source) else ""
-        raise CrossdraftError(
-            f"A step of optim.clips={optim.clips} answers is about {clips} clips with {each} each, which cannot be "
-            f"shared out among {optim.accumulate} passes of {processes} processes; lower optim.accumulate to "
-            f"{max(1, clips // processes)}{more}."
-        )
-
-
-def check_pair(target: str, event: str, out: Path) -> None:
-    """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
-
-    Raises:
-        CrossdraftError: it is no EventGPT, writes another vocabulary, is quantised already, or lies where the tuned one
-            goes.
-    """
-    check_event_drafter(event, target)
-    folder = event_folder(event)
-    if folder.resolve() == (out / DRAFTER).resolve():
-        raise CrossdraftError(f"{event} is where the tuned drafter goes, which would replace it; name another folder.")
-    method = quantization_method(read_config(folder))
-    if method is not None:
-        raise CrossdraftError(
-            f"{folder} is quantised already ({method}), and additions cannot be made part of its weights; name the "
-            "plain checkpoint, and base=int4 to hold it in 4 bits meanwhile."
-        )
 
 
 class TunedDrafter(nn.Module):
