@@ -182,7 +182,8 @@ def test_parts_of_a_sequence_that_overlap_in_two_splits_are_refused(pair, lists,
 
 
 @pytest.mark.parametrize(
-    ("model", "weight"), [("target", "lm_head.weight"), ("drafter", "model.language_model.layers.1.mlp.up_proj.weight")]
+    ("model", "weight"),
+    [("target", "language_model.lm_head.weight"), ("drafter", "model.language_model.layers.1.mlp.up_proj.weight")],
 )
 def test_weights_that_are_no_numbers_are_refused_before_anything_is_captured(
     pair, lists, tmp_path, capsys, model, weight
