@@ -182,11 +182,12 @@ def test_a_question_is_held_out_if_no_captured_one_has_its_words():
         PromptedClip("line 2", "b.mp4", ("WHO WALKS",), "b.h5"),
         PromptedClip("line 3", "a.mp4", ("Is it dark?",), "a.h5"),
     ]
-    found = list_tests(clips, ["what is ahead", "Is it dark?"], 8)
+    asked = [request for clip in clips for request in clip.requests(8)]
+    found = list_tests(asked, ["what is ahead", "Is it dark?"])
     assert [(item.seed, item.request.question) for item in found[HELD_OUT]] == [(0, "Who walks?"), (1, "WHO WALKS")]
     assert [(item.seed, item.kind) for item in found[TRAINED]] == [(0, "what is ahead"), (0, "is it dark")]
     assert len({item.kind for item in found[HELD_OUT]}) == 1  # of which the control knows one answer
-    assert list(list_tests(clips[:1], ["what is ahead", "who walks"], 8)) == [TRAINED]
+    assert list(list_tests(asked[:2], ["what is ahead", "who walks"])) == [TRAINED]
 
 
 @pytest.mark.parametrize("drafters", [(), ("event", "event"), ("evnt",)])

@@ -14,7 +14,6 @@ from crossdraft.datasets.sample import wording
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.load import event_fingerprint, target_fingerprint
-from crossdraft.train.capture.sources import PromptedClip
 
 Learned = Sequence[tuple[str, Sequence[int]]]
 """(kind of question, the target's answer) about training clips."""
@@ -61,25 +60,22 @@ def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, S
     return {name: list(items) for name, items in questions.tests.items()}, {"workload": questions.to_json()["workload"]}
 
 
-def list_tests(clips: Iterable[PromptedClip], known: Iterable[str], max_new_tokens: int) -> dict[str, Sequence[Item]]:
+def list_tests(requests: Iterable[Request], known: Iterable[str]) -> dict[str, Sequence[Item]]:
     """Questions of a test list: those that no captured clip was asked, and the others; what is empty is left out.
 
     Two questions that differ in capitals, stops or blanks are one, here and for the control that knows an answer to
     each.
 
     Args:
-        clips: of the list. Lines with the same files are about one clip.
+        requests: the questions; those with the same files are about one clip.
         known: questions about training and validation clips.
-        max_new_tokens: the longest answer.
     """
     words = {wording(question) for question in known}
-    numbers: dict[tuple[object, str | None], int] = {}
+    numbers: dict[tuple[object, object], int] = {}
     found: dict[str, list[Item]] = {HELD_OUT: [], TRAINED: []}
-    for clip in clips:
-        number = numbers.setdefault((clip.video, clip.events), len(numbers))
-        for request in clip.requests(max_new_tokens):
-            kind = wording(request.question)
-            found[TRAINED if kind in words else HELD_OUT].append(Item(number, kind, request))
+    for request in requests:
+        number, kind = numbers.setdefault((request.video, request.events), len(numbers)), wording(request.question)
+        found[TRAINED if kind in words else HELD_OUT].append(Item(number, kind, request))
     return {name: items for name, items in found.items() if items}
 
 

@@ -10,7 +10,7 @@ from crossdraft.bench.align_features import FeatureFigures
 from crossdraft.bench.figure import Figure
 from crossdraft.bench.statistics import Interval
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.provenance import write_json
+from crossdraft.files import atomic_path
 
 Tokens = tuple[int, ...]
 
@@ -117,4 +117,6 @@ class KeptRows:
 
     def _write(self) -> None:
         if self.path is not None:
-            write_json(self.path, {"config": self._config, "answers": self._answers, "rows": self._rows})
+            record = {"config": self._config, "answers": self._answers, "rows": self._rows}
+            with atomic_path(self.path) as temporary:
+                temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")

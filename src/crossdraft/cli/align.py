@@ -228,9 +228,10 @@ def _measured(
         each = which.prompts or PROMPTS
         tests, about = scene_tests(which.test_clips or TEST_CLIPS, each, answers.max_new_tokens)
     else:
-        clips = (splits.test.read(number) for number in range(len(splits.test)))
+        clips, longest = map(splits.test.read, range(len(splits.test))), answers.max_new_tokens
+        requests = [request for clip in clips for request in clip.requests(longest)]
         known = questions_of(splits.train) | questions_of(splits.validation)
-        tests, about = list_tests(clips, known, answers.max_new_tokens), {"list": str(splits.test.path)}
+        tests, about = list_tests(requests, known), {"list": str(splits.test.path)}
     aligned, seed = str(out / "drafter"), store.folder
     blind = "blind" if settings.target == "reference" else aligned  # where there is no twin, itself, shown nothing
     models = Models(
