@@ -129,8 +129,8 @@ def test_intervals_are_drawn_over_clips():
     """Four questions about each of two clips, all of whose answers are alike: two things are known, not eight."""
     result = DraftResult((4,) * 4 + (0,) * 4, (7,) * 4 + (8,) * 4)
     assert (result.mean.value, result.mean.low, result.mean.high, result.mean.n) == (2.0, 0.0, 4.0, 2)
-    apart = DraftResult(result.prefix, tuple(range(8)))
-    assert apart.mean.low > 0
+    eight = DraftResult(result.prefix, tuple(range(8)))
+    assert eight.mean.low > 0
     assert DraftResult((), ()).mean is None
 
 
