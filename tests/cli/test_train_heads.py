@@ -292,18 +292,26 @@ def test_what_cannot_be_trained_is_one_sentence(
 
 
 def test_validation_answers_that_are_learned_from_are_refused_before_a_model_is_loaded(
-    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = shutil.copytree(pair.target, tmp_path / "target")
-    (target / "tokenizer.json").write_text("{")  # nothing could be loaded from here
-    where = ["--capture", str(captured), "--target", str(target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    monkeypatch.delattr("crossdraft.train.heads.run.load_target")
+    where = [
+        "--capture",
+        str(captured),
+        "--target",
+        str(pair.target),
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+    ]
     for method, same in (("eagle", captured), ("l4", captured), ("vision_queries", captured)):
         assert main(["train", method, *where, "--validation", str(same)]) == 2
         assert f"One capture, {captured}, is named for training and validation" in capsys.readouterr().err
     copy = shutil.copytree(captured, tmp_path / "copy")
     assert main(["train", "eagle", *where, "--validation", str(copy)]) == 2
     assert "both hold scene 0 of the train split" in capsys.readouterr().err
-    online = ["--online", "2", "--target", str(target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    online = ["--online", "2", "--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main(["train", "eagle", *online, "--validation", str(captured)]) == 2
     assert f"the capture {captured} and the training both hold scene 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
