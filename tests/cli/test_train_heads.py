@@ -295,24 +295,15 @@ def test_validation_answers_that_are_learned_from_are_refused_before_a_model_is_
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr("crossdraft.train.heads.run.load_target")
-    where = [
-        "--capture",
-        str(captured),
-        "--target",
-        str(pair.target),
-        "--out",
-        str(tmp_path / "run"),
-        "--device",
-        "cpu",
-    ]
+    into = ["--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    where = ["--capture", str(captured), *into]
     for method, same in (("eagle", captured), ("l4", captured), ("vision_queries", captured)):
         assert main(["train", method, *where, "--validation", str(same)]) == 2
         assert f"One capture, {captured}, is named for training and validation" in capsys.readouterr().err
     copy = shutil.copytree(captured, tmp_path / "copy")
     assert main(["train", "eagle", *where, "--validation", str(copy)]) == 2
     assert "both hold scene 0 of the train split" in capsys.readouterr().err
-    online = ["--online", "2", "--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
-    assert main(["train", "eagle", *online, "--validation", str(captured)]) == 2
+    assert main(["train", "eagle", "--online", "2", *into, "--validation", str(captured)]) == 2
     assert f"the capture {captured} and the training both hold scene 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
