@@ -304,7 +304,7 @@ def test_validation_answers_that_are_learned_from_are_refused_before_a_model_is_
     assert main(["train", "eagle", *where, "--validation", str(copy)]) == 2
     assert "both hold scene 0 of the train split" in capsys.readouterr().err
     assert main(["train", "eagle", "--online", "2", *into, "--validation", str(captured)]) == 2
-    assert f"the capture {captured} and the training both hold scene 0" in capsys.readouterr().err
+    assert f"the training and the capture {captured} both hold scene 0" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
