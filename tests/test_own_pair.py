@@ -17,7 +17,7 @@ from crossdraft.cli.main import main
 from crossdraft.load import load_drafter, load_target, vocabulary_of
 from crossdraft.train.reference.tokenizer import EVENT, IMAGE, PAD, VIDEO
 from tests.models.official import byte_tokenizer, official_weights, write_official
-from tests.support import ClipPaths, PairPaths
+from tests.support import ClipPaths, PairPaths, tiny_clip
 from tests.test_docs import commands
 
 
@@ -93,8 +93,9 @@ def test_the_commands_of_the_page_run_on_small_models_of_the_same_classes(
     stranger: Path, pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the page's order: convert, ask, capture, train, ask with the trained head."""
-    for name in ("clips", "validation"):
-        asked = {"video": str(clip.video), "prompt": ["What is ahead?", "Is it dark?"]}
+    (tmp_path / "other").mkdir()
+    for name, video in (("clips", clip.video), ("validation", tiny_clip(tmp_path / "other", top=40).video)):
+        asked = {"video": str(video), "prompt": ["What is ahead?", "Is it dark?"]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(asked) + "\n")
     write_official(tmp_path / "EventGPT-7b", official_weights(300), byte_tokenizer(300))
     names = {"clip.mp4": clip.video, "clip.h5": clip.events, "video-llava-7b": pair.target, "eventgpt-7b": stranger}

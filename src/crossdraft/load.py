@@ -383,9 +383,14 @@ def event_fingerprint(source: str) -> str:
     return fingerprint(event_folder(source))
 
 
+def target_folder(source: str) -> Path:
+    """Where a target lies; `source` as in `load_target`."""
+    return _folder(source, ("reference",))
+
+
 def target_fingerprint(source: str) -> str:
     """Which weights a target has: `reference`, or the folder of a checkpoint; see `fingerprint`."""
-    return fingerprint(_folder(source, ("reference",)))
+    return fingerprint(target_folder(source))
 
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase:

@@ -1,19 +1,36 @@
 """The alignment bench: controls and figures by hand, and a run on a tiny pair."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, AlignBench, SceneQuestions
+from crossdraft import scenes
+from crossdraft.bench.align import (
+    HELD_OUT,
+    IDENTITY,
+    TRAINED,
+    UNTRAINED,
+    AlignBench,
+    KnownAnswers,
+    SceneQuestions,
+    run_align,
+)
 from crossdraft.bench.align_controls import accepted, best_text, templates
-from crossdraft.bench.align_features import figures_of
+from crossdraft.bench.align_features import FeatureFigures, figures_of
+from crossdraft.bench.align_pair import TaughtQuestions, list_tests
+from crossdraft.bench.align_report import ladder
+from crossdraft.bench.align_rows import DraftResult, KeptRows
 from crossdraft.bench.assembly import Models
+from crossdraft.bench.specs import spec_of
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload, items
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.train.capture.sources import PromptedClip
 from tests.align.small import some_adapter
 
 
@@ -31,7 +48,7 @@ def test_figures_along_answers_by_hand():
     """Three features of one answer, two of another; the LM head reads each feature's largest part."""
     own = [torch.eye(3), torch.eye(3)[:2]]
     predicted = [torch.tensor([[1.0, 0, 0], [0, 1, 0.6], [1, 0, 0]]), torch.tensor([[0.6, 0.8, 0.0], [0, 1, 0]])]
-    found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)])
+    found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)], [0, 1])
     cosines = [1, 1 / 1.36**0.5, 0, 0.6, 1]  # 1/√1.36 = 0.857
     assert found.cosine.value == pytest.approx(sum(cosines) / 5)
     assert [share.value for share in found.above] == pytest.approx([3 / 5, 2 / 5])
@@ -70,6 +87,107 @@ def test_from_the_command_line(pair, tmp_path, capsys):
     assert own["shifted"]["value"] < 1
     assert found[spec][HELD_OUT]["equal"] == 4
     assert found[spec][HELD_OUT]["features"]["cosine"]["value"] < 1
+    assert found["event"][HELD_OUT]["clips"] == [seed for seed in scenes.split_seeds("test")[:2] for _ in range(2)]
+    assert found["event"][HELD_OUT]["accepted_prefix"]["n"] == found[spec][TRAINED]["features"]["cosine"]["n"] == 2
+    (step,) = json.loads(out.read_text())["ladder"][HELD_OUT]
+    more = [b - a for a, b in zip(*(found[name][HELD_OUT]["prefixes"] for name in (spec, "event")), strict=True)]
+    assert (step["drafter"], step["than"], step["n"]) == ("event", spec, 2)
+    assert step["more"] == pytest.approx(sum(more) / 4, abs=1e-6)
+
+
+# -- what learned from the answers to one set of questions does not answer the other -----------------------------------
+
+
+def small_plan(pair, *drafters: str, one_by_one: bool = False) -> AlignBench:
+    """Two questions about a clip, both sets in the same words: whoever remembers an answer has all of it."""
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), "cpu", "float32")
+    asked = list(items(Workload(2, questions=2, max_new_tokens=12)))
+    tests = {HELD_OUT: asked, TRAINED: asked}
+    return AlignBench(models, TaughtQuestions(tests, [("?", (1, 2))], Path()), drafters, 4, one_by_one=one_by_one)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_drafter_that_learns_is_made_anew_for_each_set_of_questions(pair, monkeypatch, one_by_one):
+    """The same clips and the same questions twice: what differs between the sets was remembered."""
+    monkeypatch.setattr(TaughtQuestions, "learn", lambda self, models, target, nodes, tick: KnownAnswers(
+        self.learned, lambda: models.build(spec_of("memory"), target)))  # fmt: skip
+    results = run_align(small_plan(pair, "memory", "union:event,memory", one_by_one=one_by_one))
+    for name in ("memory", "union:event,memory"):
+        assert results[name][HELD_OUT].prefix == results[name][TRAINED].prefix, name
+    assert UNTRAINED not in results  # none of the two is an event model alone
+
+
+def test_a_memory_in_a_folder_is_refused(pair, tmp_path):
+    with pytest.raises(CrossdraftError, match="is kept in a folder, and would know the answers to test questions"):
+        small_plan(pair, f"union:event,(memory:folder={tmp_path})").check()
+
+
+# -- intervals and differences, by hand --------------------------------------------------------------------------------
+
+
+def test_intervals_are_drawn_over_clips():
+    """Four questions about each of two clips, all of whose answers are alike: two things are known, not eight."""
+    result = DraftResult((4,) * 4 + (0,) * 4, (7,) * 4 + (8,) * 4)
+    assert (result.mean.value, result.mean.low, result.mean.high, result.mean.n) == (2.0, 0.0, 4.0, 2)
+    eight = DraftResult(result.prefix, tuple(range(8)))
+    assert eight.mean.low > 0
+    assert DraftResult((), ()).mean is None
+
+
+def test_the_ladder_compares_neighbours_by_clip():
+    clips = tuple(clip for clip in range(8) for _ in range(2))
+    low, more, most = ((tuple(base + step for base in range(16))) for step in (0, 1, 3))
+    results = {
+        name: {HELD_OUT: DraftResult(prefix, clips)} for name, prefix in zip("abc", (low, more, most), strict=True)
+    }
+    plan = AlignBench(Models(), SceneQuestions(Workload(2), 4), ("a", "b", "c"))
+    one, two = ladder(plan, results, None)
+    assert [(step.name, step.than, step.interval.value, step.interval.n) for step in (one, two)] == [
+        ("b", "a", 1.0, 8), ("c", "b", 2.0, 8)
+    ]  # fmt: skip
+    assert (one.interval.low, two.interval.high) == (1.0, 2.0)
+    assert str(two) == "c accepts 2.00 [2.00, 2.00; n=8 clips] tokens more than b"
+
+
+# -- rows that are kept ------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_answers_are_kept_for_the_same_measurement_alone(tmp_path):
+    path = tmp_path / "rows.json"
+    figure = Interval(0.5, 0.25, 0.75, 2)
+    features = FeatureFigures(figure, (figure, figure), figure, figure, figure)
+    result = DraftResult((3, 4), (1, 1), figure, 2, features)
+    kept = KeptRows(path, {"nodes": 4})
+    kept.add_answers(HELD_OUT, [(1, 2), (3,)])
+    kept.add("a", HELD_OUT, result)
+    again = KeptRows(path, {"nodes": 4})
+    assert again.answers(HELD_OUT) == [(1, 2), (3,)]
+    assert again.result("a", HELD_OUT) == result
+    assert (again.answers(TRAINED), again.result("a", TRAINED), again.result("b", HELD_OUT)) == (None, None, None)
+    other = KeptRows(path, {"nodes": 5})
+    assert (other.answers(HELD_OUT), other.result("a", HELD_OUT)) == (None, None)
+    path.write_text('{"config": {"nodes": 4}')
+    with pytest.raises(CrossdraftError, match=r"rows\.json, which holds rows measured so far, is damaged"):
+        KeptRows(path, {"nodes": 4})
+    again.remove()
+    assert not path.exists()
+
+
+# -- questions of a list -----------------------------------------------------------------------------------------------
+
+
+def test_a_question_is_held_out_if_no_captured_one_has_its_words():
+    clips = [
+        PromptedClip("line 1", "a.mp4", ("What is  ahead ?", "Who walks?"), "a.h5"),
+        PromptedClip("line 2", "b.mp4", ("WHO WALKS",), "b.h5"),
+        PromptedClip("line 3", "a.mp4", ("Is it dark?",), "a.h5"),
+    ]
+    asked = [request for clip in clips for request in clip.requests(8)]
+    found = list_tests(asked, ["what is ahead", "Is it dark?"])
+    assert [(item.seed, item.request.question) for item in found[HELD_OUT]] == [(0, "Who walks?"), (1, "WHO WALKS")]
+    assert [(item.seed, item.kind) for item in found[TRAINED]] == [(0, "what is ahead"), (0, "is it dark")]
+    assert len({item.kind for item in found[HELD_OUT]}) == 1  # of which the control knows one answer
+    assert list(list_tests(asked[:2], ["what is ahead", "who walks"])) == [TRAINED]
 
 
 @pytest.mark.parametrize("drafters", [(), ("event", "event"), ("evnt",)])

@@ -2,15 +2,16 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED
+from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, _generate
 from crossdraft.cli.align import BEFORE, TUNED, WITH_MEMORY
 from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
 from tests.support import tiny_clip, tiny_pair
 
@@ -61,19 +62,43 @@ def align(pair, lists, out, *more, drafter=None, train=None) -> int:
     return main(["align", *where, *splits, "--max-new-tokens", "10", "--device", "cpu", "--json", *SMALL, *more])
 
 
-def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_path, capsys):
+def interrupted(*args) -> None:
+    """In place of a stage that does not come to its end."""
+    raise CrossdraftError("The light went out.")
+
+
+def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_path, capsys, monkeypatch):
+    """It is interrupted when the drafters are measured, and goes on with the controls."""
     out = tmp_path / "out"
-    assert align(pair, lists, out) == 0
-    found = json.loads(capsys.readouterr().out)
     drafter = str(out / "drafter")
+    with monkeypatch.context() as patch:
+        patch.setattr("crossdraft.bench.align._controls", interrupted)
+        assert align(pair, lists, out) == 2
+    assert set(json.loads((out / "rows.json").read_text())["rows"]) == {
+        str(pair.blind), drafter, f"union:{drafter},(memory:seed={out / 'captures' / 'train'})"
+    }  # fmt: skip
+    saved, asked = (out / "drafter" / "model.safetensors").stat().st_mtime_ns, []
+    with monkeypatch.context() as patch:
+        patch.setattr("crossdraft.bench.align._generate", lambda *args: asked.append(args[-1]) or _generate(*args))
+        patch.setattr("crossdraft.train.align.tuned.load_event_learner", interrupted)  # nothing is left to learn
+        capsys.readouterr()
+        assert align(pair, lists, out) == 0
+    assert set(asked) == {"memory", "blind", UNTRAINED}
+    assert (out / "drafter" / "model.safetensors").stat().st_mtime_ns == saved
+    assert not (out / "rows.json").exists()
+    found = json.loads(capsys.readouterr().out)
     assert found["out"] == drafter
     assert load_drafter(drafter, "cpu", "float32").model.vocab_size == 320
     rows = found["results"]
-    assert set(rows) == {BEFORE, TUNED, WITH_MEMORY, "constant", "template", "memory", "blind", IDENTITY}
+    assert set(rows) == {BEFORE, TUNED, WITH_MEMORY, "constant", "template", "memory", "blind", IDENTITY, UNTRAINED}
     assert set(rows[TUNED]) == {HELD_OUT, TRAINED}  # "where?" was never asked in training, "is it dark?" was
     assert all(row[wordings]["equal"] in (None, 1) for row in rows.values() for wordings in (HELD_OUT, TRAINED))
-    united, alone = (rows[name][TRAINED]["accepted_prefix"]["value"] for name in (WITH_MEMORY, TUNED))
-    assert united >= alone
+    for wordings in (HELD_OUT, TRAINED):
+        united, alone = (rows[name][wordings]["accepted_prefix"]["value"] for name in (WITH_MEMORY, TUNED))
+        assert united >= alone, wordings
+    assert [(step["drafter"], step["than"]) for step in found["ladder"][HELD_OUT]] == [
+        (TUNED, BEFORE), (WITH_MEMORY, TUNED)
+    ]  # fmt: skip
     assert found["learned"] == 2
     written = json.loads((out / "align.json").read_text())
     assert written["results"] == found["results"]
@@ -149,6 +174,29 @@ def test_splits_that_overlap_are_refused(pair, lists, tmp_path, capsys, how):
     refused(align(pair, lists, tmp_path / "out"), capsys, tmp_path / "out", sentence)
 
 
+def test_parts_of_a_sequence_that_overlap_in_two_splits_are_refused(pair, lists, tmp_path, capsys):
+    lists.line("train", sequence="zurich", start_s=0.0, end_s=10.0)
+    lists.line("test", sequence="zurich", start_s=5.0, end_s=15.0)
+    sentence = "are parts of the sequence zurich that overlap in time; leave it in one only"
+    refused(align(pair, lists, tmp_path / "out"), capsys, tmp_path / "out", sentence)
+
+
+@pytest.mark.parametrize(
+    ("model", "weight"),
+    [("target", "language_model.lm_head.weight"), ("drafter", "model.language_model.layers.1.mlp.up_proj.weight")],
+)
+def test_weights_that_are_no_numbers_are_refused_before_anything_is_captured(
+    pair, lists, tmp_path, capsys, model, weight
+):
+    broken = shutil.copytree(pair.target if model == "target" else pair.blind, tmp_path / model)
+    weights = load_file(broken / "model.safetensors")
+    weights[weight][3, 4] = float("nan")
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    changed = replace(pair, target=broken) if model == "target" else replace(pair, blind=broken)
+    code = align(changed, lists, tmp_path / "out")
+    refused(code, capsys, tmp_path / "out", f"The weight {weight} of the {model} {broken} is not finite")
+
+
 def test_one_list_for_two_splits_is_refused(pair, lists, tmp_path, capsys):
     code = align(pair, lists, tmp_path / "out", train=lists.path("test"))
     refused(code, capsys, tmp_path / "out", "One list is named for two splits")
@@ -198,6 +246,10 @@ def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
         ("optim.step=3", "unknown key 'optim.step'"),
         ("optim.parallel=fsdp", "share steps, not weights"),
         ("base=int4; rank=0", "which base=int4 would freeze"),
+        ("loss={kll: 1.0}", "an unknown loss 'kll'; did you mean 'kl'?"),
+        ("loss={kl: .nan}", "The loss 'kl' weighs nan; give it a number"),
+        ("optim.watch=prefx", "The checks give no figure 'prefx', which optim.watch names; did you mean 'prefix'?"),
+        ("optim.accumulate=2", "answers is about 1 clips with 2 each, which cannot be shared out among 2 passes"),
     ],
 )
 def test_recipes_that_cannot_be_followed_are_refused(pair, lists, tmp_path, capsys, override, sentence):

@@ -1,6 +1,7 @@
 """`crossdraft train METHOD`: from a capture to a head that drafts, and every way of doing it wrong."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ SMALL = (
 def captured(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --shard-clips 1 --json"
-    assert main(["capture", str(out), "--target", str(pair.target), *settings.split()]) == 0
+    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
+        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
+        assert main(line) == 0
     return out
 
 
 def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = "eagle") -> int:
-    where = ["--capture", str(captured), "--kept-back", str(captured), "--target", str(pair.target)]
+    validation = captured.with_name("validation")
+    where = ["--capture", str(captured), "--kept-back", str(validation), "--target", str(pair.target)]
     return main(["train", method, *where, *more, "--out", str(out), "--device", "cpu", "--json"])
 
 
@@ -188,7 +192,9 @@ def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
     pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = "--clips 10 --prompts 2 --max-new-tokens 6 --workers 0 --device cpu --json"
-    assert main(["capture", str(tmp_path / "store"), "--target", str(pair.target), *settings.split()]) == 0
+    for folder, split in (("store", "train"), ("validation", "validation")):
+        line = ["capture", str(tmp_path / folder), "--split", split, "--target", str(pair.target), *settings.split()]
+        assert main(line) == 0
     few = (*FEW, "config.width=64", "config.layers=1", "feature_steps=2")
     event = ("--event", str(pair.event))
     assert train(pair, tmp_path / "store", tmp_path / "run", *few, *event, method="vision_queries") == 0
@@ -285,11 +291,28 @@ def test_what_cannot_be_trained_is_one_sentence(
     assert not (tmp_path / "run" / "head").exists()
 
 
+def test_validation_answers_that_are_learned_from_are_refused_before_a_model_is_loaded(
+    pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("crossdraft.train.heads.run.load_target")
+    into = ["--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    where = ["--capture", str(captured), *into]
+    for method, same in (("eagle", captured), ("l4", captured), ("vision_queries", captured)):
+        assert main(["train", method, *where, "--validation", str(same)]) == 2
+        assert f"One capture, {captured}, is named for training and validation" in capsys.readouterr().err
+    copy = shutil.copytree(captured, tmp_path / "copy")
+    assert main(["train", "eagle", *where, "--validation", str(copy)]) == 2
+    assert "both hold scene 0 of the train split" in capsys.readouterr().err
+    assert main(["train", "eagle", "--online", "2", *into, "--validation", str(captured)]) == 2
+    assert f"the training and the capture {captured} both hold scene 0" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_the_kept_back_answers_lack_is_missed_before_the_first_step(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     poor, run = tmp_path / "poor", tmp_path / "run"
-    settings = "--clips 1 --prompts 1 --max-new-tokens 4 --workers 0 --device cpu --layers 1"
+    settings = "--split validation --clips 1 --prompts 1 --max-new-tokens 4 --workers 0 --device cpu --layers 1"
     assert main(["capture", str(poor), "--target", str(pair.target), *settings.split()]) == 0
     capsys.readouterr()
     assert train(pair, captured, run, *SMALL, "--kept-back", str(poor)) == 2

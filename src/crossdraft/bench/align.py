@@ -7,33 +7,37 @@ has seen, with questions in wordings that no training has seen, and in those of 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from crossdraft.align.drafter import AlignedDrafter, AlignedOptions, AlignedState
-from crossdraft.align.fused_drafter import FusedState
+from crossdraft.align.drafter import AlignedDrafter, AlignedOptions
+from crossdraft.align.networks.base import AdapterConfig
 from crossdraft.align.networks.pointwise import NoAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
-from crossdraft.bench.align_features import FeatureFigures, figures_of
+from crossdraft.bench.align_features import clips_of, feature_figures, identity_figures, target_features
+from crossdraft.bench.align_rows import DraftResult, KeptRows, Results
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.baselines import blank_window
+from crossdraft.bench.figure import Figure
 from crossdraft.bench.identity import ReferenceAnswer, reference_answers
 from crossdraft.bench.specs import is_blind, spec_of
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, describe, items
+from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
-from crossdraft.engine.passes import Chunk
-from crossdraft.engine.request import Request
+from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.load import DRAFTERS
+from crossdraft.methods import method_in
 
 HELD_OUT, TRAINED = "held-out wordings", "training wordings"
 NODES = 8
@@ -142,14 +146,22 @@ class AlignBench:
     @property
     def ticks(self) -> int:
         """What a progress bar counts to."""
-        rows = 2 + len(self.drafters) + any(spec_of(spec).name == "aligned" for spec in self.drafters)
+        rows = 2 + len(self.drafters) + (self.feature_drafter is not None)
         return self.questions.ticks + (1 + rows) * self.questions.count
+
+    @property
+    def feature_drafter(self) -> str | None:
+        """Whose feature the target's head reads as it is, a control: the first adapter's, else the first EventGPT's."""
+        adapters = [spec for spec in self.drafters if spec_of(spec).name == "aligned"]
+        models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in DRAFTERS]
+        return next(iter((*adapters, *models)), None)
 
     def check(self) -> None:
         """Refuse what cannot be measured, before a model is loaded.
 
         Raises:
-            CrossdraftError: no drafter, one that stands there twice, no answers for the controls, or an unknown spec.
+            CrossdraftError: no drafter, one that stands there twice, no answers for the controls, an unknown spec, or a
+                memory that is kept in a folder.
         """
         if not self.drafters or len(set(self.drafters)) != len(self.drafters):
             raise CrossdraftError(
@@ -157,193 +169,189 @@ class AlignBench:
             )
         if self.nodes < 1 or (isinstance(self.questions, SceneQuestions) and self.questions.learned < 1):
             raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
-        for spec in self.drafters:
-            spec_of(spec)
+        for spec in map(spec_of, self.drafters):
+            if any(leaf.name == "memory" and "folder" in leaf.settings for leaf in spec.leaves):
+                raise CrossdraftError(
+                    f"The memory of {spec} is kept in a folder, and would know the answers to test questions when they "
+                    "are asked in other words; leave its folder out, or name what it shall know as seed=CAPTURE."
+                )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftResult:
-    """One drafter or control on one set of questions.
+def run_align(plan: AlignBench, tick: Tick = lambda name: None, kept: KeptRows | None = None) -> Results:
+    """Measure every drafter and the controls.
 
     Args:
-        prefix: accepted tokens of each hidden draft.
-        tau: tokens a verify pass after that, bonus included; `None` of what only says one text.
-        equal: answers that were the target's own.
-        features: of an adapter.
-    """
-
-    prefix: tuple[int, ...]
-    tau: Interval | None = None
-    equal: int | None = None
-    features: FeatureFigures | None = None
-
-    @property
-    def mean(self) -> Interval | None:
-        """Mean accepted prefix; `None` of what drafts nothing."""
-        return ratio(self.prefix, [1] * len(self.prefix)) if self.prefix else None
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "accepted_prefix": None if self.mean is None else self.mean.to_json(),
-            "tau": None if self.tau is None else self.tau.to_json(),
-            "equal": self.equal,
-            "features": None if self.features is None else self.features.to_json(),
-            "prefixes": list(self.prefix),
-        }
-
-
-Results = Mapping[str, Mapping[str, DraftResult]]
-"""By the name of the drafter or control, then by wordings."""
-
-
-def run_align(plan: AlignBench, tick: Tick = lambda name: None) -> Results:
-    """Measure every drafter and the controls.
+        plan: what is measured.
+        tick: called for every answer, with the name of what gave it.
+        kept: rows that are measured already, and where each further one is left.
 
     Raises:
         CrossdraftError: as `AlignBench.check`, or a model cannot be loaded.
     """
     plan.check()
+    kept = kept or KeptRows()
     models, target = plan.models, plan.models.load_target()
-    first = {} if plan.one_by_one else {name: models.build(spec_of(name), target) for name in plan.drafters}
+    built = {} if plan.one_by_one else {name: models.build(spec_of(name), target) for name in plan.drafters}
     known = plan.questions.learn(models, target, plan.nodes, tick)
-    tests = {name: list(reference_answers(target, asked, tick)) for name, asked in plan.questions.tests.items()}
-    features = {name: [target_features(target, pair) for pair in pairs] for name, pairs in tests.items()}
-    results: dict[str, dict[str, DraftResult]] = {}
-    for name in plan.drafters:
-        drafter = first.get(name) or models.build(spec_of(name), target)
-        results[name] = {
-            wordings: _drafted(plan, target, drafter, pairs, features[wordings], tick, name)
-            for wordings, pairs in tests.items()
-        }
-        del drafter
-    results |= _controls(plan, target, first, known, tests, features, tick)
-    return results
+    tests = {name: _answered(target, name, asked, tick, kept) for name, asked in plan.questions.tests.items()}
+    run = _AlignRun(plan, target, tests, tick, kept)
+    results = {
+        name: run.row(name, partial(models.build, spec_of(name), target), built.get(name)) for name in plan.drafters
+    }
+    return results | _controls(run, built, known)
 
 
-def _controls(
-    plan: AlignBench,
-    target: Target,
-    built: Mapping[str, Drafter[Any]],
-    known: KnownAnswers,
-    tests: Mapping[str, Sequence[ReferenceAnswer]],
-    features: Mapping[str, Sequence[Tensor]],
-    tick: Tick,
-) -> dict[str, dict[str, DraftResult]]:
-    """What the drafters have to beat."""
-    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
-    blind = plan.models.build(spec_of("blind"), target)
-    found: dict[str, dict[str, DraftResult]] = {}
-    for wordings, pairs in tests.items():
-        memory = known.memory()  # anew: it learns from test answers, too
-        own = {
-            "constant": DraftResult(tuple(accepted(constant, pair.tokens) for pair in pairs)),
-            "template": DraftResult(tuple(accepted(by_kind.get(p.item.kind, constant), p.tokens) for p in pairs)),
-            "memory": _drafted(plan, target, memory, pairs, (), tick, "memory"),
-            "blind": _drafted(plan, target, blind, pairs, (), tick, "blind"),
-            IDENTITY: DraftResult((), features=identity_figures(target, pairs, features[wordings])),
-        }
-        first = next((drafter for drafter in built.values() if isinstance(drafter, AlignedDrafter)), None)
-        if first is not None:
-            own[UNTRAINED] = _drafted(
-                plan, target, untrained(first, target), pairs, features[wordings], tick, UNTRAINED
-            )
-        for name, result in own.items():
-            found.setdefault(name, {})[wordings] = result
+def _answered(
+    target: Target, wordings: str, asked: Iterable[Item], tick: Tick, kept: KeptRows
+) -> list[ReferenceAnswer]:
+    """What the target alone answers."""
+    known = kept.answers(wordings)
+    if known is None:
+        found = list(reference_answers(target, asked, tick))
+        kept.add_answers(wordings, [pair.tokens for pair in found])
+        return found
+    found = [ReferenceAnswer(item, tokens) for item, tokens in zip(asked, known, strict=True)]
+    for _ in found:
+        tick("target")
     return found
 
 
-def untrained(drafter: AlignedDrafter, target: Target) -> AlignedDrafter:
-    """The same event model with nothing between its feature and the target's head."""
-    adapter = NoAdapter(drafter.adapter.config, SharedWeights.of(target.model))
-    like = drafter.adapter.embeddings
-    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), AlignedOptions(sorted(target.reserved)))
+@dataclass(frozen=True, eq=False)
+class _AlignRun:
+    """One measurement.
+
+    Args:
+        tests: questions by their wordings, with the target's own answers. Others as of `run_align`.
+    """
+
+    plan: AlignBench
+    target: Target
+    tests: Mapping[str, Sequence[ReferenceAnswer]]
+    tick: Tick
+    kept: KeptRows
+    _features: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def features(self, wordings: str) -> list[Tensor]:
+        """[A, H] of each answer, the target's own; read once, and only if a row asks for them."""
+        if wordings not in self._features:
+            self._features[wordings] = [target_features(self.target, pair) for pair in self.tests[wordings]]
+        return self._features[wordings]
+
+    def row(
+        self, name: str, make: Callable[[], Drafter[Any]], drafter: Drafter[Any] | None = None
+    ) -> dict[str, DraftResult]:
+        """A drafter on every set of questions.
+
+        Args:
+            name: of the row.
+            make: makes the drafter: anew for each set, if it learns from answers. The sets are about the same clips,
+                and what one taught it must not help with the other.
+            drafter: a fresh one, if there is one already.
+        """
+        found: dict[str, DraftResult] = {}
+        for wordings, pairs in self.tests.items():
+            known = self.kept.result(name, wordings)
+            if known is None:
+                drafter = make() if drafter is None else drafter
+                known = self._drafted(name, drafter, wordings)
+                self.kept.add(name, wordings, known)
+                drafter = None if drafter.needs.learns else drafter
+            else:
+                for _ in pairs:
+                    self.tick(name)
+            found[wordings] = known
+        return found
+
+    def identity(self, wordings: str) -> DraftResult:
+        """The target's own feature offered as a prediction of itself; it drafts nothing."""
+        known = self.kept.result(IDENTITY, wordings)
+        if known is None:
+            figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
+            known = DraftResult((), (), features=figures)
+            self.kept.add(IDENTITY, wordings, known)
+        return known
+
+    def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> DraftResult:
+        """A drafter under the real engine and, of an adapter, its features along the answers."""
+        plan, target, pairs = self.plan, self.target, self.tests[wordings]
+        requests = [pair.item.request for pair in pairs]
+        if name == "blind" or (name in plan.drafters and is_blind(spec_of(name))):
+            blank = blank_window(plan.models.blind)
+            requests = [replace(request, events=blank) for request in requests]
+        answers = _generate(target, drafter, requests, plan.nodes, self.tick, name)
+        stats, clips = [answer.stats for answer in answers], clips_of(pairs)
+        is_adapter = isinstance(drafter, AlignedDrafter)
+        return DraftResult(
+            tuple(one.hidden_accepted for one in stats),
+            clips,
+            _tau_after(stats, clips),
+            sum(tuple(answer.tokens) == tuple(pair.tokens) for answer, pair in zip(answers, pairs, strict=True)),
+            feature_figures(drafter, target, pairs, self.features(wordings)) if is_adapter else None,
+        )
 
 
-def _drafted(
-    plan: AlignBench,
-    target: Target,
-    drafter: Drafter[Any],
-    pairs: Sequence[ReferenceAnswer],
-    features: Sequence[Tensor],
-    tick: Tick,
-    name: str,
-) -> DraftResult:
-    """A drafter under the real engine and, of an adapter, its features along the answers."""
-    requests = [pair.item.request for pair in pairs]
-    if name == "blind" or (name in plan.drafters and is_blind(spec_of(name))):
-        blank = blank_window(plan.models.blind)
-        requests = [replace(request, events=blank) for request in requests]
-    answers = _generate(target, drafter, requests, plan.nodes, tick, name)
-    stats = [answer.stats for answer in answers]
-    later = [(one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1) for one in stats if one.rounds > 1]
-    return DraftResult(
-        tuple(one.hidden_accepted for one in stats),
-        ratio(*zip(*later, strict=True)) if later else None,
-        sum(tuple(answer.tokens) == tuple(pair.tokens) for answer, pair in zip(answers, pairs, strict=True)),
-        feature_figures(drafter, target, pairs, features) if isinstance(drafter, AlignedDrafter) else None,
+def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
+    """Tokens a pass after that of the hidden draft; `None` if there was no such pass."""
+    later = [
+        (one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1, clip)
+        for one, clip in zip(stats, clips, strict=True)
+        if one.rounds > 1
+    ]
+    return Figure.ratio("τ", *zip(*later, strict=True), of="clips").interval if later else None
+
+
+def _controls(
+    run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers
+) -> dict[str, dict[str, DraftResult]]:
+    """What the drafters have to beat."""
+    plan, target = run.plan, run.target
+    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
+
+    def said(text_of: Callable[[Item], Sequence[int]]) -> dict[str, DraftResult]:
+        return {
+            wordings: DraftResult(tuple(accepted(text_of(one.item), one.tokens) for one in pairs), clips_of(pairs))
+            for wordings, pairs in run.tests.items()
+        }
+
+    found = {
+        "constant": said(lambda item: constant),
+        "template": said(lambda item: by_kind.get(item.kind, constant)),
+        "memory": run.row("memory", known.memory),
+        "blind": run.row("blind", partial(plan.models.build, spec_of("blind"), target)),
+        IDENTITY: {wordings: run.identity(wordings) for wordings in run.tests},
+    }
+    name = plan.feature_drafter
+    if name is not None:
+        drafter = built[name] if name in built else plan.models.build(spec_of(name), target)
+        if isinstance(drafter, IndependentDrafter) and drafter.model.vocab_size == target.vocab_size:
+            found[UNTRAINED] = run.row(UNTRAINED, partial(untrained, drafter, target))
+    return found
+
+
+def untrained(drafter: IndependentDrafter, target: Target) -> AlignedDrafter:
+    """The same event model with nothing between its last feature and the target's head."""
+    own, text = drafter.model.text_config, target.text_config
+    config = AdapterConfig(
+        hidden_size=text.hidden_size,
+        vocab_size=target.vocab_size,
+        num_layers=text.num_hidden_layers,
+        draft_ids=tuple(token for token in range(target.vocab_size) if token not in target.reserved),
+        drafter="",
+        source_size=own.hidden_size,
+        source_layers=(own.num_hidden_layers,),
     )
+    adapter = NoAdapter(config, SharedWeights.of(target.model))
+    like = next(drafter.model.model.parameters())
+    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), AlignedOptions(sorted(target.reserved)))
 
 
 def _generate(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, tick: Tick, name: str
-) -> list[Any]:
-    """Greedy answers: a hidden draft without a limit of its own, then chains of `nodes` a round."""
+) -> list[Answer]:
+    """Greedy answers: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then chains of `nodes` a round."""
     decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
     answers = []
     for request in requests:
         answers += decoder.generate([replace(request, sampling=Sampling())])
         tick(name)
     return answers
-
-
-@torch.inference_mode()
-def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
-    """[A, H] the target's last features that its answer of A tokens comes from."""
-    prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
-    length = len(prompt) + len(pair.tokens)
-    cache = target.new_cache(capacity=length)
-    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
-    rows = [read.out.hidden[0][0][-1:]]
-    if len(pair.tokens) > 1:
-        chunk = Chunk(torch.tensor(pair.tokens[:-1]))
-        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
-    return torch.cat(rows).float()
-
-
-@torch.inference_mode()
-def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
-    """[A, H] what the adapter has for these, the drafter having read the same tokens.
-
-    One that reads the target's features has `own` [A, H], each one position late.
-    """
-    state = cast("AlignedState", drafter.begin([pair.item.request])[0])
-    if isinstance(state, FusedState):
-        state.target = own.to(state.aligned)
-    rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
-    if tokens:
-        drafter.feed(state, tokens[:1], tokens[1:])
-        rows.append(state.outputs)
-    return torch.cat(rows).float()
-
-
-def feature_figures(
-    drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
-) -> FeatureFigures:
-    """An adapter's predictions along the answers."""
-    found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
-    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs])
-
-
-def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
-    """The same of the target's own features, offered as predictions of themselves.
-
-    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
-    given the target's feature.
-    """
-    return figures_of([(own, own) for own in features], lm_head_of(target), [pair.tokens for pair in pairs])
-
-
-def lm_head_of(target: Target) -> Tensor:
-    """[V, H] in float32."""
-    return SharedWeights.of(target.model).lm_head.float()

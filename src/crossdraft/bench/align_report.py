@@ -1,13 +1,17 @@
 """What `crossdraft bench align` prints: a row for each drafter and control, and which expectations hold."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench, DraftResult, Results
+from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench
 from crossdraft.bench.align_features import THRESHOLDS
+from crossdraft.bench.align_rows import DraftResult, Results
 from crossdraft.bench.common import table
 from crossdraft.bench.environment import environment
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.figure import Figure
+from crossdraft.bench.statistics import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +30,7 @@ def results_table(results: Results) -> "Table":
     made = table(title, "drafter", COLUMNS)
     for name, by_wordings in results.items():
         unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
-        first = next(iter(by_wordings.values()))
+        first = _first(by_wordings)
         shown = ("–" if one is None else str(one) for one in (_mean(unseen), _mean(seen), first.tau))
         made.add_row(escape(name), *shown, *_features(first))
     return made
@@ -46,20 +50,62 @@ def _features(result: DraftResult) -> list[str]:
 
 def lines(plan: AlignBench, results: Results) -> Iterator[str]:
     """The best drafter against the controls that see nothing, in held-out wordings where there are any."""
-    found = {name: by_wordings.get(HELD_OUT, by_wordings.get(TRAINED)) for name, by_wordings in results.items()}
-    means = {name: mean for name, result in found.items() if (mean := _mean(result)) is not None}
+    found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings)).prefix}
+    means = {name: row.mean for name, row in found.items() if row.mean is not None}
     best = max(plan.drafters, key=lambda name: means[name].value)
-    yield f"Best: {best}, {means[best]} tokens."
+    yield f"Best: {best}, {means[best].shown('clips')} tokens."
     for control in CONTROLS:
-        yield f"  {_more(found[best], found[control])} tokens more than the control '{control}' ({means[control]})."
+        more = compare(best, control, found)
+        yield f"  {more.interval.shown('clips')} tokens more than the control '{control}' ({means[control]})."
+    for step in ladder(plan, results, None):
+        yield f"  {step}."
     lossy = [name for name, found in results.items() if any(map(_differs, found.values()))]
     yield f"Answers differed from the target's: {', '.join(lossy)}." if lossy else "Every answer was the target's own."
 
 
-def _more(best: DraftResult | None, control: DraftResult | None) -> Interval:
-    """Mean of accepted tokens that one has more than another, of the same questions."""
-    own, other = (() if one is None else one.prefix for one in (best, control))
-    return ratio([one - two for one, two in zip(own, other, strict=True)], [1] * len(own))
+@dataclass(frozen=True, slots=True)
+class RungDifference:
+    """Mean of accepted tokens that one row has more than another, question by question.
+
+    Args:
+        name, than: of the rows.
+        interval: drawn over clips.
+    """
+
+    name: str
+    than: str
+    interval: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"drafter": self.name, "than": self.than, **self.interval.to_json("more")}
+
+    def __str__(self) -> str:
+        return f"{self.name} accepts {self.interval.shown('clips')} tokens more than {self.than}"
+
+
+def compare(name: str, than: str, rows: Mapping[str, DraftResult]) -> RungDifference:
+    """One row beside another, of the same questions."""
+    own, other = rows[name], rows[than]
+    more = [one - two for one, two in zip(own.prefix, other.prefix, strict=True)]
+    return RungDifference(name, than, Figure.mean("accepted tokens", more, own.clips).interval)
+
+
+def ladder(plan: AlignBench, results: Results, wordings: str | None) -> list[RungDifference]:
+    """Each drafter beside the one named before it.
+
+    Args:
+        plan: whose drafters.
+        results: of the measurement.
+        wordings: of the questions; `None` = held-out ones, where there are any.
+    """
+    rows = {name: _first(results[name]) if wordings is None else results[name][wordings] for name in plan.drafters}
+    return [compare(name, before, rows) for before, name in pairwise(plan.drafters)]
+
+
+def _first(by_wordings: Mapping[str, DraftResult]) -> DraftResult:
+    """A row in held-out wordings, where there are any."""
+    return next(iter(by_wordings[name] for name in (HELD_OUT, TRAINED) if name in by_wordings))
 
 
 def _differs(result: DraftResult) -> bool:
@@ -76,5 +122,9 @@ def to_json(plan: AlignBench, results: Results) -> dict[str, object]:
         "results": {
             name: {wordings: found.to_json() for wordings, found in by_wordings.items()}
             for name, by_wordings in results.items()
+        },
+        "ladder": {
+            wordings: [step.to_json() for step in ladder(plan, results, wordings)]
+            for wordings in results[plan.drafters[0]]
         },
     }

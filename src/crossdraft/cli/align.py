@@ -1,6 +1,7 @@
 """`crossdraft align`: one command from a target and an EventGPT to a drafter that speaks the target's language."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ app = typer.Typer(add_completion=False)
 
 TUNINGS = ("lora", "qlora", "full")
 CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
-REPORT = "align.json"
+REPORT, ROWS = "align.json", "rows.json"  # the report, and rows of it before it is whole
 BEFORE, TUNED, WITH_MEMORY = "as it was", "tuned", "tuned, and memory:seed"  # rows of the report
 
 
@@ -125,8 +126,9 @@ def align(
     from datetime import timedelta
 
     from crossdraft.cli.reporting import hush, report
-    from crossdraft.train.align.pair import begin_anew, open_splits
-    from crossdraft.train.align.tuned import TuneInputs, check_pair, tune_drafter
+    from crossdraft.train.align.checks import check_pair, check_shares
+    from crossdraft.train.align.pair import begin_anew, check_begun, open_splits
+    from crossdraft.train.align.tuned import TuneInputs, tune_drafter
     from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.provenance import write_json
 
@@ -137,8 +139,11 @@ def align(
     splits = which.splits(source)
     folder, settings = answers.captures or out / "captures", answers.settings(target)
     with init_distributed(answers.device or "cpu", timedelta(days=7)) as (ranks, where):
+        check_shares(recipe.optim, splits.train, ranks.count)
         if ranks.first:
-            begin_anew(out, REPORT, force=force)
+            check_begun(out, REPORT, force=force)
+            _check_weights(target, drafter)
+            begin_anew(out, REPORT)
             _capture(folder, splits, settings)
         ranks.barrier()  # the others wait for the answers
         stores = open_splits(folder, splits, settings)
@@ -152,6 +157,7 @@ def align(
         found |= measured
         lines = [*sentences, *lines]
     write_json(out / REPORT, found)
+    (out / ROWS).unlink(missing_ok=True)  # they stand in the report
     report({"out": str(out / "drafter"), **found}, *lines, as_json=as_json)
 
 
@@ -167,6 +173,18 @@ def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") ->
     own = ["optim.watch=prefix", "measure.pairs=0", *(["base=int4"] if tune == "qlora" else [])]
     path = WHOLE_RECIPE if tune == "full" else RECIPE
     return read_section(TuneRecipe, path, [*own, *overrides], ("reference", reference))
+
+
+def _check_weights(target: str, drafter: str) -> None:
+    """Refuse a model with weights that are no numbers, under a bar."""
+    from crossdraft.cli.reporting import progress
+    from crossdraft.load import event_folder, target_folder
+    from crossdraft.train.align.finite import require_finite_files, weight_files
+
+    folders = {"the target": target_folder(target), "the drafter": event_folder(drafter)}
+    with progress("checking weights", sum(len(weight_files(folder)) for folder in folders.values())) as tick:
+        for what, folder in folders.items():
+            require_finite_files(folder, what, partial(tick, f"of {what}"))
 
 
 def _capture(folder: Path, splits: "Splits", settings: "AnswerSettings") -> None:
@@ -199,8 +217,9 @@ def _measured(
     from dataclasses import replace
 
     from crossdraft.bench.align import AlignBench, run_align
-    from crossdraft.bench.align_pair import TaughtQuestions, list_tests, scene_tests
+    from crossdraft.bench.align_pair import TaughtQuestions, list_tests, rows_config, scene_tests
     from crossdraft.bench.align_report import lines, results_table, to_json
+    from crossdraft.bench.align_rows import KeptRows
     from crossdraft.bench.assembly import Models
     from crossdraft.cli.reporting import console_for, progress
     from crossdraft.train.align.pair import learned_answers, questions_of
@@ -209,10 +228,10 @@ def _measured(
         each = which.prompts or PROMPTS
         tests, about = scene_tests(which.test_clips or TEST_CLIPS, each, answers.max_new_tokens)
     else:
-        requests = [
-            one for i in range(len(splits.test)) for one in splits.test.read(i).requests(answers.max_new_tokens)
-        ]
-        tests, about = list_tests(requests, questions_of(splits.train)), {"list": str(splits.test.path)}
+        clips, longest = map(splits.test.read, range(len(splits.test))), answers.max_new_tokens
+        requests = [request for clip in clips for request in clip.requests(longest)]
+        known = questions_of(splits.train) | questions_of(splits.validation)
+        tests, about = list_tests(requests, known), {"list": str(splits.test.path)}
     aligned, seed = str(out / "drafter"), store.folder
     blind = "blind" if settings.target == "reference" else aligned  # where there is no twin, itself, shown nothing
     models = Models(
@@ -222,8 +241,9 @@ def _measured(
     questions = TaughtQuestions(tests, learned_answers(store), seed, about)
     plan = AlignBench(models, questions, tuple(named), nodes, one_by_one=True)
     plan.check()
+    kept = KeptRows(out / ROWS, rows_config(plan, questions, (drafter, aligned), store.index.asked_sha256))
     with progress("measuring", plan.ticks) as tick:
-        results = {named.get(name, name): found for name, found in run_align(plan, tick).items()}
+        results = {named.get(name, name): found for name, found in run_align(plan, tick, kept).items()}
     plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
     console_for(as_json=True).print(results_table(results))
     return to_json(plan, results), list(lines(plan, results))

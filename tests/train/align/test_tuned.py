@@ -20,6 +20,7 @@ from crossdraft.train.align.tuned import RECIPE, TunedDrafter, TuneInputs, TuneR
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.core.recipe import read_section
+from crossdraft.train.core.trainer import Trainer
 from crossdraft.train.heads.joint import copy_settings
 from tests.train.core.two import run_two
 
@@ -31,14 +32,24 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def captured(pair, tmp_path_factory) -> Path:
+    """A capture to learn from; beside it stands one of validation scenes."""
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    assert main(["capture", str(out), "--target", str(pair.target), *settings.split()]) == 0
+    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
+        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
+        assert main(line) == 0
     return out
 
 
 def tune(pair, captured, out, *more):
-    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    where = [
+        "--capture",
+        str(captured),
+        "--validation",
+        str(captured.with_name("validation")),
+        "--target",
+        str(pair.target),
+    ]
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 
@@ -95,6 +106,54 @@ def test_what_is_merged_computes_what_was_trained(pair, tmp_path):
     assert not torch.allclose(plain.model.language_model(ids).last_hidden_state, learned, atol=0.2)
     with pytest.raises(CrossdraftError, match=r"has no weight 'model\.other\.weight'"):
         write_changed(pair.blind, tmp_path / "merged", {"model.other.weight"}, tuned.changed)
+
+
+def losses(folder: Path) -> list[float]:
+    """Of every step."""
+    log = map(json.loads, (folder / "train.log.jsonl").read_text().splitlines())
+    return [entry["loss"] for entry in log if "norm" in entry]
+
+
+def test_a_run_may_go_on_with_steps_cut_otherwise_and_is_not_done_twice(pair, captured, tmp_path, capsys, monkeypatch):
+    quick = ("optim.steps=6", "optim.checkpoint_every=3", "optim.bf16=false", "measure.pairs=0")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert tune(pair, captured, whole, *quick) == 0
+
+    def once(self: Trainer) -> None:
+        save(self)
+        raise CrossdraftError("The light went out.")
+
+    save = Trainer.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", once)
+        assert tune(pair, captured, broken, *quick) == 2
+    assert tune(pair, captured, broken, *quick, "optim.accumulate=2") == 0  # as after an out-of-memory
+    assert losses(broken) == pytest.approx(losses(whole), abs=2e-4)
+    assert len(losses(broken)) == 6
+
+    saved, first = (whole / "drafter" / "model.safetensors").stat().st_mtime_ns, (whole / "drafter" / "provenance.json")
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr("crossdraft.train.align.tuned.load_event_learner", once)  # nothing is left to learn
+        assert tune(pair, captured, whole, *quick) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == json.loads(first.read_text())["figures"]["steps"] == 6
+    assert (whole / "drafter" / "model.safetensors").stat().st_mtime_ns == saved
+
+
+def test_more_parts_than_a_step_has_clips_are_refused(pair, captured, tmp_path, capsys):
+    """Of eight answers, four about each clip: a step has two clips."""
+    assert tune(pair, captured, tmp_path, "optim.accumulate=4") == 2
+    error = capsys.readouterr().err
+    assert "2 clips with 4 each, which cannot be shared out among 4 passes of 1 processes" in error
+    assert "; lower optim.accumulate to 2." in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_validation_clips_that_are_learned_from_are_refused(pair, captured, tmp_path, capsys):
+    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    assert main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(tmp_path), *SMALL]) == 2
+    assert "is named for training and validation; give another" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_losses_of_features_are_refused(pair, captured, tmp_path, capsys):

@@ -44,6 +44,9 @@ class FixedSource:
     def questions(self, index: int) -> tuple[str, ...]:
         return self.clips[index].prompts
 
+    def kinds(self, index: int) -> tuple[str, ...]:
+        return self.clips[index].prompts
+
     def read(self, index: int) -> PromptedClip:
         return self.clips[index]
 

@@ -60,6 +60,14 @@ def test_a_source_comes_back_from_its_description() -> None:
         source_of({"kind": "scenes", "colour": "red"}, 3)
 
 
+def test_kinds_are_those_that_were_drawn_whatever_noise_makes_of_the_words() -> None:
+    plain, noisy = (SceneSource("train", 4, prompts=6, seed=3, prompt_noise=noise) for noise in (0.0, 0.5))
+    by_wording = {wording: kind for kind in scenes.KINDS for wording in scenes.wordings(kind)}
+    for clip in range(4):
+        assert plain.kinds(clip) == noisy.kinds(clip) == tuple(by_wording[one] for one in plain.questions(clip))
+    assert any(one not in by_wording for clip in range(4) for one in noisy.questions(clip))
+
+
 # -- lists -------------------------------------------------------------------------------------------------------------
 
 

@@ -134,3 +134,14 @@ def test_a_checkpoint_without_is_believed_and_a_stage_without_asks_nothing(tmp_p
 def test_an_identity_is_compared_as_a_checkpoint_gives_it_back():
     assert config_fingerprint(OURS)["config"] == {"heads": 2, "ids": [3, 4]}
     require_same_config(config_fingerprint(OURS), OURS, Path("x"))
+
+
+def test_into_how_many_passes_a_step_is_cut_decides_nothing():
+    """Where a training says so; checkpoints of earlier versions name it."""
+    kept, ours = {"optim": {"accumulate": 4, "steps": 9}}, {"optim": {"steps": 9}}
+    require_same_config(kept, ours, Path("x"))
+    require_same_config(ours, ours, Path("x"))
+    with pytest.raises(CrossdraftError, match=r"its optim\.accumulate is 4, not 1"):
+        require_same_config(kept, {"optim": {"accumulate": 1, "steps": 9}}, Path("x"))
+    with pytest.raises(CrossdraftError, match=r"its optim\.steps is 9, not 8"):
+        require_same_config(kept, {"optim": {"steps": 8}}, Path("x"))

@@ -254,6 +254,7 @@ def test_the_best_of_a_run_that_ends_by_itself_is_given_too(tmp_path: Path) -> N
 def test_a_figure_that_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"no figure 'tua', .* did you mean 'tau'"):
         stopped(tmp_path, [1.0], watch="tua")
+    assert not list(tmp_path.glob("fit*"))  # it was refused before the first step
     with pytest.raises(CrossdraftError, match=r"optim\.watch names 'tau', but this training has no checks"):
         Trainer(
             Stage(tmp_path, "fit", settings(watch="tau")), fresh(), full_batch(lambda step: (torch.zeros(1), {}))

@@ -19,9 +19,12 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def captured(pair, tmp_path_factory) -> Path:
+    """A capture to learn from; beside it stands one of validation scenes."""
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    assert main(["capture", str(out), "--target", str(pair.target), *settings.split()]) == 0
+    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
+        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
+        assert main(line) == 0
     return out
 
 
@@ -33,7 +36,14 @@ CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"
 )
 def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, more):
     capsys.readouterr()
-    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    where = [
+        "--capture",
+        str(captured),
+        "--validation",
+        str(captured.with_name("validation")),
+        "--target",
+        str(pair.target),
+    ]
     line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL, *more]
     assert main(line) == 0
     figures = json.loads(capsys.readouterr().out)

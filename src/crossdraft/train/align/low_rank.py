@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from crossdraft.engine.fast.quantized_linear import DTYPE, GROUP, int4_groups, replace_layers
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.align.finite import require_finite_tensor
 from crossdraft.train.heads.joint import ADAPTED
 
 HALF = GROUP // 2
@@ -170,9 +171,4 @@ def require_finite(model: nn.Module, where: object) -> None:
     """
     tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, tensor in tensors.items():
-        # A sum is NaN or infinite if one of its terms is, and takes no memory; in float64 it does not overflow.
-        if tensor.is_floating_point() and not math.isfinite(float(tensor.detach().sum(dtype=torch.float64))):
-            raise CrossdraftError(
-                f"The weight {name} of {where} is not finite (NaN or infinity); take the checkpoint from its source "
-                "again."
-            )
+        require_finite_tensor(name, tensor, str(where))

@@ -4,22 +4,22 @@
     validation   decides which weights are kept
     test         neither: what is reported
 
-Clips are scenes of the road world, whose splits never meet, or lists; of lists no recording may stand in two.
+Clips are scenes of the road world, whose splits never meet, or lists; of these no clip may stand in two, nor one that
+overlaps with it in time (`train.capture.overlap`).
 """
 
 import gc
-import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossdraft import scenes
 from crossdraft.engine.fast.heap import trim
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.plan import (
     INDEX_FILE,
     CapturedTarget,
@@ -33,10 +33,9 @@ from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.run import capture
 from crossdraft.train.capture.sources import ClipSource, ListSource, SceneSource
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.heads.task import captured_source, question_of
+from crossdraft.train.heads.task import captured_source
 
 SCENES = "scenes"  # in place of a list
-BLOCK = 1 << 16  # bytes at either end of a file that tell it from another
 Progress = Callable[[str, int], Callable[[], None]]
 """(split, clips) -> what is called for each clip that is captured."""
 
@@ -62,7 +61,7 @@ def scene_splits(clips: int, validation_clips: int, prompts: int, seed: int, pro
 
 
 def list_splits(train: Path, validation: Path | None, test: Path | None) -> Splits:
-    """Lists, checked: every clip has a recording, and none stands in two of them.
+    """Lists, checked: every clip has a recording, and no two of them share one.
 
     Raises:
         CrossdraftError: a list is lacking or cannot be read, a clip has no recording, or two lists share one.
@@ -76,26 +75,14 @@ def list_splits(train: Path, validation: Path | None, test: Path | None) -> Spli
     sources = {path: ListSource(path) for path in (train, validation, test)}
     if len(sources) < 3:
         raise CrossdraftError("One list is named for two splits; give three lists, of three sets of recordings.")
-    owners: dict[str, str] = {}
-    for path, source in sources.items():
-        for kind, line, file in _files(source):
-            where = f"{line} of {path}"
-            key = f"{kind} {_content(Path(file))}"
-            other = owners.setdefault(key, where)
-            if other.rpartition(" of ")[2] != str(path):
-                raise CrossdraftError(
-                    f"The splits overlap: {where} and {other} name the same {kind}, {file}; leave it in one list only, "
-                    "and with it all clips of its sequence."
-                )
+    for source in sources.values():
+        _require_recordings(source)
+    refuse_overlap({str(path): source for path, source in sources.items()})
     return Splits(*sources.values())
 
 
-def _files(source: ListSource) -> Iterator[tuple[str, str, str]]:
-    """(kind, line, path) of every file of a list.
-
-    Raises:
-        CrossdraftError: a clip has no recording.
-    """
+def _require_recordings(source: ListSource) -> None:
+    """Refuse a list with a clip that has none."""
     for number in range(len(source)):
         clip = source.read(number)
         if clip.events is None:
@@ -103,18 +90,6 @@ def _files(source: ListSource) -> Iterator[tuple[str, str, str]]:
                 f"{clip.name.capitalize()} of {source.path} names no event recording, which the drafter reads; add "
                 '"events": FILE.'
             )
-        yield "recording", clip.name.capitalize(), clip.events
-        yield "video", clip.name.capitalize(), str(clip.video)
-
-
-def _content(path: Path) -> str:
-    """Tells a file from others, whatever its name: its size, beginning and end."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        digest = hashlib.blake2b(file.read(BLOCK), digest_size=16)
-        file.seek(max(0, size - BLOCK))
-        digest.update(file.read(BLOCK))
-    return f"{size} {digest.hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -192,24 +167,33 @@ def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSe
         capture(folder / name, plan, begun[name], recorder, on_clip)
 
 
-def begin_anew(out: Path, report: str, *, force: bool) -> None:
-    """Refuse a finished folder, or take away from it what was learned and measured.
+def check_begun(out: Path, report: str, *, force: bool) -> None:
+    """Refuse a finished folder; nothing is changed.
 
     Args:
         out: of everything.
         report: name of what is written at the end.
+        force: a finished one will do, too.
 
     Raises:
         CrossdraftError: it is finished, and shall not be begun anew; or it is no folder.
     """
     check_folder(out)
-    if not (out / report).exists():
-        return
-    if not force:
+    if (out / report).exists() and not force:
         raise CrossdraftError(
             f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
             "another folder."
         )
+
+
+def begin_anew(out: Path, report: str) -> None:
+    """Take away from a finished folder what was learned and measured; another is left as it is, to be gone on with.
+
+    Args:
+        out, report: as in `check_begun`.
+    """
+    if not (out / report).exists():
+        return
     for path in (*out.glob("train*.ckpt"), out / "train.log.jsonl", out / report):
         path.unlink(missing_ok=True)
     shutil.rmtree(out / "drafter", ignore_errors=True)
@@ -221,11 +205,10 @@ def questions_of(source: ClipSource) -> frozenset[str]:
 
 
 def learned_answers(store: CaptureStore) -> list[tuple[str, tuple[int, ...]]]:
-    """(kind of question, answer) of a capture: of scenes the kind, of a list the question itself."""
+    """(kind of question, answer) of a capture: of scenes the kind, of a list the question's words."""
     source = captured_source(store)
-    kinds = {wording: kind for kind in scenes.KINDS for wording in scenes.wordings(kind)}
     return [
-        (kinds.get(question, question), tuple(tokens.tolist()))
+        (source.kinds(clip)[question], tuple(tokens.tolist()))
         for number, tokens in enumerate(store.answer_tokens())
-        for question in [question_of(source, number)]
+        for clip, question in [source.locate(number)]
     ]

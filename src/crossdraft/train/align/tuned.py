@@ -13,6 +13,7 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -23,7 +24,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from crossdraft.checkpoints.files import quantization_method, read_config
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -31,7 +31,6 @@ from crossdraft.files import atomic_folder
 from crossdraft.heads.networks.objective import LOSSES, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import (
-    check_event_drafter,
     event_fingerprint,
     event_folder,
     load_drafter,
@@ -39,9 +38,12 @@ from crossdraft.load import (
     load_output_head,
     load_target,
     target_fingerprint,
+    target_folder,
     vocabulary_of,
 )
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
+from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
+from crossdraft.train.align.finite import require_finite_tensor
 from crossdraft.train.align.low_rank import attach_low_rank, require_finite, to_int4_base
 from crossdraft.train.align.merge import write_changed
 from crossdraft.train.capture.store import CaptureStore
@@ -49,20 +51,30 @@ from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
-from crossdraft.train.core.trainer import Stage, Trainer
+from crossdraft.train.core.trainer import Stage, Trainer, require_figure
 from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, train_batch
 from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
 from crossdraft.train.heads.event_data import clip_events
 from crossdraft.train.heads.joint import copy_settings
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.task import CHECKED, answer_ids, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import (
+    CHECKED,
+    answer_ids,
+    captured_source,
+    check_of,
+    refuse_shared_clips,
+    validation_questions,
+)
 from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
-DRAFTER = "drafter"  # in a training's folder: what comes out of it
 LM_HEAD = "lm_head.weight"
+TRAINING = "train"  # in a training's folder: its stage
+PROVENANCE = "provenance.json"
+CHECKS = ("right_0", "tau", "prefix")  # figures of a validation check, besides the losses
+MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate"}  # of `Optim`, in a run that is resumed
 LANGUAGE = "model.language_model."  # where the language model's layers are, by name
 CARD = """\
 # A drafter tuned to its target
@@ -99,7 +111,8 @@ class TuneRecipe(Section):
         """Refuse what cannot learn.
 
         Raises:
-            CrossdraftError: a loss of features, shared weights, or a frozen base where nothing else would learn.
+            CrossdraftError: an unknown loss, one of features or with a weight that is no number, a watched figure that
+                the checks do not give, shared weights, or a frozen base where nothing else would learn.
         """
         wrong = [name for name in self.loss if name in LOSSES and LOSSES[name].compares == "features"]
         if wrong and self.head == "own":
@@ -107,6 +120,12 @@ class TuneRecipe(Section):
                 f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; "
                 "take losses such as cross_entropy and kl, or head=target, where both are equally wide."
             )
+        Objective(self.loss)
+        odd = [name for name, weight in self.loss.items() if not math.isfinite(weight)]
+        if odd:
+            raise CrossdraftError(f"The loss '{odd[0]}' weighs {self.loss[odd[0]]}; give it a number, such as 0.5.")
+        if self.optim.watch is not None:
+            require_figure(("loss", *self.loss, *CHECKS), self.optim.watch)
         if self.optim.parallel != "ddp":
             raise CrossdraftError(
                 "Processes that tune a drafter share steps, not weights: leave out "
@@ -153,15 +172,18 @@ class TuneInputs:
             **recipe.model_dump(include={"rank", "alpha", "loss", "most", "seed"}),
             **base,
             **head,
-            "optim": recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
+            "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
         }
 
-    def check(self) -> None:
+    def check(self, processes: int = 1) -> None:
         """Refuse what cannot be tuned, before a model is loaded.
 
+        Args:
+            processes: that share the steps.
+
         Raises:
-            CrossdraftError: as `TuneRecipe.check`, `check_pair` and `check_target_head`, or a capture lacks the
-                target's last layer.
+            CrossdraftError: as `TuneRecipe.check`, `check_pair`, `check_target_head` and `check_shares`, a capture
+                lacks the target's last layer, or validation clips are learned from.
         """
         self.recipe.check()
         check_pair(self.target, self.event, self.out)
@@ -169,25 +191,8 @@ class TuneInputs:
             check_target_head(self.event, self.store.index.owner.hidden_size)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
-
-
-def check_pair(target: str, event: str, out: Path) -> None:
-    """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
-
-    Raises:
-        CrossdraftError: it is no EventGPT, writes another vocabulary, is quantised already, or lies where the tuned one
-            goes.
-    """
-    check_event_drafter(event, target)
-    folder = event_folder(event)
-    if folder.resolve() == (out / DRAFTER).resolve():
-        raise CrossdraftError(f"{event} is where the tuned drafter goes, which would replace it; name another folder.")
-    method = quantization_method(read_config(folder))
-    if method is not None:
-        raise CrossdraftError(
-            f"{folder} is quantised already ({method}), and additions cannot be made part of its weights; name the "
-            "plain checkpoint, and base=int4 to hold it in 4 bits meanwhile."
-        )
+        refuse_shared_clips(self.store, self.validation)
+        check_shares(self.recipe.optim, captured_source(self.store), processes)
 
 
 def check_target_head(event: str, width: int) -> None:
@@ -249,17 +254,8 @@ class TunedDrafter(nn.Module):
         """What learns, and therefore what a checkpoint holds."""
 
     def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
-        """The drafter's last state along the share's answers, with its gradients; and the target's features.
-
-        Raises:
-            CrossdraftError: more shares than clips.
-        """
+        """The drafter's last state along the share's answers, with its gradients; and the target's features."""
         numbers, where = answers.numbers(step, share), self.draft_ids.device
-        if not numbers:
-            raise CrossdraftError(
-                f"A step's {answers.clips} clips cannot be shared out among {share.of} parts; lower optim.accumulate "
-                "or the number of processes, or raise optim.clips."
-            )
         rows, features = answers.read(numbers)
         rows = Branches(rows.tokens.to(where), rows.targets.to(where), rows.answer_start.to(where))
         visual = answers.visual(step, share).to(where)
@@ -300,18 +296,22 @@ class TunedDrafter(nn.Module):
 
 
 def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, Any]:
-    """Tune a drafter and leave it in `out/drafter`; returns its figures.
+    """Tune a drafter and leave it in `out/drafter`; returns its figures. Where this was done, nothing is done again.
 
     Raises:
         CrossdraftError: as `TuneInputs.check`, a weight of the pair is not finite, or the training stopped.
     """
     recipe = inputs.recipe
-    inputs.check()
+    inputs.check(ranks.count)
+    saved = saved_figures(inputs)
+    if saved is not None:
+        return saved
     objective = Objective(recipe.loss)
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     where = inputs.device or "cpu"
     head = load_output_head(inputs.target, where, "float32")
+    require_finite_tensor("of the head", head.weight, f"the target {target_folder(inputs.target)}")
     if head.weight.shape[1] != inputs.store.index.owner.hidden_size:
         raise CrossdraftError(
             f"The capture {inputs.store.folder} holds features of width {inputs.store.index.owner.hidden_size}, and "
@@ -350,14 +350,33 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     def describe(step: int) -> str:
         return f"answers {', '.join(map(str, answers.numbers(step)))} of {inputs.store.folder}"
 
-    stage = Stage(inputs.out, "train", recipe.optim, inputs.config)
-    trainer = Trainer(stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks)
+    stage = Stage(inputs.out, TRAINING, recipe.optim, inputs.config)
+    trainer = Trainer(
+        stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks, shares=answers.clips
+    )
     figures: dict[str, Any] = trainer.run()
     figures["parameters"] = sum(weight.numel() for weight in tuned.learning.parameters())
     if ranks.first:
         _save(inputs, tuned, figures)
     ranks.barrier()
     return figures
+
+
+def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
+    """The figures of the finished drafter, if it came out of this very recipe and these answers; else `None`.
+
+    The training's checkpoint must be there, too: whoever removes it wants it trained again.
+    """
+    path = inputs.out / DRAFTER / PROVENANCE
+    if not path.is_file() or not (inputs.out / f"{TRAINING}.ckpt").is_file():
+        return None
+    try:
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        kept = record["recipe"], record["data"], record["figures"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is written anew
+    same = json.loads(json.dumps([inputs.recipe.model_dump(), inputs.config])) == [kept[0], kept[1]]
+    return kept[2] if same else None
 
 
 def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> None:
@@ -368,7 +387,7 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
         figures["engine"] = _measured(inputs, folder)
-        write_provenance(folder / "provenance.json", inputs.recipe, figures, inputs.config)
+        write_provenance(folder / PROVENANCE, inputs.recipe, figures, inputs.config)
         (folder / "README.md").write_text(_card(inputs, source, figures), encoding="utf-8")
     say(f"l6: saved {inputs.out / DRAFTER}")
 

@@ -9,6 +9,7 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 """
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 
 from crossdraft import scenes
 from crossdraft.checks import whole
+from crossdraft.datasets.sample import wording
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.provenance import sha256
@@ -33,6 +35,8 @@ MOST_PROMPTS = 512  # of one scene
 KEYS = {"video", "prompt", "events"}  # of a line
 # What else `crossdraft.datasets.export` writes into one.
 ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
+FROM, TO = "start_s", "end_s"  # of these, a part's times
+LATEST_S = 1e12
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,29 @@ class ClipRequest(Request):
 
 
 @dataclass(frozen=True)
+class SequencePart:
+    """Which part of a longer recording a clip is; without times, it may be any."""
+
+    sequence: str
+    start_s: float = -math.inf
+    end_s: float = math.inf
+
+
+@dataclass(frozen=True)
 class PromptedClip:
     """A clip and the questions about it.
 
     Args:
         name: for people, and the key of drafters with a memory.
         video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
+        part: of a sequence, where its list says so.
     """
 
     name: str
     video: object
     prompts: tuple[str, ...]
     events: str | None = None
+    part: SequencePart | None = None
 
     def requests(self, max_new_tokens: int) -> list[ClipRequest]:
         """One request for each question."""
@@ -98,6 +113,10 @@ class ClipSource(Protocol):
 
     def questions(self, index: int) -> tuple[str, ...]:
         """The questions about a clip, which is not read for them."""
+        ...
+
+    def kinds(self, index: int) -> tuple[str, ...]:
+        """Of each of these the kind: of a scene's that which was drawn, of a list's its words."""
         ...
 
     def read(self, index: int) -> PromptedClip:
@@ -177,13 +196,21 @@ class SceneSource:
         return divmod(answer, self.prompts)
 
     def questions(self, index: int) -> tuple[str, ...]:
-        clip = self.first + index
-        rng = np.random.default_rng([self.seed, clip])
-        questions = [qa.question for qa in draw_questions(self.split, clip, self.prompts, rng)]
+        drawn, rng = self._drawn(index)
+        questions = [qa.question for qa in drawn]
         if self.prompt_noise:
             words = question_words()
             questions = [augment_question(question, self.prompt_noise, words, rng) for question in questions]
         return tuple(questions)
+
+    def kinds(self, index: int) -> tuple[str, ...]:
+        return tuple(qa.kind for qa in self._drawn(index)[0])
+
+    def _drawn(self, index: int) -> tuple[list[scenes.QA], np.random.Generator]:
+        """The questions about a clip as they are before any noise, and the generator that draws this next."""
+        clip = self.first + index
+        rng = np.random.default_rng([self.seed, clip])
+        return draw_questions(self.split, clip, self.prompts, rng), rng
 
     def read(self, index: int) -> PromptedClip:
         clip = self.first + index
@@ -235,6 +262,9 @@ class ListSource:
     def questions(self, index: int) -> tuple[str, ...]:
         return self._clips[index].prompts
 
+    def kinds(self, index: int) -> tuple[str, ...]:
+        return tuple(map(wording, self.questions(index)))
+
     def read(self, index: int) -> PromptedClip:
         return self._clips[index]
 
@@ -283,7 +313,30 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
         probe(files["video"])
     except CrossdraftError as error:
         raise CrossdraftError(f"{where}: {error}") from error
-    return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"))
+    part = _part(where, entry)
+    return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"), part)
+
+
+def _part(where: str, entry: Mapping[str, Any]) -> SequencePart | None:
+    """Which part of a sequence a line's clip is; `None` where it does not say."""
+    if entry.get("sequence") is None:
+        return None
+    start, end = entry.get(FROM), entry.get(TO)
+    times = [time for time in (start, end) if time is not None]
+    if not isinstance(entry["sequence"], str) or not all(map(_is_time, times)) or times != sorted(times):
+        raise CrossdraftError(
+            f'{where}: "sequence" must be a name, and "{FROM}" and "{TO}" the seconds at which the clip begins and '
+            "ends in it, or left out."
+        )
+    return SequencePart(
+        f"{entry.get('dataset') or ''} {entry['sequence']}".strip(),
+        -math.inf if start is None else float(start),
+        math.inf if end is None else float(end),
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LATEST_S
 
 
 def _file(where: str, folder: Path, name: str, value: object) -> str:

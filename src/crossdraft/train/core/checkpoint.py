@@ -14,6 +14,7 @@ from crossdraft.files import atomic_path
 from crossdraft.train.core.dist import SINGLE, Distributed, full_tensors, shard_like, shard_optimiser
 
 _ANEW = "remove it to train this stage anew."
+DECIDES_NOTHING = "optim.accumulate"  # of a training's settings: into how many passes a step is cut
 _QUOTED = 24  # characters of a setting's value that a complaint quotes
 # Damage shows where torch's reader of archives and pickles happens to stumble over it.
 _UNREADABLE = (
@@ -110,6 +111,8 @@ def require_same_config(kept: Mapping[str, Any] | None, config: Mapping[str, Any
     if kept is None or config is None:
         return
     theirs, ours = dict(_flat(kept)), dict(_flat(config_fingerprint(config)))
+    if DECIDES_NOTHING not in ours:  # checkpoints of earlier versions name it
+        theirs.pop(DECIDES_NOTHING, None)
     for name in {**ours, **theirs}:
         if name not in theirs or name not in ours or theirs[name] != ours[name]:
             raise CrossdraftError(

@@ -8,7 +8,7 @@ batch. It is the same whenever that micro-batch is run, but not the same where a
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -100,6 +100,7 @@ class Trainer:
         check: figures on validation data, measured every `checkpoint_every` steps and at the end.
         describe: what a step learns from ("answers 13, 77"), for the complaint if its loss is not finite.
         ranks: the processes that train together.
+        shares: into how many parts a step can be cut at most, evenly or not; `None` = `optim.clips` is cut, evenly.
 
     Raises:
         CrossdraftError: a step's clips cannot be shared out, or a figure is watched that nothing measures.
@@ -114,9 +115,15 @@ class Trainer:
         check: Check | None = None,
         describe: Callable[[int], str] | None = None,
         ranks: Distributed = SINGLE,
+        shares: int | None = None,
     ) -> None:
         optim, parts = stage.optim, stage.optim.accumulate * ranks.count
-        if parts > 1 and optim.clips % parts:
+        if shares is not None and parts > shares:
+            raise CrossdraftError(
+                f"A step can be cut into {shares} parts, not into {optim.accumulate} passes of {ranks.count} ranks; "
+                "lower optim.accumulate or the number of processes."
+            )
+        if shares is None and optim.clips % parts:
             raise CrossdraftError(
                 f"A step's optim.clips={optim.clips} cannot be shared out evenly among {optim.accumulate} passes of "
                 f"{ranks.count} ranks; make it a multiple of {parts}."
@@ -158,6 +165,8 @@ class Trainer:
         """
         self.resume()
         self.modules.train()
+        if not self.step:
+            self._require_watched()
         with self._progress() as advance:
             while not self.finished:
                 advance(self.train_step())
@@ -300,6 +309,20 @@ class Trainer:
                 write_checkpoint(self.stage.best, best, self.ranks)
         self.save()  # once more, with this check in it
 
+    def _require_watched(self) -> None:
+        """Refuse a watched figure that the checks do not give before the first step, not after many.
+
+        Not where the weights are shared: they are whole for a check only after a step.
+        """
+        shared = self.ranks.count > 1 and self.optim.parallel == "fsdp"
+        if self.optim.watch is None or self.check is None or shared:
+            return
+        self.modules.eval()
+        figures = self.ranks.broadcast((self.check(0) or {}) if self.ranks.first else {})
+        self.modules.train()
+        if figures:
+            watched_figure(figures, self.optim.watch)
+
     def _run_check(self, check: Check) -> Mapping[str, float]:
         """The first rank's check, which all ranks go by."""
         figures: Mapping[str, float] = {}
@@ -372,11 +395,21 @@ def watched_figure(figures: Mapping[str, float], watch: str) -> float:
     Raises:
         CrossdraftError: the checks give no such figure; the nearest is suggested.
     """
-    name = watch.removeprefix("-")
-    if name not in figures:
-        hint = suggestion(name, figures, f"choose from {', '.join(figures) or 'none'}.")
-        raise CrossdraftError(f"The checks give no figure '{name}', which optim.watch names; {hint}")
+    name = require_figure(figures, watch)
     return -figures[name] if watch.startswith("-") else figures[name]
+
+
+def require_figure(known: Collection[str], watch: str) -> str:
+    """The name of the figure that is watched.
+
+    Raises:
+        CrossdraftError: there is no such figure; the nearest is suggested.
+    """
+    name = watch.removeprefix("-")
+    if name not in known:
+        hint = suggestion(name, known, f"choose from {', '.join(known) or 'none'}.")
+        raise CrossdraftError(f"The checks give no figure '{name}', which optim.watch names; {hint}")
+    return name
 
 
 class AveragedWeights:

@@ -169,7 +169,16 @@ def clip_answers(
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)
     each = min(map(len, by_clip.values()))
-    return ClipAnswers(store, features, by_clip, min(max(1, answers // each), len(source)), each, seed)
+    return ClipAnswers(store, features, by_clip, clips_of_step(answers, each, len(source)), each, seed)
+
+
+def clips_of_step(answers: int, each: int, clips: int) -> int:
+    """Clips of a step of about `answers` answers, `each` of them about one clip, of so many.
+
+    >>> clips_of_step(64, 10, 1200), clips_of_step(4, 10, 1200), clips_of_step(64, 4, 3)
+    (6, 1, 3)
+    """
+    return min(max(1, answers // each), clips)
 
 
 def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:

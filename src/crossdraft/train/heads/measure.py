@@ -154,7 +154,7 @@ def measure_methods(
 def measure_hidden(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int
 ) -> dict[str, DraftFigures]:
-    """Answer the requests greedily: a hidden draft without a limit of its own, then `nodes` a round.
+    """Answer the requests greedily: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then `nodes` a round.
 
     Returns:
         `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those

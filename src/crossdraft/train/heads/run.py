@@ -29,7 +29,7 @@ from crossdraft.train.heads.feature_task import FeatureTask
 from crossdraft.train.heads.packer_task import PackerTask
 from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
-from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs
+from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs, refuse_shared_clips
 from crossdraft.train.heads.vision_task import VisionTask
 
 # By what a network learns from; see `methods.Method.task`.
@@ -92,19 +92,20 @@ def train_recipe(
         event: the event model of heads and adapters on one, `event` or a folder; they are trained on the CPU.
 
     Raises:
-        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, `out` is another
-            training's, and as `train_head`.
+        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, validation clips that
+            are learned from, `out` is another training's, and as `train_head`.
     """
     if (capture is None) == (online == 0):
         raise CrossdraftError(
             "A head learns from a capture or from a target that answers while it trains; give one of --capture FOLDER "
             "and --online SCENES."
         )
+    digest = target_fingerprint(target)
+    store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, validation))
+    refuse_shared_clips(store, back, online)
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with init_distributed(chosen) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
-        digest = target_fingerprint(target)
-        store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, validation))
         source: dict[str, object] = {"target": digest}
         if store is None:
             source["online_scenes"] = online

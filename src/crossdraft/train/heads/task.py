@@ -14,7 +14,8 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import LOSS_POSITIONS
-from crossdraft.train.capture.sources import ClipSource, source_of
+from crossdraft.train.capture.overlap import refuse_overlap
+from crossdraft.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 from crossdraft.train.heads.recipe import HeadRecipe
@@ -179,8 +180,37 @@ def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
 
 
 def captured_source(store: CaptureStore) -> ClipSource:
-    """The clips that a capture is about."""
+    """The clips that a capture is about.
+
+    Raises:
+        CrossdraftError: it holds none yet, or as `sources.source_of`.
+    """
+    if not store.index.done:
+        raise CrossdraftError(
+            f"The capture {store.folder} holds no answers yet; complete it with `crossdraft capture`."
+        )
     return source_of(store.index.asked, store.index.done)
+
+
+def refuse_shared_clips(store: CaptureStore | None, validation: CaptureStore | None, online: int = 0) -> None:
+    """Refuse validation clips that something is learned from; no model is loaded for it.
+
+    Args:
+        store: the capture to learn from; `None` = the first `online` training scenes.
+        validation: of other clips, or so it should be.
+        online: see `store`.
+
+    Raises:
+        CrossdraftError: both hold the same clip (`train.capture.overlap`), or a list that one is of cannot be read.
+    """
+    if validation is None:
+        return
+    learned = SceneSource(clips=online) if store is None else captured_source(store)
+    name = "the training" if store is None else f"the capture {store.folder}"
+    held_out = f"the capture {validation.folder}"
+    if held_out == name:
+        raise CrossdraftError(f"One capture, {validation.folder}, is named for training and validation; give another.")
+    refuse_overlap({name: learned, held_out: captured_source(validation)})
 
 
 def question_of(source: ClipSource, number: int) -> str:
