@@ -1,7 +1,7 @@
 """Speculative prefill: a target that reads predicted visual tokens in place of those of its clip. LOSSY.
 
-    the gate is confident    K predicted tokens, spread over the clip's positions, and between them those of a few key
-                             frames, which alone are encoded, at their own
+    the gate is confident    the tokens of a few key frames, which alone are encoded, at their own positions, and K
+                             predicted tokens, spread over the positions of all other frames
     it is not                the whole clip
 
 The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
@@ -181,13 +181,26 @@ class SpeculativePrefill(Target):
 
 
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
-    """Where predicted tokens and those of key frames stand among the clip's, in order.
+    """Where predicted tokens and those of key frames stand among the clip's, in order; no two at one place.
+
+    Predicted tokens keep their order, and are spread over the places that are not a key frame's. So none stands inside
+    a key frame, and with no key frame they stand where the adapter was trained to have them.
 
     Returns:
         [M] their places, rising; [M] which of (predicted, key frames) stands there.
+
+    Raises:
+        CrossdraftError: the key frames leave fewer places than there are predicted tokens.
     """
-    own = [frame * config.tokens + torch.arange(config.tokens) for frame in frames]
-    places, order = torch.cat((spread(config.predicted, config.length), *own)).sort(stable=True)
+    own = (torch.tensor(frames, dtype=torch.long)[:, None] * config.tokens + torch.arange(config.tokens)).flatten()
+    free = torch.ones(config.length, dtype=torch.bool)
+    free[own] = False
+    others = free.nonzero().flatten()
+    if len(others) < config.predicted:
+        raise CrossdraftError(
+            f"{len(frames)} key frames leave {len(others)} places for {config.predicted} predicted tokens; name fewer."
+        )
+    places, order = torch.cat((others[spread(config.predicted, len(others))], own)).sort()
     return places, order
 
 
