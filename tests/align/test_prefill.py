@@ -1,5 +1,6 @@
 """A target that reads predicted tokens: what it reads, where, and when it does not. Lossy."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,7 @@ def folder(pair, target, tmp_path):
     gate = PrefillGate(5, 16)
     torch.nn.init.zeros_(gate.out.weight)
     torch.nn.init.zeros_(gate.out.bias)
+    gate.calibrate(torch.tensor([0.5]), torch.tensor([1.0]))
     save_gate(gate, tmp_path)
     return tmp_path
 
@@ -187,7 +189,7 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
         answer = Decoder(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
         assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
-        assert made.confidence(request) == (0, request)
+        assert made.confidence(request) == (None, request)
 
 
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
@@ -211,7 +213,11 @@ def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path
         load_gate(bare, 5, 16)
     with pytest.raises(CrossdraftError, match="cannot be read as the gate"):
         load_gate(folder, 5, 8)
+    assert (predicting().first_threshold(1.0), predicting().first_threshold(0.5)) == (0.5, math.nextafter(0.5, 1))
     weights = load_file(folder / GATE)
+    save_file({name: value for name, value in weights.items() if name != "lost"}, bare / GATE)
+    with pytest.raises(CrossdraftError, match="of an earlier version; train it again"):
+        load_gate(bare, 5, 16)
     weights["out.bias"][0] = torch.nan
     save_file(weights, bare / GATE)
     with pytest.raises(CrossdraftError, match="not finite"):

@@ -103,6 +103,13 @@ class SpeculativePrefill(Target):
             self._gate.to(self.predicting.events.device)
         return cast("PrefillGate", self._gate)
 
+    def first_threshold(self, loss: float) -> float:
+        """Of the gate's confidence, for answers that lose at most `loss` (1 - ROUGE-L) on average over clips.
+
+        See `PrefillGate.threshold`. The gate was calibrated without key frames; with them less is lost.
+        """
+        return self.gate().threshold(loss)
+
     def _chosen_frames(self) -> list[int]:
         """Which of the clip's frames are encoded."""
         config, count = self.predicting.adapter.config, self.settings.frames
@@ -125,13 +132,13 @@ class SpeculativePrefill(Target):
         return Prompt(ids, {ROWS: self.predicting.predict(features), **shown})
 
     @torch.inference_mode()
-    def confidence(self, request: Request) -> tuple[float, Request]:
-        """Which share of the answer's tokens the gate expects to be the target's own; 0 of what is read whole.
+    def confidence(self, request: Request) -> tuple[float | None, Request]:
+        """Which share of the answer's tokens the gate expects to be the target's own; `None` of what is read whole.
 
         And the request, whose events this target need not encode again.
         """
         if not _predictable(request):
-            return 0.0, request
+            return None, request
         features = self._event_features(request)
         return self._sure(features), replace(request, event_features=features)
 

@@ -227,16 +227,16 @@ class CheckedMethod:
 
     def __init__(self, predicting: Target, target: Target, plan: CompressionBench, budget: QualityBudget) -> None:
         gated = cast("SpeculativePrefill", predicting)
-        gated.gate()  # refused now, if there is none
+        threshold = gated.first_threshold(budget.loss)  # refused now, if there is no gate
         lossy, own = _method(plan, predicting, None), _method(plan, target, None)
         self.methods = lossy, own
         self.cores: Cores | None = None
 
-        def confidence(item: Item) -> tuple[float, Item]:
+        def confidence(item: Item) -> tuple[float | None, Item]:
             found, request = gated.confidence(item.request)
             return found, replace(item, request=request)
 
-        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
+        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget, threshold)
 
     @property
     def workers(self) -> Sequence[int]:
