@@ -202,10 +202,6 @@ def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
     weights = load_file(head / "gate.safetensors")
     assert figures["clips"] == len(weights["lost"]) == len(weights["sure"]) == 5
     assert figures["lost"] == pytest.approx(float(weights["lost"].mean()), abs=1e-4)
-    capsys.readouterr()
-    bench = ["bench", "compression", "--target", str(pair.target), "--device", "cpu", "--pairs", "1", "--json"]
-    bench += ["--drafter", "none", "--max-new-tokens", "6", "--budget", "0.5"]
-    assert main([*bench, "--compress", f"predicted:dir={head},model={pair.event}"]) == 0
     command = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
     command += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
     texts = set()
