@@ -16,6 +16,7 @@ from crossdraft.compression.fastv import FastVSettings, FastVTarget
 from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget
 from crossdraft.compression.pool import PooledTarget, PoolSettings
+from crossdraft.compression.visionzip import VisionZipSettings, VisionZipTarget
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -54,6 +55,12 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "fastv",
                 "after some layers, the visual tokens that the prompt's last token attends to least are dropped",
                 "FastV, Chen et al. 2024", FastVSettings, FastVTarget,
+            ),
+            Compression(
+                "visionzip",
+                "of each frame those patches are left that its class token attends to most, and a few into which the "
+                "others are merged",
+                "VisionZip, Yang et al. 2024", VisionZipSettings, VisionZipTarget,
             ),
             Compression(
                 "pool",
