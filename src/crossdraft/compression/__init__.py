@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill
+from crossdraft.align.prefill import READ_WHOLE, PrefillSettings, SpeculativePrefill
 from crossdraft.checks import did_you_mean, text
 from crossdraft.compression.fastv import FastVSettings, FastVTarget
 from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
@@ -111,18 +111,24 @@ def settings_of(spec: str) -> tuple[Compression, Any]:
 def compressed(target: Target, spec: str) -> Target:
     """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
 
-    Each of its answers says so in its notes.
+    Each of its answers says so in its notes, and is not `lossless`, but for those whose prompt was read whole.
 
     Raises:
         CrossdraftError: as `settings_of`, or the model is none that can be compressed so.
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
-    made.prepare = partial(_prepare_noted, made.prepare, f"Lossy: the target reads its clip compressed ({spec}).")
+    made.prepare = partial(_prepare_marked, made.prepare, spec, made.traits.visual_ids)
     return made
 
 
-def _prepare_noted(prepare: Callable[[Request], Prompt], note: str, request: Request) -> Prompt:
-    """A prompt with one more note."""
+def _prepare_marked(
+    prepare: Callable[[Request], Prompt], spec: str, visual: frozenset[int], request: Request
+) -> Prompt:
+    """A prompt that says how its clip is compressed, where it is."""
     prompt = prepare(request)
-    return replace(prompt, notes=(*prompt.notes, note))
+    whole = any(note.startswith(READ_WHOLE) for note in prompt.notes)
+    if whole or visual.isdisjoint(prompt.input_ids.tolist()):
+        return prompt
+    note = f"Lossy: the target reads its clip compressed ({spec})."
+    return replace(prompt, notes=(*prompt.notes, note), lossy=spec)
