@@ -6,7 +6,6 @@ to the one that it was made of. These are baselines (compression without draftin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -118,17 +117,30 @@ def compressed(target: Target, spec: str) -> Target:
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
-    made.prepare = partial(_prepare_marked, made.prepare, spec, made.traits.visual_ids)
+    made.prepare = CompressedPrompt(target.prepare, made.prepare, spec, made.traits.visual_ids)
     return made
 
 
-def _prepare_marked(
-    prepare: Callable[[Request], Prompt], spec: str, visual: frozenset[int], request: Request
-) -> Prompt:
-    """A prompt that says how its clip is compressed, where it is."""
-    prompt = prepare(request)
-    whole = any(note.startswith(READ_WHOLE) for note in prompt.notes)
-    if whole or visual.isdisjoint(prompt.input_ids.tolist()):
-        return prompt
-    note = f"Lossy: the target reads its clip compressed ({spec})."
-    return replace(prompt, notes=(*prompt.notes, note), lossy=spec)
+@dataclass(frozen=True)
+class CompressedPrompt:
+    """Turns a request into a prompt that says how its clip is compressed, where it is.
+
+    Args:
+        whole: makes the prompt of the target that is compressed.
+        made: makes the compressed one.
+        spec: of the compression.
+        visual: ids that stand for what is visual.
+    """
+
+    whole: Callable[[Request], Prompt]
+    made: Callable[[Request], Prompt]
+    spec: str
+    visual: frozenset[int]
+
+    def __call__(self, request: Request) -> Prompt:
+        prompt = self.made(request)
+        read_whole = any(note.startswith(READ_WHOLE) for note in prompt.notes)
+        if read_whole or self.visual.isdisjoint(prompt.input_ids.tolist()):
+            return prompt
+        note = f"Lossy: the target reads its clip compressed ({self.spec})."
+        return replace(prompt, notes=(*prompt.notes, note), lossy=self.spec)

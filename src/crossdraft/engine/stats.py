@@ -8,8 +8,8 @@ class Stats:
     """Counts and times of one answer.
 
     A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
-    from the moment the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` how the
-    target read less than its whole prompt; if it is not `lossless`, the answer need not be the target's own.
+    from the moment the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` how
+    the target read less than all of its clip; if it is not `lossless`, the answer need not be the target's own.
     """
 
     rule: str | None = None
