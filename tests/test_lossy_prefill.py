@@ -10,6 +10,7 @@ import torch
 import crossdraft as cd
 from crossdraft.align.checked import CheckedPrefill, QualityBudget
 from crossdraft.align.gate import PrefillGate, save_gate
+from crossdraft.align.prefill import speculative
 from crossdraft.cli.main import main
 from crossdraft.drawing.figures import figures
 from crossdraft.engine.stats import Stats
@@ -86,7 +87,9 @@ def test_checked_engines_answer_from_several_threads(pair, question, whole, adap
         cd.Engine.load(str(pair.target), None, cd.Options(device="cpu", lossy_prefill=adapter)) as lossy,
         cd.Engine.load(str(pair.target), None, cd.Options(device="cpu")) as own,
     ):
-        checked = CheckedPrefill(lossy.target.confidence, lossy.generate, own.generate, budget, 0.5)
+        checked = CheckedPrefill(speculative(lossy.target).confidence, lossy.generate, own.generate, budget, 0.5)
+        with pytest.raises(cd.CrossdraftError, match="predicts nothing of its clips"):
+            speculative(own.target)
         with ThreadPoolExecutor(3) as pool:
             found = list(pool.map(checked.answer, asked))
     assert all(one.answer.tokens == whole.tokens and one.answer.stats.lossless for one in found)

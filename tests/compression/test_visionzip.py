@@ -143,7 +143,7 @@ def test_places_of_no_clip_would_be_noticed(plain, monkeypatch):
     prompt = target.prepare(REQUEST)
     encoded = target.encode(prompt)
     right = target.chunks(prompt, encoded)[0][0].positions.tolist()
-    monkeypatch.setattr(visionzip, "PlacedFeatures", int)  # which they are not
+    monkeypatch.setattr(visionzip, "ZippedFeatures", int)  # which they are not
     assert target.chunks(prompt, encoded)[0][0].positions.tolist() != right
 
 

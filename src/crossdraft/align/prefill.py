@@ -187,6 +187,17 @@ class SpeculativePrefill(Target):
         return stretched_positions(prompt.input_ids, self.traits.visual_ids, self.places, length)
 
 
+def speculative(target: Target) -> SpeculativePrefill:
+    """A target that is known to read what is predicted, such as that of an engine with this `lossy_prefill`.
+
+    Raises:
+        CrossdraftError: it reads its clips in another way.
+    """
+    if not isinstance(target, SpeculativePrefill):
+        raise CrossdraftError("This target predicts nothing of its clips; compress it with predicted:dir=FOLDER.")
+    return target
+
+
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
     """Where predicted tokens and those of key frames stand among the clip's, in order; no two at one place.
 

@@ -104,7 +104,7 @@ def _rows(values: Tensor, at: Tensor) -> Tensor:
     return values.gather(1, at[..., None].expand(-1, -1, values.shape[-1]))
 
 
-class PlacedFeatures(BaseModelOutputWithPooling):
+class ZippedFeatures(BaseModelOutputWithPooling):
     """Visual features, and beside them where they stand among all of the clip's tokens, which no model reads."""
 
     places: Tensor
@@ -148,7 +148,7 @@ class VisionZipTarget(GridTarget):
         read = self.model.config.vision_feature_layer % len(hidden)
         layer = _encoder_layers(model.video_tower)[read - 1]
         rows, places = zipped(hidden[read], *class_attention(layer, hidden[read - 1]), self.dominant, self.contextual)
-        found = PlacedFeatures(pooler_output=model.multi_modal_projector(rows).flatten(0, 1)[None])
+        found = ZippedFeatures(pooler_output=model.multi_modal_projector(rows).flatten(0, 1)[None])
         frames = torch.arange(len(places), device=places.device)[:, None]
         found.places = (frames * FrameGrid(self.side, class_token=True).tokens + places).flatten().cpu()
         return {"video": found}
@@ -158,7 +158,7 @@ class VisionZipTarget(GridTarget):
     ) -> tuple[list[Chunk], int]:
         """As `Target.chunks`, at the places of the features."""
         found = (encoded or {}).get("video")
-        if isinstance(prompt, PooledPrompt) and isinstance(found, PlacedFeatures):
+        if isinstance(prompt, PooledPrompt) and isinstance(found, ZippedFeatures):
             prompt = replace(prompt, places=found.places)
         return super().chunks(prompt, encoded, start, joined=joined)
 

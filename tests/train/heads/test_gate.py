@@ -59,14 +59,14 @@ def test_where_nothing_can_be_learned_it_stays_at_the_mean():
 
 
 def test_it_learns_from_the_first_two_thirds_of_the_clips_by_number():
-    """Clips 0 to 6 in the order of an epoch: 0 to 3 to learn from, 4 to 6 to be judged by."""
+    """Clips 0 to 6 in the order of an epoch: 0 to 3 to learn from, 4 to 6 are the others."""
     order = (3, 6, 0, 5, 1, 4, 2)
     share = torch.tensor(order) / 10
-    fitted, judged = Agreements(share[:, None], share, order).parts()
-    assert (fitted.clips, judged.clips) == ((0, 1, 2, 3), (4, 5, 6))
+    fitted, others = Agreements(share[:, None], share, order).parts()
+    assert (fitted.clips, others.clips) == ((0, 1, 2, 3), (4, 5, 6))
     assert torch.equal(fitted.share, torch.tensor([0.0, 0.1, 0.2, 0.3]))
-    assert torch.equal(judged.pooled[:, 0], judged.share)
-    assert torch.equal(judged.share, torch.tensor([0.4, 0.5, 0.6]))
+    assert torch.equal(others.pooled[:, 0], others.share)
+    assert torch.equal(others.share, torch.tensor([0.4, 0.5, 0.6]))
 
 
 def calibrated(sure, lost):

@@ -344,16 +344,16 @@ class VisionTask(FrozenTargetTask):
         if store is None or len(captured_source(store)) < LEAST:
             say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} validation clips.")
             return
-        fitted, judged = agreements(adapter, self._answers(store, adapter), self._decoder(adapter)).parts()
+        fitted, others = agreements(adapter, self._answers(store, adapter), self._decoder(adapter)).parts()
         gate = PrefillGate(adapter.config.source_frames, adapter.config.source_size)
         fit_gate(gate, fitted)
-        step = max(1, len(judged.clips) // MOST)
-        known = range(0, len(judged.clips), step)
+        step = max(1, len(others.clips) // MOST)
+        known = range(0, len(others.clips), step)
         say(f"calibrating the gate: {len(known)} clips")
-        sure = gate.logits(judged.pooled[known]).sigmoid().detach()
-        gate.calibrate(sure, torch.stack([_lost(model, store, judged.clips[row]) for row in known]))
+        sure = gate.logits(others.pooled[known]).sigmoid().detach()
+        gate.calibrate(sure, torch.stack([_lost(model, store, others.clips[row]) for row in known]))
         save_gate(gate, folder)
-        figures = {name: round(value, 4) for name, value in gate_figures(gate, judged).items()}
+        figures = {name: round(value, 4) for name, value in gate_figures(gate, others).items()}
         write_json(folder / GATE_FIGURES, figures)
         say("gate, on clips that it did not learn from: " + ", ".join(f"{name} {of:g}" for name, of in figures.items()))
 
