@@ -23,6 +23,7 @@ from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, 
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
+from crossdraft.compression import compressed, settings_of
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
@@ -208,6 +209,8 @@ class Engine:
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():
             loaded = make_target()
+            if options.lossy_prefill is not None:
+                loaded = compressed(loaded, options.lossy_prefill)
         reader: RemotePrefill | None = None
 
         def end() -> None:
@@ -443,14 +446,16 @@ def _checked(
     """The drafter's spec and the options, after all that can be told of them before anything is loaded.
 
     Raises:
-        CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, or the
-            acceptance rule cannot judge what the drafter drafts.
+        CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, the
+            lossy prefill cannot be read, or the acceptance rule cannot judge what the drafter drafts.
     """
     options = Options() if options is None else options
     if not isinstance(options, Options):
         raise CrossdraftError(
             f"options is a {type(options).__name__}; write crossdraft.Options(…), such as Options(max_batch=4)."
         )
+    if options.lossy_prefill is not None:
+        settings_of(options.lossy_prefill)
     if drafter is None or (isinstance(drafter, str) and drafter == "none"):
         return None, options
     if options.draft_device is not None:

@@ -42,7 +42,7 @@ PLACEMENTS = ("auto", "inline", "process")
 
 @dataclass(frozen=True)
 class Options:
-    """How a pair runs. Without a lossy rule every combination gives the same tokens (sampled: the same distribution).
+    """How a pair runs. What is not lossy gives the same tokens in every combination (sampled: the same distribution).
 
     Args:
         placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more
@@ -87,6 +87,10 @@ class Options:
             restarted: an answer that waits for it waits as long, unless it is cancelled or its `max_time` is over.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
+        lossy_prefill: how the target reads less of a clip than all of it (LOSSY): a compression such as
+            `predicted:dir=FOLDER,confidence=0.96` or `fastv:keep=0.5`; see docs/compression.md. Drafts are verified by
+            the target that reads so. Answers whose clip was not read whole are not `lossless`, and say so in their
+            notes. Default none: every prompt is read whole.
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
             second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
             request gives as an array are read as they are.
@@ -136,6 +140,7 @@ class Options:
     adaptive: bool = True
     drafter_timeout_s: float = DRAFTER_TIMEOUT_S
     rule: str | None = None
+    lossy_prefill: str | None = None
     num_frames: int | None = None
     fps: float | None = None
     cache_bytes: int | None = None
@@ -168,6 +173,14 @@ class Options:
                 "once. Leave out one of them; max_batch bounds the rows."
             )
         self._check_frames()
+        self._check_prefill()
+
+    def _check_prefill(self) -> None:
+        if self.lossy_prefill is None:
+            return
+        for name in ("encode_devices", "disaggregated", "compile"):  # they read whole prompts, or passes of one shape
+            if getattr(self, name):
+                raise CrossdraftError(f"lossy_prefill and {name} exclude each other; leave out one of them.")
 
     def _check_frames(self) -> None:
         if self.fps is not None:

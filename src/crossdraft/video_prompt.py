@@ -207,3 +207,13 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
         f"The clip's {count} frames are {count * each:.0f} tokens, and the model's context holds {context}; give at "
         f"most {most} frames: set num_frames (--frames), or take every {step}th of an array, as video[::{step}]."
     )
+
+
+def video_prompt(prepare: object) -> VideoPrompt | None:
+    """What makes a target's prompts of clips; `None` = something else does.
+
+    Args:
+        prepare: of the target. Where that is compressed, it knows as `whole` what makes the whole prompt.
+    """
+    whole = getattr(prepare, "whole", prepare)
+    return whole if isinstance(whole, VideoPrompt) else None

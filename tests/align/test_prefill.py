@@ -1,5 +1,6 @@
 """A target that reads predicted tokens: what it reads, where, and when it does not. Lossy."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
+from crossdraft.drafters.view import evenly
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
@@ -36,6 +38,7 @@ def folder(pair, target, tmp_path):
     gate = PrefillGate(5, 16)
     torch.nn.init.zeros_(gate.out.weight)
     torch.nn.init.zeros_(gate.out.bias)
+    gate.calibrate(torch.tensor([0.5]), torch.tensor([1.0]))
     save_gate(gate, tmp_path)
     return tmp_path
 
@@ -54,14 +57,37 @@ def predicting(pair, target, folder):
 
 
 def test_key_frames_stand_at_their_own_places_by_hand(pair, target):
-    """Of 40 tokens, two a frame, two predicted ones stand at 10 and 30; frame 5 has 10 and 11, frame 15 30 and 31."""
+    """Of 40 tokens, two a frame, frame 5 has 10 and 11, frame 15 30 and 31.
+
+    Two predicted ones stand at 10 and 30 of 40 places, and at 9 and 28 of the 38 that a key frame leaves, which are 9
+    and 30 without frame 5, 9 and 28 without frame 15. Without both, those at 9 and 27 of 36: 9 and 29.
+    """
     config = some_vision("vision_linear", target, pair.event, tokens=2).config
-    found = {frames: [part.tolist() for part in layout(config, list(frames))] for frames in ((), (5,), (15,))}
+    found = {frames: [part.tolist() for part in layout(config, list(frames))] for frames in ((), (5,), (15,), (5, 15))}
     assert found == {
         (): [[10, 30], [0, 1]],
-        (5,): [[10, 10, 11, 30], [0, 2, 3, 1]],
-        (15,): [[10, 30, 30, 31], [0, 1, 2, 3]],
+        (5,): [[9, 10, 11, 30], [0, 2, 3, 1]],
+        (15,): [[9, 28, 30, 31], [0, 1, 2, 3]],
+        (5, 15): [[9, 10, 11, 29, 30, 31], [0, 2, 3, 1, 4, 5]],
     }
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 4, 5, 8, 10])
+@pytest.mark.parametrize("predicted", [1, 2, 3])
+def test_no_two_tokens_share_a_place_and_all_keep_their_order(pair, target, tokens, predicted):
+    """For every choice of evenly spread key frames that leaves room."""
+    config = some_vision("vision_linear", target, pair.event, tokens=tokens, frames=predicted).config
+    total = config.length // tokens
+    for count in range(total - predicted + 1):
+        frames = evenly(total, count) if count else []
+        places, order = layout(config, frames)
+        assert (places.diff() > 0).all()
+        assert order[order < config.predicted].tolist() == list(range(config.predicted))
+        own = places[order >= config.predicted].tolist()
+        assert own == [frame * tokens + at for frame in frames for at in range(tokens)]
+        assert 0 <= int(places[0]) <= int(places[-1]) < config.length
+    with pytest.raises(CrossdraftError, match=f"places for {config.predicted} predicted tokens; name fewer"):
+        layout(config, list(range(total - predicted + 1)))
 
 
 def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, target, question):
@@ -163,7 +189,7 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
         answer = Decoder(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
         assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
-        assert made.confidence(request) == (0, request)
+        assert made.confidence(request) == (None, request)
 
 
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
@@ -187,7 +213,11 @@ def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path
         load_gate(bare, 5, 16)
     with pytest.raises(CrossdraftError, match="cannot be read as the gate"):
         load_gate(folder, 5, 8)
+    assert (predicting().first_threshold(1.0), predicting().first_threshold(0.5)) == (0.5, math.nextafter(0.5, 1))
     weights = load_file(folder / GATE)
+    save_file({name: value for name, value in weights.items() if name != "lost"}, bare / GATE)
+    with pytest.raises(CrossdraftError, match="of an earlier version; train it again"):
+        load_gate(bare, 5, 16)
     weights["out.bias"][0] = torch.nan
     save_file(weights, bare / GATE)
     with pytest.raises(CrossdraftError, match="not finite"):

@@ -67,6 +67,7 @@ def adapter(pair, tmp_path):
     gate = PrefillGate(5, 16)
     for weight in (gate.out.weight, gate.out.bias):
         torch.nn.init.zeros_(weight)
+    gate.calibrate(torch.tensor([0.5]), torch.tensor([1.0]))
     save_gate(gate, tmp_path)
     return tmp_path
 

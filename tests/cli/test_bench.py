@@ -2,6 +2,7 @@
 
 import json
 import os
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -264,7 +265,9 @@ def test_compression(models, tmp_path):
     out = tmp_path / "compression.json"
     arguments = ["--pairs=1", "--compress=pool", "--drafter=ngram", "--max-new-tokens=12", f"--json-out={out}"]
     only = [one for one in models if not one.startswith("--blind")]
-    assert main(["bench", "compression", *arguments, *only]) == 0
+    plot = tmp_path / "quality.svg"
+    assert main(["bench", "compression", *arguments, *only, f"--plot={plot}"]) == 0
+    assert "share of the target's own answers" in unescape(plot.read_text())
     found = json.loads(out.read_text())["targets"]
     assert [(row["target"], row["drafter"], row["lossless"]) for row in found] == [
         ("target", None, True),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from crossdraft.cli.main import main
 from crossdraft.cli.train import _taken
@@ -189,17 +190,22 @@ def test_what_they_cannot_be_taught_is_one_sentence(
 
 
 def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
-    pair: PairPaths, clip: ClipPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: PairPaths, clip: ClipPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = "--clips 10 --prompts 2 --max-new-tokens 6 --workers 0 --device cpu --json"
-    for folder, split in (("store", "train"), ("validation", "validation")):
-        line = ["capture", str(tmp_path / folder), "--split", split, "--target", str(pair.target), *settings.split()]
-        assert main(line) == 0
-    few = (*FEW, "config.width=64", "config.layers=1", "feature_steps=2")
-    event = ("--event", str(pair.event))
-    assert train(pair, tmp_path / "store", tmp_path / "run", *few, *event, method="vision_queries") == 0
+    """The gate's clips are those of the validation capture, which the adapter was not trained on: 10 and 5 of 15."""
+    settings = "--split validation --clips 15 --prompts 2 --max-new-tokens 6 --workers 0 --device cpu --json"
+    store = tmp_path / "validation"
+    assert main(["capture", str(store), "--target", str(pair.target), *settings.split()]) == 0
+    few = (*FEW, "config.width=64", "config.layers=1", "feature_steps=2", "optim.clips=2")
+    where = ["--capture", str(captured), "--validation", str(store), "--target", str(pair.target), "--json"]
+    where += ["--event", str(pair.event), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main(["train", "vision_queries", *where, *few]) == 0
     head = tmp_path / "run" / "head"
     assert {"gate.safetensors", "model.safetensors", "config.json"} <= {path.name for path in head.iterdir()}
+    figures = json.loads((head / "gate.json").read_text())
+    weights = load_file(head / "gate.safetensors")
+    assert figures["clips"] == len(weights["lost"]) == len(weights["sure"]) == 5
+    assert figures["lost"] == pytest.approx(float(weights["lost"].mean()), abs=1e-4)
     command = ["ask", "What is ahead?", "--video", str(clip.video), "--events", str(clip.events)]
     command += ["--target", str(pair.target), "--max-new-tokens", "12", "--json", "--device", "cpu"]
     texts = set()

@@ -1,4 +1,4 @@
-"""TokenPacker: its attention by its definition, where packed tokens stand, and a target that reads them."""
+"""TokenPacker: its attention by its definition and the authors' code, where its tokens stand, and who reads them."""
 
 import json
 import math
@@ -8,7 +8,13 @@ import torch
 from torch.nn import functional as F
 
 from crossdraft.compression import compressed, packer_network
-from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget, default_levels, encoder_levels
+from crossdraft.compression.packer import (
+    TokenPackerSettings,
+    TokenPackerTarget,
+    default_heads,
+    default_levels,
+    encoder_levels,
+)
 from crossdraft.compression.packer_network import TokenPacker, TokenPackerConfig, regions
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
@@ -72,6 +78,65 @@ def by_definition(packer, source):
                 tokens.append(packer.mlp(attention.out_proj(mixed)))
         found.append(torch.stack(tokens))
     return torch.stack(found)
+
+
+# What the authors' own module (CircleRadon/TokenPacker, commit 771a16e) made, in double precision, of the inputs and
+# weights that `noise` writes: a frame of 4 x 4 patches with 4 x 1024 features, packed by 2 into tokens of 4.
+OF_THE_AUTHORS = (
+    (-89.1649457630, 174.4963175579, 200.8861565617, -79.5422805327),
+    (-80.9746190109, 166.4567670702, 191.9645868980, -72.3689591969),
+    (-58.4704481106, 135.6808784491, 155.4282209990, -54.2871727686),
+    (-57.9374749593, 142.9369472609, 169.9025752756, -55.6903268822),
+)
+ORDER = (  # of the authors' weights
+    "query_proj.weight", "key_proj.0.weight", "key_proj.0.bias", "key_proj.2.weight", "key_proj.2.bias",
+    "value_proj.0.weight", "value_proj.0.bias", "value_proj.2.weight", "value_proj.2.bias", "query_norm.weight",
+    "query_norm.bias", "key_norm.weight", "key_norm.bias", "value_norm.weight", "value_norm.bias",
+    "attention.in_proj_weight", "attention.in_proj_bias", "attention.out_proj.weight", "attention.out_proj.bias",
+    "mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias",
+)  # fmt: skip
+
+
+def noise(shape, number):
+    """-2 … 2, the same on every machine."""
+    phase = torch.arange(math.prod(shape), dtype=torch.float64) + 0.5 * number
+    return (2 * torch.frac(torch.sin(phase * 12.9898) * 43758.5453)).reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A packer of the published sizes, with the weights of `OF_THE_AUTHORS`, and its input."""
+    shared = SharedWeights(torch.zeros(9, 4).double(), torch.zeros(9, 4).double())
+    packer = TokenPacker(
+        TokenPackerConfig(
+            hidden_size=4, vocab_size=9, num_layers=2, draft_ids=(3,), source_size=1024, levels=(12, 16, 22, 23),
+            side=4, class_token=False, heads=default_heads(1024),
+        ),
+        shared,
+    ).double().eval()  # fmt: skip
+    weights = dict(packer.named_parameters())
+    assert set(ORDER) == {name for name in weights if name != "lm_head.weight"}
+    for number, name in enumerate(ORDER):
+        scale = 2 / math.sqrt(weights[name].shape[-1]) if weights[name].dim() > 1 else 0.3
+        first = 1.0 if name.endswith("norm.weight") else 0.0
+        weights[name].data.copy_(first + scale * noise(weights[name].shape, number))
+    return packer, noise((1, 1, 16, 4096), 100)
+
+
+@torch.no_grad()
+def test_it_is_what_the_authors_code_makes(published):
+    packer, source = published
+    assert torch.allclose(packer.predict(source)[0], torch.tensor(OF_THE_AUTHORS).double(), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_another_algorithm_is_not_what_the_authors_code_makes(published, monkeypatch):
+    """The planted bugs: regions that are no squares, and queries of the first level in place of the last."""
+    packer, source = published
+    wanted = torch.tensor(OF_THE_AUTHORS).double()
+    assert not torch.allclose(packer.predict(source.roll(1024, -1))[0], wanted, rtol=0, atol=1)
+    monkeypatch.setattr(packer, "regions", torch.arange(16).view(4, 4))
+    assert not torch.allclose(packer.predict(source)[0], wanted, rtol=0, atol=1)
 
 
 @pytest.mark.parametrize(("side", "class_token"), [(4, False), (4, True), (7, True), (2, True), (6, False)])

@@ -1,15 +1,21 @@
 """Speculative prefill with checks on a sample of requests, and a threshold that keeps to a quality budget. LOSSY.
 
-    confidence < threshold    the whole clip is read
-    otherwise                 the predicted one; but some of these requests, by chance, are checked: they are answered
-                              from the true prefill, and then from the predicted one, to be compared
+    nothing can be predicted    the whole clip is read, and nothing is learned of it
+    confidence < threshold      the whole clip is read
+    otherwise                   the predicted one; but some of these requests, by chance, are checked: they are
+                                answered from the true prefill, and then from the predicted one, to be compared
 
 Each check moves the threshold: up where an answer lost more than the budget, down where it lost less, as in adaptive
-conformal inference (Gibbs & Candes 2021). A clip that is read whole has lost nothing, and moves it down by as much as
-such a check would, times the chance of one. So in the long run requests lose the budget on average, however well or
-badly the gate knows what it says.
+conformal inference (Gibbs & Candes 2021). A clip that is read whole because of the gate has lost nothing, and moves it
+down by as much as such a check would, times the chance of one. So in the long run requests that could be predicted lose
+the budget on average, however well or badly the gate knows what it says.
+
+The threshold stays between 0 and 1. What would take it below 0 is forgotten: less was lost than might have been. What
+takes it above 1 is owed: nothing is predicted until requests that are read whole have paid for it.
 """
 
+import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast
@@ -89,41 +95,63 @@ class CheckedAnswer(Generic[A]):
 class CheckedPrefill(Generic[R, A]):
     """Answers requests, each from a predicted prefill or from the true one; see the module's text.
 
-    The answers that are compared should be greedy ones: sampled ones differ by chance.
+    It may be asked from several threads at once, if `confidence`, `predicted` and `true` may. The answers that are
+    compared should be greedy ones: sampled ones differ by chance.
 
     Args:
-        confidence: of the gate, for a request; and the request as `predicted` takes it, with what the gate read of it.
+        confidence: of the gate, for a request, `None` where nothing can be predicted; and the request as `predicted`
+            takes it, with what the gate read of it.
         predicted, true: answer a request one way and the other.
         budget: see there.
-        threshold: with which it begins; by default the gate must expect no more to be lost than the budget.
+        threshold: with which it begins, 0..1, in the gate's own metric; see `SpeculativePrefill.first_threshold`.
+
+    Raises:
+        CrossdraftError: a threshold outside its range.
     """
 
     def __init__(
         self,
-        confidence: Callable[[R], tuple[float, R]],
+        confidence: Callable[[R], tuple[float | None, R]],
         predicted: Callable[[R], A],
         true: Callable[[R], A],
         budget: QualityBudget,
-        threshold: float | None = None,
+        threshold: float,
     ) -> None:
+        if not 0 <= threshold <= 1:
+            raise CrossdraftError(f"A threshold of confidence is a number from 0 to 1; {threshold} is none.")
         self.confidence, self.predicted, self.true, self.budget = confidence, predicted, true, budget
-        self.threshold = 1 - budget.loss if threshold is None else threshold
+        self._level = threshold  # above 1 by what is owed
         self._chance = np.random.default_rng(budget.seed)
+        self._lock = threading.Lock()  # of the two, not of answers
+
+    @property
+    def threshold(self) -> float:
+        """Confidence that is asked for now, 0..1."""
+        return min(1.0, self._level)
 
     def answer(self, request: R) -> CheckedAnswer[A]:
         """Answer one request; of a checked one both answers are waited for."""
-        budget = self.budget
         confidence, read = self.confidence(request)
-        if not confidence >= self.threshold:  # no number is no confidence
-            self.threshold -= budget.rate * budget.loss * budget.check
+        if confidence is None or math.isnan(confidence):
             return CheckedAnswer(None, self.true(request))
-        if self._chance.random() >= budget.check:
+        with self._lock:
+            confident = confidence >= self._level
+            if not confident:
+                self._learn(0.0, self.budget.check)
+            checked = confident and self._chance.random() < self.budget.check
+        if not confident:
+            return CheckedAnswer(None, self.true(request))
+        if not checked:
             return CheckedAnswer(self.predicted(read), None)
         own = self.true(request)
         lossy = self.predicted(read)
         loss = 1 - rouge_l(lossy.tokens, own.tokens)
-        self.threshold += budget.rate * (loss - budget.loss)
+        with self._lock:
+            self._learn(loss, 1.0)
         return CheckedAnswer(lossy, own, loss)
+
+    def _learn(self, loss: float, weight: float) -> None:
+        self._level = max(0.0, self._level + self.budget.rate * (loss - self.budget.loss) * weight)
 
 
 def rouge_l(found: Sequence[int] | Sequence[str], wanted: Sequence[int] | Sequence[str]) -> float:

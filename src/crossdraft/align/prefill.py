@@ -1,7 +1,7 @@
 """Speculative prefill: a target that reads predicted visual tokens in place of those of its clip. LOSSY.
 
-    the gate is confident    K predicted tokens, spread over the clip's positions, and between them those of a few key
-                             frames, which alone are encoded, at their own
+    the gate is confident    the tokens of a few key frames, which alone are encoded, at their own positions, and K
+                             predicted tokens, spread over the positions of all other frames
     it is not                the whole clip
 
 The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
@@ -103,6 +103,13 @@ class SpeculativePrefill(Target):
             self._gate.to(self.predicting.events.device)
         return cast("PrefillGate", self._gate)
 
+    def first_threshold(self, loss: float) -> float:
+        """Of the gate's confidence, for answers that lose at most `loss` (1 - ROUGE-L) on average over clips.
+
+        See `PrefillGate.threshold`. The gate was calibrated without key frames; with them less is lost.
+        """
+        return self.gate().threshold(loss)
+
     def _chosen_frames(self) -> list[int]:
         """Which of the clip's frames are encoded."""
         config, count = self.predicting.adapter.config, self.settings.frames
@@ -125,13 +132,13 @@ class SpeculativePrefill(Target):
         return Prompt(ids, {ROWS: self.predicting.predict(features), **shown})
 
     @torch.inference_mode()
-    def confidence(self, request: Request) -> tuple[float, Request]:
-        """Which share of the answer's tokens the gate expects to be the target's own; 0 of what is read whole.
+    def confidence(self, request: Request) -> tuple[float | None, Request]:
+        """Which share of the answer's tokens the gate expects to be the target's own; `None` of what is read whole.
 
         And the request, whose events this target need not encode again.
         """
         if not _predictable(request):
-            return 0.0, request
+            return None, request
         features = self._event_features(request)
         return self._sure(features), replace(request, event_features=features)
 
@@ -180,14 +187,38 @@ class SpeculativePrefill(Target):
         return stretched_positions(prompt.input_ids, self.traits.visual_ids, self.places, length)
 
 
+def speculative(target: Target) -> SpeculativePrefill:
+    """A target that is known to read what is predicted, such as that of an engine with this `lossy_prefill`.
+
+    Raises:
+        CrossdraftError: it reads its clips in another way.
+    """
+    if not isinstance(target, SpeculativePrefill):
+        raise CrossdraftError("This target predicts nothing of its clips; compress it with predicted:dir=FOLDER.")
+    return target
+
+
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
-    """Where predicted tokens and those of key frames stand among the clip's, in order.
+    """Where predicted tokens and those of key frames stand among the clip's, in order; no two at one place.
+
+    Predicted tokens keep their order, and are spread over the places that are not a key frame's. So none stands inside
+    a key frame, and with no key frame they stand where the adapter was trained to have them.
 
     Returns:
         [M] their places, rising; [M] which of (predicted, key frames) stands there.
+
+    Raises:
+        CrossdraftError: the key frames leave fewer places than there are predicted tokens.
     """
-    own = [frame * config.tokens + torch.arange(config.tokens) for frame in frames]
-    places, order = torch.cat((spread(config.predicted, config.length), *own)).sort(stable=True)
+    own = (torch.tensor(frames, dtype=torch.long)[:, None] * config.tokens + torch.arange(config.tokens)).flatten()
+    free = torch.ones(config.length, dtype=torch.bool)
+    free[own] = False
+    others = free.nonzero().flatten()
+    if len(others) < config.predicted:
+        raise CrossdraftError(
+            f"{len(frames)} key frames leave {len(others)} places for {config.predicted} predicted tokens; name fewer."
+        )
+    places, order = torch.cat((others[spread(config.predicted, len(others))], own)).sort()
     return places, order
 
 

@@ -11,10 +11,10 @@ does for that included (event frames, their encoder, an adapter).
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from crossdraft.align.checked import CheckedPrefill, QualityBudget, rouge_l
-from crossdraft.align.prefill import READ_WHOLE, SpeculativePrefill
+from crossdraft.align.prefill import READ_WHOLE, speculative
 from crossdraft.api import Engine, Options
 from crossdraft.bench.assembly import EngineMethod, Models, close_all
 from crossdraft.bench.clip_cosines import ClipCosine, clip_cosines
@@ -203,7 +203,7 @@ def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
     if first is None:
         return []
     one_each = {pair.seed: pair.request for pair in items(plan.work)}
-    return clip_cosines(target, cast("SpeculativePrefill", compressed(target, first)), list(one_each.values()))
+    return clip_cosines(target, speculative(compressed(target, first)), list(one_each.values()))
 
 
 def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:
@@ -226,17 +226,17 @@ class CheckedMethod:
     """
 
     def __init__(self, predicting: Target, target: Target, plan: CompressionBench, budget: QualityBudget) -> None:
-        gated = cast("SpeculativePrefill", predicting)
-        gated.gate()  # refused now, if there is none
+        gated = speculative(predicting)
+        threshold = gated.first_threshold(budget.loss)  # refused now, if there is no gate
         lossy, own = _method(plan, predicting, None), _method(plan, target, None)
         self.methods = lossy, own
         self.cores: Cores | None = None
 
-        def confidence(item: Item) -> tuple[float, Item]:
+        def confidence(item: Item) -> tuple[float | None, Item]:
             found, request = gated.confidence(item.request)
             return found, replace(item, request=request)
 
-        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget)
+        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget, threshold)
 
     @property
     def workers(self) -> Sequence[int]:

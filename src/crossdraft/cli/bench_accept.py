@@ -117,9 +117,10 @@ def compression(
     max_new_tokens: MaxTokens = 96,
     answers: Answers = "any",
     kinds: Kinds = None,
+    plot_file: Plot = None,
 ) -> None:
     """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
-    output.check()
+    output.check(plot=plot_file)
     from crossdraft.bench.compression import CompressionBench, compare_clips, compare_compressions, results_table
     from crossdraft.bench.workload import Workload, describe
 
@@ -132,6 +133,11 @@ def compression(
     output.lines([f"Cosine of {one.name}: {one.same}; with another clip {one.other}." for one in cosines])
     each, other = [row.to_json() for row in found], [one.to_json() for one in cosines]
     output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each, "cosines": other})
+    if plot_file is not None:
+        from crossdraft.bench.compression_curves import quality_curves
+        from crossdraft.drawing.save import save_drawing
+
+        save_drawing(quality_curves(found), plot_file)
 
 
 @option_groups

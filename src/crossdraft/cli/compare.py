@@ -144,7 +144,7 @@ def summarise(
         repeats=len(drafted),
         cores=cores,
         notes=tuple(dict.fromkeys(notes)),
-        lossy=None if displayed.stats.lossless else displayed.stats.rule,
+        lossy=dict(displayed.stats.lossy).get("rule"),  # both read the prompt the same way
         drafted=other,
         alone=own,
     )

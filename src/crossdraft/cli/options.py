@@ -217,6 +217,14 @@ class PairOptions:
             "exact one by default."
         ),
     ] = None
+    lossy_prefill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="LOSSY: read less of the clip, such as predicted:dir=FOLDER,confidence=0.96 or fastv:keep=0.5; by "
+            "default all of it.",
+        ),
+    ] = None
 
     def check(self) -> None:
         """Refuse bad values; see `check_values`."""
@@ -384,6 +392,12 @@ def _check_rule(_option: str, rule: str) -> None:
     check_rule(rule)
 
 
+def _check_prefill(_option: str, spec: str) -> None:
+    from crossdraft.compression import settings_of
+
+    settings_of(spec)
+
+
 def _check_groups(option: str, groups: str) -> None:
     from crossdraft.engine.workers.groups import read_groups
 
@@ -415,6 +429,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "disaggregate": lambda _, cores: parse_cores(cores, available_cores()),
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
+    "lossy_prefill": _check_prefill,
     "quantize": _check_quantize,
     "draft_quantize": _check_quantize,
     "device": _check_device,

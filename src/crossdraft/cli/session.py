@@ -105,6 +105,7 @@ def engine_options(pair: PairOptions) -> Options:
         target_cores=target_cores,
         draft_cores=draft_cores,
         rule=pair.rule,
+        lossy_prefill=pair.lossy_prefill,
         num_frames=pair.frames,
         fps=pair.fps,
         cache_bytes=pair.cache_bytes,

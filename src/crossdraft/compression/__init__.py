@@ -6,16 +6,16 @@ to the one that it was made of. These are baselines (compression without draftin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill
+from crossdraft.align.prefill import READ_WHOLE, PrefillSettings, SpeculativePrefill
 from crossdraft.checks import did_you_mean, text
 from crossdraft.compression.fastv import FastVSettings, FastVTarget
 from crossdraft.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft.compression.packer import TokenPackerSettings, TokenPackerTarget
 from crossdraft.compression.pool import PooledTarget, PoolSettings
+from crossdraft.compression.visionzip import VisionZipSettings, VisionZipTarget
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -54,6 +54,12 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "fastv",
                 "after some layers, the visual tokens that the prompt's last token attends to least are dropped",
                 "FastV, Chen et al. 2024", FastVSettings, FastVTarget,
+            ),
+            Compression(
+                "visionzip",
+                "of each frame those patches are left that its class token attends to most, and a few into which the "
+                "others are merged",
+                "VisionZip, Yang et al. 2024", VisionZipSettings, VisionZipTarget,
             ),
             Compression(
                 "pool",
@@ -104,18 +110,37 @@ def settings_of(spec: str) -> tuple[Compression, Any]:
 def compressed(target: Target, spec: str) -> Target:
     """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
 
-    Each of its answers says so in its notes.
+    Each of its answers says so in its notes, and is not `lossless`, but for those whose prompt was read whole.
 
     Raises:
         CrossdraftError: as `settings_of`, or the model is none that can be compressed so.
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
-    made.prepare = partial(_prepare_noted, made.prepare, f"Lossy: the target reads its clip compressed ({spec}).")
+    made.prepare = CompressedPrompt(target.prepare, made.prepare, spec, made.traits.visual_ids)
     return made
 
 
-def _prepare_noted(prepare: Callable[[Request], Prompt], note: str, request: Request) -> Prompt:
-    """A prompt with one more note."""
-    prompt = prepare(request)
-    return replace(prompt, notes=(*prompt.notes, note))
+@dataclass(frozen=True)
+class CompressedPrompt:
+    """Turns a request into a prompt that says how its clip is compressed, where it is.
+
+    Args:
+        whole: makes the prompt of the target that is compressed.
+        made: makes the compressed one.
+        spec: of the compression.
+        visual: ids that stand for what is visual.
+    """
+
+    whole: Callable[[Request], Prompt]
+    made: Callable[[Request], Prompt]
+    spec: str
+    visual: frozenset[int]
+
+    def __call__(self, request: Request) -> Prompt:
+        prompt = self.made(request)
+        read_whole = any(note.startswith(READ_WHOLE) for note in prompt.notes)
+        if read_whole or self.visual.isdisjoint(prompt.input_ids.tolist()):
+            return prompt
+        note = f"Lossy: the target reads its clip compressed ({self.spec})."
+        return replace(prompt, notes=(*prompt.notes, note), lossy=self.spec)

@@ -111,18 +111,20 @@ class PooledPrompt(Prompt):
     length: int = 0
 
 
-class PooledTarget(Target):
-    """A target that sees each frame smaller.
+class GridTarget(Target):
+    """A target that sees fewer tokens of each frame; which, its subclasses say.
+
+    Args:
+        target: which sees all of them.
 
     Raises:
         CrossdraftError: its clips are not encoded beforehand as frames of one grid of patches.
     """
 
-    def __init__(self, target: Target, settings: PoolSettings) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__(
-            target.model, self._prepare_pooled, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+            target.model, self._prepare_fewer, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
         )
-        self.factor = settings.factor
         self._whole = target
         vision: Any = getattr(self.model.config, "vision_config", None)
         size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
@@ -131,23 +133,27 @@ class PooledTarget(Target):
                 f"Frames of {type(self.model).__name__} are no grid of patches of one size; choose another compression."
             )
         self.side = size // patch
-        if self.side < self.factor:
-            raise CrossdraftError(f"A frame has {self.side} x {self.side} patches; pool by a factor of at most that.")
 
-    def _prepare_pooled(self, request: Request) -> Prompt:
-        """The prompt with as many placeholders as features are left of each clip."""
+    def places(self, grid: FrameGrid, frames: int) -> Tensor:
+        """[M] where the tokens that are left stand among all of so many frames."""
+        raise NotImplementedError
+
+    def _prepare_fewer(self, request: Request) -> Prompt:
+        """The prompt with as many placeholders as tokens are left of each clip."""
         prompt = self._whole.prepare(request)
         visual = torch.isin(prompt.input_ids, torch.tensor(sorted(self.traits.visual_ids)).to(prompt.input_ids))
         count = int(visual.sum())
         if not count:
             return prompt
         if len(prompt.items) > 1:
-            raise CrossdraftError("A pooled target reads one clip or image a request; ask about one.")
+            raise CrossdraftError("A target of fewer visual tokens reads one clip or image a request; ask about one.")
         grid = self._grid(count)
         at = visual.nonzero().flatten()
         if int(at[-1] - at[0]) + 1 != count:
-            raise CrossdraftError("A pooled target reads a clip as one run of tokens, and here is text between frames.")
-        places = grid.places(count // grid.tokens, self.factor)
+            raise CrossdraftError(
+                "A target of fewer visual tokens reads a clip as one run of them, and here is text between frames."
+            )
+        places = self.places(grid, count // grid.tokens)
         kept = ~visual
         kept[at[: len(places)]] = True
         return PooledPrompt(prompt.input_ids[kept], prompt.features, prompt.notes, places=places, length=count)
@@ -165,6 +171,23 @@ class PooledTarget(Target):
         raise CrossdraftError(
             f"{tokens} visual tokens are no frames of {self.side} x {self.side} patches; choose another compression."
         )
+
+
+class PooledTarget(GridTarget):
+    """A target that sees each frame smaller.
+
+    Raises:
+        CrossdraftError: as `GridTarget`, or a frame has fewer patches than are pooled.
+    """
+
+    def __init__(self, target: Target, settings: PoolSettings) -> None:
+        super().__init__(target)
+        self.factor = settings.factor
+        if self.side < self.factor:
+            raise CrossdraftError(f"A frame has {self.side} x {self.side} patches; pool by a factor of at most that.")
+
+    def places(self, grid: FrameGrid, frames: int) -> Tensor:
+        return grid.places(frames, self.factor)
 
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:

@@ -147,6 +147,22 @@ def curves(
     return _card(title, shapes, y + PLOT + 2.5 * LINE)
 
 
+def below_one_another(title: str, drawings: Sequence[Drawing]) -> Drawing:
+    """Drawings as one, each below the one before."""
+    shapes: list[Shape] = []
+    y = 0.0
+    for drawing in drawings:
+        shapes += [_lowered(shape, y) for shape in drawing.shapes]
+        y += drawing.height
+    return Drawing(title, max((drawing.width for drawing in drawings), default=WIDTH), y, tuple(shapes))
+
+
+def _lowered(shape: Shape, by: float) -> Shape:
+    if isinstance(shape, Line):
+        return replace(shape, y1=shape.y1 + by, y2=shape.y2 + by)
+    return replace(shape, y=shape.y + by)
+
+
 class _AxisMap:
     """From values to pixels."""
 

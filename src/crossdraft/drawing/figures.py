@@ -55,7 +55,7 @@ def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[st
             ("hidden draft", hidden_draft(answer) + ("" if stats.hidden_drafted else why_none(answer.timeline))),
             ("tokens by origin", ", ".join(f"{count} {origin}" for origin, count in origins(answer))),
         ]  # fmt: skip
-    return found if stats.lossless else [*found, ("rule", f"lossy: {stats.rule}")]
+    return [*found, *((kind, f"lossy: {name}") for kind, name in stats.lossy)]
 
 
 def hidden_draft(answer: "Answer") -> str:

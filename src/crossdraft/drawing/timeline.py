@@ -185,6 +185,5 @@ def _figures(answer: "Answer", baseline: Baseline | None) -> list[tuple[TextRun,
         found.append(("τ", f"{stats.tau:.2f} tokens per verify pass"))
         found.append(("hidden draft", hidden_draft(answer)))
         found.append(("tokens", ", ".join(f"{count} {origin}" for origin, count in origins(answer))))
-    if not stats.lossless:
-        found.append(("rule", f"lossy: {stats.rule}"))
+    found += [(kind, f"lossy: {name}") for kind, name in stats.lossy]
     return [(TextRun(f"{what} ", "faint"), TextRun(value, "ink")) for what, value in found]

@@ -66,6 +66,7 @@ class Prompt:
         items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
         by_frame: it is a clip that shares frames with others: each of them is to be encoded by itself, where the model
             reads them so.
+        lossy: how it is read in place of the whole prompt, so that the answer need not be the target's own.
     """
 
     input_ids: Tensor
@@ -73,6 +74,7 @@ class Prompt:
     notes: tuple[str, ...] = ()
     items: tuple[VisualItem, ...] = ()
     by_frame: bool = False
+    lossy: str | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)

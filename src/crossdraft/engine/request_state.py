@@ -61,7 +61,7 @@ class RequestState:
         self.drafter_error: str | None = None  # why it did
         self.read_overlapped = False  # whether a drafter elsewhere works while the target reads it
         self.error: Exception | None = None
-        self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless))
+        self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless, lossy_rule=not rule.lossless))
         self.stats.queued_s = self.ledger.started - job.asked
         self.generator = job.request.sampling.generator()
         if fresh_seed:
@@ -170,6 +170,8 @@ class RequestState:
                 "suppress_tokens, bad_words_ids or logit_bias."
             )
         self.notes.extend(prompt.notes)
+        if prompt.lossy is not None:
+            self.stats.lossy_prefill, self.stats.lossless = prompt.lossy, False
         self.context = prompt.input_ids.tolist()
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         self.text = AnswerText(target.text, self.request.stops, self.context)

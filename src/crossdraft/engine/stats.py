@@ -8,12 +8,14 @@ class Stats:
     """Counts and times of one answer.
 
     A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
-    from the moment the request was taken up. `rule` names the acceptance rule with its settings; if it is not
-    `lossless`, the answer need not be the target's own.
+    from the moment the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` how
+    the target read less than all of its clip; if it is not `lossless`, the answer need not be the target's own.
     """
 
     rule: str | None = None
     lossless: bool = True
+    lossy_rule: bool = False
+    lossy_prefill: str | None = None
     seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt: those that the prefix cache knew
@@ -36,6 +38,14 @@ class Stats:
     stages_s: dict[str, float] = field(default_factory=dict)
     hidden_drafting_s: float = 0.0  # reading and drafting for the ride-along, also where it came too late for it
     hidden_inside_s: float = 0.0  # the part of it while the target prepared, encoded and prefilled
+
+    @property
+    def lossy(self) -> list[tuple[str, str | None]]:
+        """What may have changed the answer, `rule` or `prefill`, and how it is called."""
+        if self.lossless:
+            return []
+        prefill = [] if self.lossy_prefill is None else [("prefill", self.lossy_prefill)]
+        return [("rule", self.rule), *prefill] if self.lossy_rule or not prefill else [*prefill]
 
     @property
     def tau(self) -> float:
@@ -105,6 +115,7 @@ class Stats:
         return {
             "rule": self.rule,
             "lossless": self.lossless,
+            "lossy_prefill": self.lossy_prefill,
             "seed": self.seed,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,

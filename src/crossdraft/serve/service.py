@@ -25,7 +25,7 @@ from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tracing import SpanRecorder
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling
-from crossdraft.video_prompt import VideoPrompt
+from crossdraft.video_prompt import video_prompt
 
 WARM_UP_TOKENS = 4
 MINUTE_S = 60.0
@@ -146,7 +146,7 @@ class Service:
         hosts = frozenset(host.lower() for host in settings.remote_hosts)
         if fetcher is None and hosts:
             fetcher = Fetcher(hosts, settings.remote_bytes, settings.remote_seconds)
-        prepare = engine.target.prepare
+        prepare = video_prompt(engine.target.prepare)
         local = LocalFiles(settings.media_root)
         self.media = MediaLoader(
             MediaFiles(self.uploads, local, fetcher, spool, settings.local_bytes),
@@ -155,7 +155,7 @@ class Service:
             cache_bytes=settings.media_cache_bytes,
             most_bytes=settings.media_bytes,
             most_parts=settings.parts,
-            sampling=prepare.sampling if isinstance(prepare, VideoPrompt) else FrameSampling(DEFAULT_FRAMES),
+            sampling=FrameSampling(DEFAULT_FRAMES) if prepare is None else prepare.sampling,
         )
         self.metrics = Metrics(
             settings.model,

@@ -13,7 +13,7 @@ from crossdraft.streams.summary import WatchSummary
 from crossdraft.streams.windows import StreamWindow
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft.video.container import VideoInfo
-from crossdraft.video_prompt import VideoPrompt
+from crossdraft.video_prompt import video_prompt
 
 if TYPE_CHECKING:
     from crossdraft.api import Engine
@@ -49,9 +49,10 @@ def reuse_of(questions: int) -> str:
 
 def frames_per_window(target: Target, length_s: float) -> int:
     """How many frames a target wants of a clip of so many seconds."""
-    if not isinstance(target.prepare, VideoPrompt):
+    prepare = video_prompt(target.prepare)
+    if prepare is None:
         return DEFAULT_FRAMES
-    return target.prepare.sampling.count("The window", VideoInfo(1, 1, 0, 0.0, length_s, ""))
+    return prepare.sampling.count("The window", VideoInfo(1, 1, 0, 0.0, length_s, ""))
 
 
 @dataclass(frozen=True, slots=True)

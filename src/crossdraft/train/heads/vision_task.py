@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaModel
 
-from crossdraft.align.gate import PrefillGate, save_gate
+from crossdraft.align.gate import GATE_FIGURES, PrefillGate, save_gate
 from crossdraft.align.networks.vision import VisionAdapter, VisionConfig, spread
 from crossdraft.align.predicted import PredictedPrefill, check_readable, encoder_features
 from crossdraft.drafters.independent import IndependentDrafter
@@ -32,10 +32,11 @@ from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.core.log import say
+from crossdraft.train.core.provenance import write_json
 from crossdraft.train.heads.align_data import ClipAnswers
 from crossdraft.train.heads.align_task import accepted_prefix, paired_answers
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
-from crossdraft.train.heads.gate import LEAST, Agreements, fit_gate, gate_figures
+from crossdraft.train.heads.gate import ASKED, LEAST, MOST, Agreements, answer_losses, fit_gate, gate_figures
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.packed import read_prefix, run_branches
@@ -211,7 +212,7 @@ def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecod
     """How far the target's answers about each clip survive its predicted tokens; one epoch."""
     answers, lookup = data.answers, target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
     depth = answers.store.index.owner.depth
-    pooled, shares = [], []
+    pooled, shares, clips = [], [], list[int]()
     for step in range(data.frames.pool // answers.clips):
         seen, batch = answers.visual(step), answers.store.batch(answers.numbers(step), (depth,))
         _, labels = teacher(batch, decoder.rows, depth, lookup)
@@ -220,7 +221,8 @@ def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecod
         counts = (one.sum(1).view(answers.clips, -1).sum(1) for one in (right, asked))
         pooled.append(PrefillGate.pool(seen))
         shares.append(torch.div(*counts))
-    return Agreements(torch.cat(pooled), torch.cat(shares))
+        clips += answers.features.numbers(step, answers.clips)
+    return Agreements(torch.cat(pooled), torch.cat(shares), tuple(clips))
 
 
 class FrozenTargetTask(HeadTask):
@@ -322,30 +324,38 @@ class VisionTask(FrozenTargetTask):
         return self.examples(adapter, answers, others, self._decoder(adapter))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        self._leave_gate(cast("VisionAdapter", head), folder)
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
+        model = PredictedPrefill(target, self.events, cast("VisionAdapter", head), tokenizer_of(self.inputs.source))
+        self._leave_gate(model, folder)
         questions = validation_questions(store, settings.pairs)
         if store is None or not questions:
             return {}
         source = captured_source(store)
         requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        model = PredictedPrefill(target, self.events, cast("VisionAdapter", head), tokenizer_of(self.inputs.source))
         drafter = IndependentDrafter(model, sorted(target.reserved))
         return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
 
-    def _leave_gate(self, adapter: VisionAdapter, folder: Path) -> None:
-        """Fit the gate of a speculative prefill, and leave it beside the adapter, where there are clips enough."""
-        if len(captured_source(self.store)) < LEAST:
-            say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} clips.")
+    def _leave_gate(self, model: PredictedPrefill, folder: Path) -> None:
+        """Fit and calibrate the gate of a speculative prefill on validation clips, and leave it beside the adapter.
+
+        And its figures on clips that it did not learn from. Where there are too few clips, there is no gate.
+        """
+        store, adapter = self.inputs.validation, model.adapter
+        if store is None or len(captured_source(store)) < LEAST:
+            say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} validation clips.")
             return
-        config, decoder = adapter.config, self._decoder(adapter)
-        gate = PrefillGate(config.source_frames, config.source_size)
-        fit_gate(gate, agreements(adapter, self._answers(self.store, adapter), decoder))
+        fitted, others = agreements(adapter, self._answers(store, adapter), self._decoder(adapter)).parts()
+        gate = PrefillGate(adapter.config.source_frames, adapter.config.source_size)
+        fit_gate(gate, fitted)
+        step = max(1, len(others.clips) // MOST)
+        known = range(0, len(others.clips), step)
+        say(f"calibrating the gate: {len(known)} clips")
+        sure = gate.logits(others.pooled[known]).sigmoid().detach()
+        gate.calibrate(sure, torch.stack([_lost(model, store, others.clips[row]) for row in known]))
         save_gate(gate, folder)
-        if self.inputs.validation is not None:
-            found = agreements(adapter, self._answers(self.inputs.validation, adapter), decoder)
-            figures = ", ".join(f"{name} {value:.3g}" for name, value in gate_figures(gate, found).items())
-            say(f"gate, on validation clips: {figures}")
+        figures = {name: round(value, 4) for name, value in gate_figures(gate, others).items()}
+        write_json(folder / GATE_FIGURES, figures)
+        say("gate, on clips that it did not learn from: " + ", ".join(f"{name} {of:g}" for name, of in figures.items()))
 
     def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
         config = adapter.config
@@ -360,3 +370,17 @@ class VisionTask(FrozenTargetTask):
         owner = f"{self.inputs.fingerprint} {asked} {config.frames}"
         file = out / f"shown-{asked[:12]}.safetensors"
         return VisionAnswers(answers, FrameTokens(target, captured_source(store), recipe.seed, file, owner, config))
+
+
+def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
+    """What answers about a clip lose by its predicted tokens, on average over its first questions."""
+    source = captured_source(store)
+    read, events = source.read(clip), clip_events(source, clip)
+    numbers = [number for number in range(len(store)) if source.locate(number)[0] == clip][:ASKED]
+    requests = read.requests(store.index.wanted.max_new_tokens)
+    asked = []
+    for number in numbers:
+        answer = store.answer(number)
+        request = replace(requests[source.locate(number)[1]], events=events)
+        asked.append((request, answer.tokens[answer.start :].tolist()))
+    return answer_losses(model, asked).mean()
