@@ -6,7 +6,9 @@ is drawn; of a greedy one a few at a time, and, when the draft is whole, drafts 
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from crossdraft.drafters.independent import IndependentDrafter
@@ -52,6 +54,7 @@ class EdgeDrafting:
         self._rounds = rounds
         self._step = STEP if request.sampling.greedy else 1
         self._session, self._serial = session, 0
+        self._began_s = time.perf_counter()
         self._shown: tuple[int, ...] = ()
         self._send: Callable[[DraftFrame], None] | None = None
         self._news: list[int] = []  # tokens that the drafter was not told of yet
@@ -170,4 +173,4 @@ class EdgeDrafting:
             frame = branch.frame(self._serial + 1, len(branches.main.text))
             if frame is not None:
                 self._serial = max(self._serial, frame.serial)
-                send(frame)
+                send(replace(frame, sent_us=round(1e6 * (time.perf_counter() - self._began_s))))

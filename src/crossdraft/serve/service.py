@@ -36,8 +36,8 @@ class RequestRates:
     def __init__(self) -> None:
         self._recent: dict[str, list[float]] = {}  # when a client's requests came
 
-    def count(self, client: Client) -> None:
-        """One request more.
+    def check(self, client: Client) -> None:
+        """Whether one request more may come.
 
         Raises:
             ApiError: 429, there are too many.
@@ -51,7 +51,12 @@ class RequestRates:
         if len(recent) >= most:
             wait = max(1, round(recent[0] + MINUTE_S - now))
             raise _too_many(f"You may ask {most} times a minute; ask again later.", wait)
-        recent.append(now)
+
+    def count(self, client: Client) -> None:
+        """One request more; errors as `check`."""
+        self.check(client)
+        if client.requests_per_minute is not None:
+            self._recent[client.name].append(time.monotonic())
 
 
 class RequestLimits:
@@ -112,6 +117,7 @@ class Service:
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
         most, rates = settings.max_batch + settings.max_queue, RequestRates()
+        self.rates = rates
         self.limits = RequestLimits(most, rates)  # of answers
         self.others = RequestLimits(most, rates)  # of uploads and pictures
         self.streams = 0  # of `/v1/watch`
