@@ -81,7 +81,8 @@ def test_a_node_of_a_sampled_draft_is_sent_once(start, edge, monkeypatch):
         return encode(frame)
 
     monkeypatch.setattr(client_module, "encode", record)
-    with edge.client(at(start())) as client:
+    with edge.client(at(start(drafter="edge:draws=yes"))) as client:
+        client.open()
         answer = edge.ask(client, temperature=1.0, top_k=16, seed=3)
     assert answer.drafter_error is None
     lengths = {}
@@ -89,7 +90,47 @@ def test_a_node_of_a_sampled_draft_is_sent_once(start, edge, monkeypatch):
         assert frame.start == lengths.get(frame.serial, 0)
         lengths[frame.serial] = frame.start + len(frame.tokens)
     assert answer.frames["draft"] == len(drafts) > 0
-    assert answer.sent["draft"] < 60 * len(drafts) + (16 * 8 + 12 * 8) * sum(lengths.values())
+    assert answer.sent["draft"] < 70 * len(drafts) + (16 * 8 + 12 * 8) * sum(lengths.values())
+
+
+def test_a_sampled_answer_is_drafted_by_the_likeliest_tokens_and_no_distribution_is_sent(start, edge):
+    """By default no answer depends on what an edge says that its tokens were drawn from."""
+    with edge.client(at(start())) as client:
+        client.open()
+        answers = [edge.ask(client, temperature=1.0, top_k=16, seed=3) for _ in range(2)]
+    for answer in answers:
+        assert answer.drafter_error is None
+        assert answer.report["metrics"]["lossless"]
+        nodes = answer.sent["draft"] - 70 * answer.frames["draft"]
+        assert answer.frames["draft"]
+        assert nodes < 12 * 4096
+    assert any(answer.report["metrics"]["hidden_draft_tokens"] for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("network", "policies", "following"),
+    [
+        (Network(), {"rounds"}, {True}),
+        (Network(0.8), {"hidden"}, {True}),  # whatever follows a commit would come after the answer's end
+        (Network(0.0, bits_per_s=3e3), {"hidden", "rounds"}, {False}),  # a draft takes longer than the answer
+    ],
+    ids=str,
+)
+def test_the_policy_follows_what_was_measured_of_the_link(start, edge, alone, network, policies, following):
+    with DelayingProxy(start().address) as proxy, edge.client(proxy.address) as client:
+        edge.ask(client)
+        proxy.network = network
+        answers = [edge.ask(client) for _ in range(2 if network.bits_per_s else 3)]
+        said = answers[-2].report["edge"]
+        assert {answer.tokens for answer in answers} == {alone}
+    if False in following:
+        assert said["next"] is False
+        assert answers[-1].frames["draft"] == 0
+        assert answers[-1].report["edge"]["policy"] == "off"
+    else:
+        assert answers[-1].report["edge"]["policy"] in policies
+        assert answers[-1].report["edge"]["next"] in following
+        assert answers[-1].report["edge"]["rtt_ms"] >= 0.3 * 1e3 * network.rtt_s
 
 
 def test_a_question_that_is_refused_has_a_sentence(start, edge):

@@ -33,6 +33,8 @@ MOST_HELD_NODES = 1 << 12  # of all of them; an edge of ours sends 64 of each of
 MOST_HELD_ENTRIES = 1 << 21  # of their distributions: 8 bytes each
 NO_EDGE = "the question did not come from an edge"
 
+ReadDraft = Callable[[HeldDraft], Draft | None]
+
 
 class EdgeLink:
     """The drafts of one answer, as they come; between the connection's thread and the engine's.
@@ -153,7 +155,7 @@ class EdgeLink:
                     return found
                 self._changed.wait(left)
 
-    def _first(self, read: Callable[[HeldDraft], Draft | None]) -> Draft | None:
+    def _first(self, read: ReadDraft) -> Draft | None:
         """Of the drafts that follow the committed tokens the one that was written after most of them."""
         if self._faults:
             return faulty(self._faults.pop())

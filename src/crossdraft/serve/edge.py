@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import (
     MODES,
     ROUTE,
@@ -31,7 +32,6 @@ from crossdraft.edge.frames import (
     decode,
     encode,
 )
-from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 from crossdraft.serve.chat import Answering, read_chat
@@ -66,7 +66,7 @@ class EdgeConnection:
         self._tasks: list[asyncio.Task[None]] = []  # that send, for the session
         self._pinged: float | None = None
         self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
-        self._received_s = time.monotonic()
+        self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
 
     async def run(self) -> None:
         """Until it ends."""
@@ -74,8 +74,7 @@ class EdgeConnection:
         try:
             await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
             while True:
-                idle_s = self._service.settings.edge_idle_seconds if self._idle else None
-                await self._take(*await asyncio.wait_for(self._receive(), idle_s))
+                await self._take(*await self._next())
         except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, never said who it is, or asks nothing
             pass
         except FrameError as error:
@@ -86,10 +85,21 @@ class EdgeConnection:
             self._let_go(whole=False)
             await self._close(None, GOING_AWAY)
 
-    @property
-    def _idle(self) -> bool:
-        """Whether no answer is under way."""
-        return self._session is None or self._session.last is not None
+    async def _next(self) -> tuple[Frame, int]:
+        """The next frame, and its bytes.
+
+        Raises:
+            TimeoutError: no answer was under way for long, whatever else came.
+        """
+        while True:
+            now = time.monotonic()
+            if self._session is not None and self._session.last is None:
+                self._busy_s = now
+            left = self._busy_s + self._service.settings.edge_idle_seconds - now
+            if left <= 0:
+                raise TimeoutError
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(self._receive(), left)
 
     async def _greet(self) -> None:
         service, sessions = self._service, self._sessions
