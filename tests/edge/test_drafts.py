@@ -42,7 +42,9 @@ def test_a_tree_arrives_as_it_was():
     ],
 )
 def test_a_late_draft_goes_on_where_the_answer_is(tokens, left, parents):
-    found = HeldDraft(sent(Draft(TREE, (0.8, 0.4, 0.2, 0.1, 0.1)), committed())).after(committed(*tokens), 99, 16, draws=True)
+    found = HeldDraft(sent(Draft(TREE, (0.8, 0.4, 0.2, 0.1, 0.1)), committed())).after(
+        committed(*tokens), 99, 16, draws=True
+    )
     assert (None if found is None else (found.tree.tokens, found.tree.parents)) == (
         None if left is None else (left, parents)
     )

@@ -9,6 +9,7 @@ from crossdraft.bench.edge.proxy import DelayingProxy, Network
 from crossdraft.edge.frames import DraftFrame, encode
 from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
+from tests.edge.conftest import chat
 
 
 def at(running) -> str:
@@ -107,30 +108,40 @@ def test_a_sampled_answer_is_drafted_by_the_likeliest_tokens_and_no_distribution
     assert any(answer.report["metrics"]["hidden_draft_tokens"] for answer in answers)
 
 
-@pytest.mark.parametrize(
-    ("network", "policies", "following"),
-    [
-        (Network(), {"rounds"}, {True}),
-        (Network(0.8), {"hidden"}, {True}),  # whatever follows a commit would come after the answer's end
-        (Network(0.0, bits_per_s=3e3), {"hidden", "rounds"}, {False}),  # a draft takes longer than the answer
-    ],
-    ids=str,
-)
-def test_the_policy_follows_what_was_measured_of_the_link(start, edge, alone, network, policies, following):
+def test_where_replies_come_too_late_the_hidden_draft_is_the_last(start, edge, alone):
+    """A second's round trip: whatever follows a commit would come after the answer's end."""
+    with DelayingProxy(start().address, Network(1.0)) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client) for _ in range(2)]
+    assert {answer.tokens for answer in answers} == {alone}
+    said = answers[-1].report["edge"]
+    assert said["policy"] == "hidden"
+    assert said["rtt_ms"] == pytest.approx(1000, rel=0.3)
+
+
+def test_the_bandwidth_is_measured_by_the_frames(start, edge, alone):
+    with DelayingProxy(start().address, Network(bits_per_s=2e4)) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client) for _ in range(3)]
+    assert {answer.tokens for answer in answers} == {alone}
+    assert 0.01 < answers[-1].report["edge"]["mbit_s"] < 0.04
+
+
+def test_an_edge_whose_drafts_come_after_the_answer_drafts_no_more(start, edge, alone):
+    class Slow:
+        """Reads the events for longer than an answer takes."""
+
+        def __getattr__(self, name):
+            return getattr(edge.drafter, name)
+
+        def begin(self, requests):
+            time.sleep(1.5)
+            return edge.drafter.begin(requests)
+
     with DelayingProxy(start().address) as proxy, edge.client(proxy.address) as client:
-        edge.ask(client)
-        proxy.network = network
-        answers = [edge.ask(client) for _ in range(2 if network.bits_per_s else 3)]
-        said = answers[-2].report["edge"]
-        assert {answer.tokens for answer in answers} == {alone}
-    if False in following:
-        assert said["next"] is False
-        assert answers[-1].frames["draft"] == 0
-        assert answers[-1].report["edge"]["policy"] == "off"
-    else:
-        assert answers[-1].report["edge"]["policy"] in policies
-        assert answers[-1].report["edge"]["next"] in following
-        assert answers[-1].report["edge"]["rtt_ms"] >= 0.3 * 1e3 * network.rtt_s
+        slow = [client.ask(chat(), edge.request(), Slow()) for _ in range(2)]
+    assert {answer.tokens for answer in slow} == {alone}
+    assert [answer.report["edge"]["policy"] for answer in slow][1] == "off"
+    assert slow[0].report["edge"]["next"] is False
+    assert slow[1].frames["draft"] == 0
 
 
 def test_a_question_that_is_refused_has_a_sentence(start, edge):

@@ -59,7 +59,17 @@ def drafts(draw):
     ids, values = many(INT32, sum(counts)), many(FLOAT32, sum(counts))
     places = many(INT32, nodes), many(INT32, nodes), many(INT32, nodes)
     return DraftFrame(
-        length, draw(st.binary(min_size=8, max_size=8)), serial, start, *places, probs, counts, ids, values, draw(st.integers(0, 1000)), draw(st.integers(0, 1 << 53))
+        length,
+        draw(st.binary(min_size=8, max_size=8)),
+        serial,
+        start,
+        *places,
+        probs,
+        counts,
+        ids,
+        values,
+        draw(st.integers(0, 1000)),
+        draw(st.integers(0, 1 << 53)),
     )
 
 

@@ -14,6 +14,7 @@ from crossdraft.engine.estimates import Ema, LinearFit
 
 WINDOW = 64  # frames after which the quickest one is looked for anew: routes change, and clocks drift
 PROBE_EVERY = 8  # questions without drafts after which one is drafted for, to see whether that changed
+UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times that
 
 
 @dataclass
@@ -106,8 +107,8 @@ class LinkEstimate:
         self.answer_s.add(seconds)
         if pass_s is not None:
             self.pass_s.add(pass_s)
-        if drafted and not came:  # it takes that long at least
-            self._begun_s.add(seconds)
+        if drafted and not came:
+            self._begun_s.add(UNSEEN * seconds)
         self._skipped = 0 if drafted else self._skipped + 1
 
     @property
