@@ -47,6 +47,15 @@ def test_jitter_makes_the_bandwidth_uncertain_and_no_more(seed):
     assert line.bytes_per_s == pytest.approx(12_500, rel=0.4)
 
 
+def test_frames_that_were_held_up_by_a_stall_do_not_count():
+    """Of the network, or of a machine: each fifth frame comes seconds late, whatever its size."""
+    line = LineTimes()
+    for number in range(40):
+        nbytes = 100 + 50 * (number % 4)
+        line.came(nbytes, 10.0 * number + CLOCKS, 10.0 * number + DELAY + nbytes / 10_000 + 3.0 * (number % 5 == 2))
+    assert line.bytes_per_s == pytest.approx(10_000, rel=0.01)
+
+
 def test_a_route_that_became_longer_is_learned():
     line = LineTimes()
     for number in range(WINDOW):

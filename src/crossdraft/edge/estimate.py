@@ -10,41 +10,58 @@ three changes, and not only once a reply was late.
 import math
 from dataclasses import dataclass, field
 
-from crossdraft.engine.estimates import Ema, LinearFit
+import numpy as np
+
+from crossdraft.engine.estimates import Ema
 
 WINDOW = 64  # frames after which the quickest one is looked for anew: routes change, and clocks drift
+POINTS = 32  # frames that the bandwidth is taken of
 PROBE_EVERY = 8  # questions without drafts after which one is drafted for, to see whether that changed
 UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times that
 
 
 @dataclass
 class LineTimes:
-    """Seconds that the line takes for a frame, by its bytes."""
+    """Seconds that the line takes for a frame, by its bytes: the median slope between frames (Theil 1950, Sen 1968).
 
-    fit: LinearFit = field(default_factory=LinearFit)
+    A network, or an end of it, may stall for long: so the few frames that were held up then must not count.
+    """
+
     quickest_s: float = math.inf  # from sending to arrival, the clocks' difference included
     _next_s: float = math.inf  # the same of the frames since the last window
     _count: int = 0
     _free_s: float = -math.inf  # since when the line is free
+    _points: tuple[tuple[int, float], ...] = ()  # bytes and seconds of the last frames
+    _slope: tuple[int, float] = (0, 0.0)  # after so many frames
 
     def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
         """A frame of so many bytes was sent then, by the edge's clock, and came now, by ours."""
         delay = came_s - sent_s
         self.quickest_s, self._next_s = min(self.quickest_s, delay), min(self._next_s, delay)
+        self._points = (*self._points[1 - POINTS :], (nbytes, came_s - max(self._free_s, sent_s + self.quickest_s)))
         self._count += 1
         if not self._count % WINDOW:
             self.quickest_s, self._next_s = self._next_s, math.inf
-        self.fit.add(nbytes, came_s - max(self._free_s, sent_s + self.quickest_s))
         self._free_s = came_s
+
+    @property
+    def _seconds_a_byte(self) -> float:
+        count, points = self._count, self._points
+        if count != self._slope[0]:  # it is asked for in each round, and frames come in any number
+            nbytes, seconds = np.array(points).T
+            pairs = np.triu(nbytes[:, None] != nbytes)
+            slopes = (seconds[:, None] - seconds)[pairs] / (nbytes[:, None] - nbytes)[pairs]
+            self._slope = count, max(0.0, float(np.median(slopes))) if len(slopes) else 0.0
+        return self._slope[1]
 
     def seconds(self, nbytes: float) -> float:
         """Of so many bytes; 0 where bytes were not seen to take time."""
-        return self.fit.slope * nbytes
+        return self._seconds_a_byte * nbytes
 
     @property
     def bytes_per_s(self) -> float | None:
         """The bandwidth; `None` where it was not seen to bound anything."""
-        return 1 / self.fit.slope if self.fit.slope else None
+        return 1 / self._seconds_a_byte if self._seconds_a_byte else None
 
 
 @dataclass
