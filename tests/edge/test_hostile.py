@@ -161,7 +161,8 @@ def test_questions_that_are_refused_again_and_again_end_the_connection(start, fi
             for number in range(100):
                 socket.send(encode(AskFrame(secrets.token_bytes(16), bodies[number % 3])))
                 refused.append(decode(socket.recv(10)))
-        assert len(refused) == MOST_REFUSED
+        assert len(refused) == MOST_REFUSED + 1
+        assert refused[-1].code == "too_many_refused"
         assert all(isinstance(one, Refused) for one in refused)
         assert "commas" in refused[2].message
 

@@ -98,8 +98,13 @@ class LinkEstimate:
         """What a reply to a commit will take; `None` if nothing is known of it."""
         rtt_s, drafting_s = self.rtt_s.value, self._drafting_s.value
         if rtt_s is None or drafting_s is None:
-            return self._replied_s.value if rtt_s is None else rtt_s
+            return rtt_s if self._replied_s.value is None else self._replied_s.value
         return rtt_s + drafting_s + self.line.seconds(self._reply_bytes.value or 0.0)
+
+    @property
+    def seen_reply_s(self) -> float | None:
+        """The same; `None` unless a reply was seen."""
+        return None if self._replied_s.value is None else self.reply_s
 
     def began(self, seconds: float, nbytes: int) -> None:
         """The first draft of a question, of so many bytes, came so long after the question."""

@@ -237,7 +237,7 @@ class EdgeDrafter:
         elif not state.copied:
             worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, LONGEST_WAIT_S)
             # A draft that takes longer to come than it is worth is not waited for at all.
-            reply_s = link.estimate.reply_s
+            reply_s = link.estimate.seen_reply_s
             wait_s = worth if link.replies and reply_s is not None and reply_s < worth else 0.0
 
         def read(held: HeldDraft) -> Draft | None:

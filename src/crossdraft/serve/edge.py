@@ -80,6 +80,7 @@ class EdgeConnection:
         except FrameError as error:
             await self._close(Refused("invalid_frame", str(error)), POLICY_VIOLATION)
         except ApiError as error:
+            self._service.metrics.failed(error.status)
             await self._close(Refused(error.code or str(error.status), error.message), POLICY_VIOLATION)
         finally:
             self._let_go(whole=False)
@@ -142,6 +143,8 @@ class EdgeConnection:
         if not service.ready:
             await self._send(Refused("shutting_down", "The server is shutting down; ask another one."))
             return
+        if self._refused >= MOST_REFUSED:
+            raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
         service.rates.check(client)
         try:
             chat = _read(service, frame.chat)
@@ -150,8 +153,6 @@ class EdgeConnection:
             service.metrics.failed(failed.status)
             service.rates.count(client)  # one that is answered counts when it is admitted
             self._refused += 1
-            if self._refused >= MOST_REFUSED:
-                raise failed from None
             await self._send(Refused(failed.code or str(failed.status), failed.message))
             return
         asked = replace(self._asked, since=time.perf_counter(), facts={})
@@ -209,6 +210,7 @@ class EdgeConnection:
                     session.link.committed(frame.length + len(frame.tokens))
                     await self._send(frame)
                 if session.last is not None:
+                    self._refused += isinstance(session.last, Refused)
                     await self._send(session.last)
                     self._tasks[0].cancel()
                     return
