@@ -23,6 +23,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time of a greedy draft: of what is committed, of what may be
+CLOCK_S = time.perf_counter()  # where the clock of sent frames begins: one for all questions of a connection
 GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for greedy answers only."
 
 
@@ -54,7 +55,6 @@ class EdgeDrafting:
         self._rounds = rounds
         self._step = STEP if request.sampling.greedy else 1
         self._session, self._serial = session, 0
-        self._began_s = time.perf_counter()
         self._shown: tuple[int, ...] = ()
         self._send: Callable[[DraftFrame], None] | None = None
         self._news: list[int] = []  # tokens that the drafter was not told of yet
@@ -173,4 +173,4 @@ class EdgeDrafting:
             frame = branch.frame(self._serial + 1, len(branches.main.text))
             if frame is not None:
                 self._serial = max(self._serial, frame.serial)
-                send(replace(frame, sent_us=round(1e6 * (time.perf_counter() - self._began_s))))
+                send(replace(frame, sent_us=round(1e6 * (time.perf_counter() - CLOCK_S))))
