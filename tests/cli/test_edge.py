@@ -39,9 +39,10 @@ def test_figures_and_report_of_an_answer():
     metrics = {"hidden_accepted_tokens": 3, "hidden_draft_tokens": 5}
     answer = EdgeAnswer(
         (1, 2), "A van", "stop", (1,), 0.01, 0.1, 0.2, 1, Counter(draft=90, ask=10), Counter(done=7), Counter(draft=2),
-        {"metrics": metrics, "edge": {"rtt_ms": 20.5}},
+        {"metrics": metrics, "edge": {"rtt_ms": 20.5, "reply_ms": 31.0, "mbit_s": 0.5, "policy": "rounds"}},
     )  # fmt: skip
     assert "accepted 3 of 5" in figures(answer)[1]
+    assert "round trip 20.5 ms, reply 31.0 ms, 0.5 Mbit/s; policy: rounds" in figures(answer)[1]
     assert "100 bytes, 90 of them drafts in 2 frames; received 7; cuts: 1" in figures(answer)[2]
     assert json.loads(json.dumps(report("?", answer)))["sent"] == {"draft": 90, "ask": 10}
 

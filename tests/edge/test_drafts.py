@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import HeldDraft, frame_of
+from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.frames import DraftFrame, FrameError, decode, encode
+from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -26,7 +27,7 @@ def sent(draft: Draft, after: Committed, serial: int = 1, start: int = 0, rows: 
 
 def test_a_tree_arrives_as_it_was():
     probs = (0.9, 0.5, 0.25, 0.25, 0.0625)
-    found = HeldDraft(sent(Draft(TREE, probs), committed())).after(committed(), 16)
+    found = HeldDraft(sent(Draft(TREE, probs), committed())).after(committed(), 99, 16, draws=True)
     assert (found.tree.tokens, found.tree.parents, found.path_probs[1:]) == (TREE.tokens, TREE.parents, probs[1:])
 
 
@@ -41,7 +42,9 @@ def test_a_tree_arrives_as_it_was():
     ],
 )
 def test_a_late_draft_goes_on_where_the_answer_is(tokens, left, parents):
-    found = HeldDraft(sent(Draft(TREE, (0.8, 0.4, 0.2, 0.1, 0.1)), committed())).after(committed(*tokens), 16)
+    found = HeldDraft(sent(Draft(TREE, (0.8, 0.4, 0.2, 0.1, 0.1)), committed())).after(
+        committed(*tokens), 99, 16, draws=True
+    )
     assert (None if found is None else (found.tree.tokens, found.tree.parents)) == (
         None if left is None else (left, parents)
     )
@@ -51,12 +54,12 @@ def test_a_late_draft_goes_on_where_the_answer_is(tokens, left, parents):
 
 def test_a_draft_of_another_text_is_none():
     held = HeldDraft(sent(Draft(TREE), committed(1, 2)))
-    assert held.after(committed(1, 3), 16) is None
-    assert held.after(committed(1), 16) is None  # of more than is committed: an edge cannot know that
+    assert held.after(committed(1, 3), 99, 16, draws=True) is None
+    assert held.after(committed(1), 99, 16, draws=True) is None  # of more than is committed: an edge cannot know that
     other = Committed(bytes(15) + b"x")
     other.add((1, 2))
-    assert held.after(other, 16) is None  # of another answer with the same tokens
-    assert held.after(committed(1, 2), 16) is not None
+    assert held.after(other, 99, 16, draws=True) is None  # of another answer with the same tokens
+    assert held.after(committed(1, 2), 99, 16, draws=True) is not None
 
 
 def test_nodes_may_come_one_by_one_with_what_they_were_drawn_from():
@@ -70,12 +73,12 @@ def test_nodes_may_come_one_by_one_with_what_they_were_drawn_from():
     assert not held.extend(sent(part(2), committed(), start=1, rows=1))  # once more
     assert not held.extend(sent(part(3), committed(), serial=2, start=2, rows=2))
     assert held.extend(sent(Draft(whole), committed(), start=2, rows=2))
-    found = held.after(committed(), 16).tree
+    found = held.after(committed(), 99, 16, draws=True).tree
     assert torch.equal(found.dists, dists)  # to the bit
     assert (found.tokens, found.drawn_from) == (whole.tokens, (0, 1, 2))
-    rest = held.after(committed(1), 16).tree
+    rest = held.after(committed(1), 99, 16, draws=True).tree
     assert torch.equal(rest.dists, dists[1:])
-    chosen = held.after(committed(), 16, draws=False).tree
+    chosen = held.after(committed(), 99, 16).tree
     assert chosen.dists is None
     assert chosen.drawn_from == (-1, -1, -1)
 
@@ -85,7 +88,7 @@ def test_a_distribution_that_is_none_is_no_draft(ids, counts):
     after = committed()
     frame = DraftFrame(0, after.digest(), 1, 0, (3,), (-1,), (0,), (), counts, ids, (0.5,) * len(ids))
     with pytest.raises((CrossdraftError, IndexError, RuntimeError, ValueError)):
-        HeldDraft(frame).after(after, 16)
+        HeldDraft(frame).after(after, 99, 16, draws=True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import pytest
 
 import crossdraft.edge.client as client_module
 from crossdraft.bench.edge.proxy import DelayingProxy, Network
+from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import DraftFrame, encode
+from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
 
@@ -81,7 +83,8 @@ def test_a_node_of_a_sampled_draft_is_sent_once(start, edge, monkeypatch):
         return encode(frame)
 
     monkeypatch.setattr(client_module, "encode", record)
-    with edge.client(at(start())) as client:
+    with edge.client(at(start(drafter="edge:draws=yes"))) as client:
+        client.open()
         answer = edge.ask(client, temperature=1.0, top_k=16, seed=3)
     assert answer.drafter_error is None
     lengths = {}
@@ -89,7 +92,65 @@ def test_a_node_of_a_sampled_draft_is_sent_once(start, edge, monkeypatch):
         assert frame.start == lengths.get(frame.serial, 0)
         lengths[frame.serial] = frame.start + len(frame.tokens)
     assert answer.frames["draft"] == len(drafts) > 0
-    assert answer.sent["draft"] < 60 * len(drafts) + (16 * 8 + 12 * 8) * sum(lengths.values())
+    assert answer.sent["draft"] < 70 * len(drafts) + (16 * 8 + 12 * 8) * sum(lengths.values())
+
+
+def test_a_sampled_answer_is_drafted_by_the_likeliest_tokens_and_no_distribution_is_sent(start, edge, monkeypatch):
+    """By default no answer depends on what an edge says that its tokens were drawn from."""
+    sent_frames = []
+    monkeypatch.setattr(client_module, "encode", lambda frame: sent_frames.append(frame) or encode(frame))
+    with edge.client(at(start())) as client:
+        client.open()
+        answers = [edge.ask(client, temperature=1.0, top_k=16, seed=3) for _ in range(2)]
+    assert {answer.drafter_error for answer in answers} == {None}
+    assert all(answer.report["metrics"]["lossless"] for answer in answers)
+    frames = [frame for frame in sent_frames if isinstance(frame, DraftFrame)]
+    assert frames
+    assert not any(frame.counts or frame.ids for frame in frames)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Has the cloud know long since what its target takes, so that only the link is new to it."""
+
+    def know(answer_s: float, pass_s: float) -> None:
+        def long_known(seconds: float) -> Ema:
+            return Ema(0.999, 1000.0, 1000.0 * seconds)
+
+        made = lambda: LinkEstimate(answer_s=long_known(answer_s), pass_s=long_known(pass_s))  # noqa: E731
+        monkeypatch.setattr("crossdraft.serve.edge.LinkEstimate", made)
+
+    return know
+
+
+@pytest.mark.parametrize(("pass_s", "policy"), [(0.001, "hidden"), (10.0, "rounds")])
+def test_rounds_are_decided_by_the_round_trip_that_was_measured(start, edge, alone, known, pass_s, policy):
+    """Over half a second's round trip a reply comes after 500 passes of a millisecond, or in the midst of one."""
+    known(10.0, pass_s)
+    with DelayingProxy(start().address, Network(0.5)) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client) for _ in range(2)]
+    assert {answer.tokens for answer in answers} == {alone}
+    said = answers[-1].report["edge"]
+    assert said["policy"] == policy
+    assert said["rtt_ms"] >= 500
+    assert said["next"] is True
+
+
+def test_an_edge_whose_drafts_come_after_the_answers_end_drafts_no_more(start, edge, alone, known):
+    known(0.001, 0.001)
+    with DelayingProxy(start().address) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client) for _ in range(2)]
+    assert {answer.tokens for answer in answers} == {alone}
+    assert [answer.report["edge"]["next"] for answer in answers] == [False, False]
+    assert answers[1].report["edge"]["policy"] == "off"
+    assert answers[1].frames["draft"] == 0
+
+
+def test_the_bandwidth_is_measured_by_the_frames(start, edge, alone):
+    with DelayingProxy(start().address, Network(bits_per_s=2e4)) as proxy, edge.client(proxy.address) as client:
+        answers = [edge.ask(client) for _ in range(2)]
+    assert {answer.tokens for answer in answers} == {alone}
+    assert 0.01 < answers[-1].report["edge"]["mbit_s"] < 0.04
 
 
 def test_a_question_that_is_refused_has_a_sentence(start, edge):

@@ -6,8 +6,9 @@ import math
 import torch
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import HeldDraft, frame_of
+from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.frames import decode, encode
+from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import probs_of
@@ -48,7 +49,7 @@ def answer_of(chance, arrived, late, *, truncated=False, draws=True, lies=False)
     known = Committed(SESSION)
     known.add(written)
     held = wire(tokens, dists, count)
-    found = None if held is None else held.after(known, len(dists[0]), draws=draws)
+    found = None if held is None else held.after(known, LENGTH, len(dists[0]), draws=draws)
     tree = DraftTree.empty() if found is None else found.tree
     output = VERIFIERS["speculative"](tree, probs_of(lambda more: P((*written, *more)), tree), chance)
     written += (*(tree.tokens[node] for node in output.path), output.bonus)

@@ -59,7 +59,17 @@ def drafts(draw):
     ids, values = many(INT32, sum(counts)), many(FLOAT32, sum(counts))
     places = many(INT32, nodes), many(INT32, nodes), many(INT32, nodes)
     return DraftFrame(
-        length, draw(st.binary(min_size=8, max_size=8)), serial, start, *places, probs, counts, ids, values
+        length,
+        draw(st.binary(min_size=8, max_size=8)),
+        serial,
+        start,
+        *places,
+        probs,
+        counts,
+        ids,
+        values,
+        draw(st.integers(0, 1000)),
+        draw(st.integers(0, 1 << 53)),
     )
 
 
@@ -115,7 +125,7 @@ def packed(*values):
         ("text", "no binary one"),
         (None, "no binary one"),
         (bytes(FRAME_BYTES + 1), "no binary one"),
-        (packed(VERSION + 1, "ping", 1.0), "version 2"),
+        (packed(VERSION + 1, "ping", 1.0), "version 3"),
         (packed(VERSION, "pickle", b"x"), "no frame of the kind 'pickle'"),
         (packed(VERSION, "ping"), "has 1 fields, not 0"),
         (packed(VERSION, "ping", 1.0, 2.0), "has 1 fields, not 2"),
@@ -141,8 +151,8 @@ def test_what_is_no_frame_is_refused_by_name(data, words):
 
 
 def test_numbers_are_bounded():
-    long = packed(VERSION, "draft", 0, bytes(8), 1, 0, bytes(4 * 5000), b"", b"", b"", b"", b"", b"", 0)
-    odd = packed(VERSION, "draft", 0, bytes(8), 1, 0, b"abc", b"", b"", b"", b"", b"", b"", 0)
+    long = packed(VERSION, "draft", 0, bytes(8), 1, 0, bytes(4 * 5000), b"", b"", b"", b"", b"", b"", 0, 0)
+    odd = packed(VERSION, "draft", 0, bytes(8), 1, 0, b"abc", b"", b"", b"", b"", b"", b"", 0, 0)
     for data in (long, odd):
         with pytest.raises(FrameError, match="tokens"):
             decode(data)

@@ -3,8 +3,9 @@
 import json
 import secrets
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -27,6 +28,7 @@ from crossdraft.edge.frames import (
     encode,
 )
 from crossdraft.errors import CrossdraftError
+from crossdraft.serve.edge import MOST_REFUSED
 from crossdraft.serve.keys import KeyRecord, append_key, digest_of, new_key
 from tests.edge.conftest import chat
 from tests.edge.test_edge import at
@@ -138,6 +140,91 @@ def test_a_flooding_edge_is_cut_off_and_others_are_answered(start, edge, fingerp
             while True:
                 last = decode(socket.recv(5))
         assert isinstance(last, Refused) or socket.close_code in {1006, 1008}
+
+
+def test_an_edge_that_sends_too_many_bytes_is_cut_off(start, fingerprint):
+    """Few frames may be large ones, each of which takes time to read."""
+    with connected(start(edge_bytes=1 << 17), fingerprint) as socket:
+        with pytest.raises(ConnectionClosed):
+            for serial in range(1000):
+                socket.send(encode(draft(secrets.token_bytes(16), [], [7] * 4000, serial)))
+            socket.recv(10)
+        assert socket.close_code in {1006, 1008}
+
+
+def test_questions_that_are_refused_again_and_again_end_the_connection(start, fingerprint):
+    running = start()
+    bodies = [b"{}", json.dumps(chat(model="other")).encode(), b"[" + b"{}," * 10_000 + b"{}]"]
+    with connected(running, fingerprint) as socket:
+        refused = []
+        with pytest.raises(ConnectionClosed):
+            for number in range(100):
+                socket.send(encode(AskFrame(secrets.token_bytes(16), bodies[number % 3])))
+                refused.append(decode(socket.recv(10)))
+        assert len(refused) == MOST_REFUSED + 1
+        assert refused[-1].code == "too_many_refused"
+        assert all(isinstance(one, Refused) for one in refused)
+        assert "commas" in refused[2].message
+
+
+def test_refused_questions_count_as_requests_do(start, fingerprint, tmp_path):
+    key = new_key()
+    record = KeyRecord(name="anna", sha256=digest_of(key), requests_per_minute=2)
+    (tmp_path / "keys.yaml").write_text(json.dumps([record.model_dump()]))
+    running = start(keys_file=tmp_path / "keys.yaml")
+    codes = []
+    for _ in range(2):
+        with connected(running, fingerprint, key) as socket, suppress(ConnectionClosed):
+            for _ in range(2):
+                socket.send(encode(AskFrame(secrets.token_bytes(16), b"{}")))
+                codes.append(decode(socket.recv(10)).code)
+    assert codes == ["invalid_value", "invalid_value", "rate_limit_exceeded"]
+
+
+def refusal(running, key=None) -> tuple[int, dict]:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    with pytest.raises(InvalidStatus) as error:
+        connect(at(running) + ROUTE, additional_headers=headers, proxy=None).__enter__()
+    response = error.value.response
+    assert response.headers["retry-after"]
+    return response.status_code, json.loads(response.body)["error"]
+
+
+def test_edges_are_bounded_and_starve_nobody(start, fingerprint):
+    """Neither another edge's place once one is free, nor requests over HTTP."""
+    running = start(edges=2, connections=2)
+    with connected(running, fingerprint), connected(running, fingerprint):
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        status, said = refusal(running)
+        assert (status, said["code"], said["type"]) == (503, "edges_full", "overloaded_error")
+        body = {"model": "reference", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
+        assert running.post(body).status_code == 200
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with suppress(InvalidStatus), connected(running, fingerprint):
+            return
+    raise AssertionError("the places are free again")
+
+
+def test_a_client_has_so_many_edges(start, fingerprint, keys):
+    running = start(keys_file=keys[0], client_edges=1)
+    with connected(running, fingerprint, keys[1]["anna"]):
+        assert refusal(running, keys[1]["anna"])[0] == 429
+        with connected(running, fingerprint, keys[1]["ben"]):
+            pass
+
+
+def test_an_edge_that_asks_nothing_is_hung_up_on_whatever_else_it_sends(start, edge, fingerprint, alone):
+    running = start(edge_idle_seconds=0.5)
+    with connected(running, fingerprint) as socket, pytest.raises(ConnectionClosed):
+        for _ in range(100):
+            socket.send(encode(Pong(1.0)))
+            time.sleep(0.05)
+        socket.recv(1)
+    with edge.client(at(running)) as client:
+        client.open()
+        time.sleep(1.0)
+        assert edge.ask(client).tokens == alone, "it comes again"
 
 
 @pytest.mark.parametrize(

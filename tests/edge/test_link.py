@@ -6,8 +6,9 @@ import time
 import pytest
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import HeldDraft, frame_of
+from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.frames import DraftFrame
+from crossdraft.edge.held import HeldDraft
 from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
@@ -87,14 +88,15 @@ def test_a_faulty_draft_costs_itself(link, drafter, state, bad):
 
 def test_nobody_waits_for_an_edge_that_was_never_quick_enough(link, drafter, state):
     start = time.perf_counter()
+    link.estimate.rtt_s.add(0.01)  # a quick line is no quick drafter
     assert proposed(drafter, state, wait_s=0.5) == ()
-    link.reply_s.add(0.6)
+    link.estimate.replied(0.6, 0)
     assert proposed(drafter, state, wait_s=0.5) == ()
     assert time.perf_counter() - start < 0.3
 
 
 def test_a_quick_edge_is_waited_for_and_no_longer_once_it_is_cut_off(link, drafter, state):
-    link.reply_s.add(0.01)
+    link.estimate.replied(0.01, 0)
     threading.Timer(0.05, link.received, [frame((1, 2))]).start()
     assert proposed(drafter, state, wait_s=5.0) == (1, 2)
     drafter.commit([state], [VerifyOutput((), (9,))])
@@ -154,11 +156,11 @@ def test_a_tree_is_contradicted_where_its_branches_all_say_otherwise(paths, comm
     after = Committed(SESSION)
     held = HeldDraft(frame_of(Draft(DraftTree.from_paths(paths)), (0, after.digest()), 1))
     after.add(committed)
-    assert held.contradicted(after) is contradicted
+    assert held.follow(after) is not contradicted
 
 
 def test_what_is_held_is_bounded_by_entries_too(link, drafter, state, monkeypatch):
-    monkeypatch.setattr("crossdraft.edge.remote.MOST_HELD_SIZE", 100)
+    monkeypatch.setattr("crossdraft.edge.remote.MOST_HELD_ENTRIES", 90)
     after = Committed(SESSION)
     for node in range(40):
         parts = (node,), (node - 1,), (node,), (), (9,), tuple(range(9)), (1 / 9,) * 9
@@ -188,18 +190,18 @@ def test_a_reply_is_what_was_sent_knowing_a_commit(link):
     link.committed(2)
     link.committed(3)
     link.received(frame((4,), (1, 2, 3), serial=1))  # drafted for what might be committed
-    assert link.reply_s.value is None
+    assert link.estimate.reply_s is None
     link.received(frame((4,), (1, 2), serial=2, known=2))
-    first = link.reply_s.value
+    first = link.estimate.reply_s
     assert first is not None
     assert first < 0.5
     link.received(frame((4,), (1, 2), serial=3, known=2))  # counts once
-    assert link.reply_s.value == first
+    assert link.estimate.reply_s == first
 
 
 def test_an_edge_that_drafts_no_more_is_not_waited_for(drafter):
     link = EdgeLink(SESSION, replies=False)
-    link.reply_s.add(0.01)
+    link.estimate.replied(0.01, 0)
     (state,) = drafter.begin([Request("?", events=EdgeEvents(link))])
     start = time.perf_counter()
     assert proposed(drafter, state, wait_s=5.0) == ()

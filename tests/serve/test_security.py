@@ -362,9 +362,13 @@ def test_more_connections_than_allowed_are_answered_503(start):
     server = start(connections=8)
     held = [server.connection() for _ in range(12)]
     try:
-        assert httpx.get(f"{server.url}/health").status_code == 503
+        refused = httpx.get(f"{server.url}/v1/models")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "connections_full")
+        assert {"retry-after", "x-request-id"} <= refused.headers.keys()
+        assert refused.headers["connection"] == "close"
+        assert httpx.get(f"{server.url}/health").status_code == 200, "whoever looks after it sees that it is alive"
     finally:
         for one in held:
             one.close()
-    time.sleep(0.2)
-    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert reaches(lambda: httpx.get(f"{server.url}/v1/models").status_code, 200, 5)
+    assert 'status="503"' in httpx.get(f"{server.url}/metrics").text

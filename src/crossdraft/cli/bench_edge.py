@@ -24,10 +24,10 @@ def edge(
     max_new_tokens: MaxTokens = 96,
     seed: Annotated[int, typer.Option(help="Seed of order, jitter and cuts.")] = 0,
 ) -> None:
-    """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the target's own.
+    """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the engine's own.
 
-    Each question is asked in three modes: sending nothing (off: the target alone over the same link), the hidden draft
-    alone, and what the policy wants. The edge has one core of this machine, the server the others.
+    Each question is asked in three ways: sending nothing (off: the target alone over the same link), the hidden draft
+    alone, and as the policy decides. The edge has one core of this machine, the server the others.
     """
     output.check()
     from crossdraft.bench.edge.run import EdgePlan, results_table, run_edge, to_json

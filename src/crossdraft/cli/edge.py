@@ -1,7 +1,7 @@
 """`crossdraft edge`: draft beside the event camera for a target in the cloud."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,9 @@ class CloudOptions:
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None
     draft_top_k: Annotated[
         int,
-        typer.Option(help="Draft a sampled answer from the k likeliest tokens, whose distribution is sent; 0 = all."),
+        typer.Option(
+            help="Where the server believes distributions (edge:draws=yes): those of the k likeliest tokens; 0 = all."
+        ),
     ] = TOP_K
     ca: Annotated[
         Path | None, typer.Option(help="Authorities of the server's certificate, PEM; default: the system's.")
@@ -214,12 +216,20 @@ def figures(answer: "EdgeAnswer") -> list[str]:
     metrics = answer.report.get("metrics", {})
     drafts, frames = answer.sent["draft"], answer.frames["draft"]
     hidden, accepted = (metrics.get(f"hidden_{what}_tokens", 0) for what in ("draft", "accepted"))
-    rtt = answer.report.get("edge", {}).get("rtt_ms")
+    link = answer.report.get("edge", {})
     first = f"first provisional {ms(answer.first_provisional_s)}, first final {ms(answer.first_s)}"
     sent = f"sent {sum(answer.sent.values()):,} bytes, {drafts:,} of them drafts in {frames} frames"
     lines = [
         f"{first}, all {ms(answer.total_s)}, {len(answer.tokens)} tokens",
-        f"accepted {accepted} of {hidden} tokens that were drafted while the target read; round trip {rtt} ms",
+        f"accepted {accepted} of {hidden} tokens that were drafted while the target read; {_link(link)}",
         f"{sent}; received {sum(answer.received.values()):,}; cuts: {answer.cuts}",
     ]
     return [*lines, *([f"The edge drafted no more: {answer.drafter_error}"] if answer.drafter_error else [])]
+
+
+def _link(link: Mapping[str, Any]) -> str:
+    """What the cloud knows of the connection, and what it made of that."""
+    rate = link.get("mbit_s")
+    known = "no bound seen" if rate is None else f"{rate:g} Mbit/s"
+    times = ", ".join(f"{name} {link.get(f'{key}_ms')} ms" for name, key in (("round trip", "rtt"), ("reply", "reply")))
+    return f"{times}, {known}; policy: {link.get('policy')}"

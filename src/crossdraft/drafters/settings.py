@@ -78,7 +78,7 @@ class LookaheadSettings:
 class EdgeSettings:
     """Whether an edge is believed that its tokens were drawn from the distributions that it sends; see docs/edge.md."""
 
-    draws: Literal["yes", "no"] = "yes"
+    draws: Literal["yes", "no"] = "no"
 
 
 @dataclass(frozen=True)

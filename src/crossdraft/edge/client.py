@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -203,6 +203,7 @@ class EdgeClient:
         self._held = ExitStack()  # the connection
         self._welcome: Welcome | None = None
         self._answer = EdgeAnswer()
+        self._pays = True  # whether the next question is worth drafting for
 
     def open(self) -> Welcome:
         """Connect, if that is not done; what the cloud says of its target.
@@ -231,8 +232,8 @@ class EdgeClient:
         try:
             return self._address.connect(FRAME_BYTES)
         except InvalidStatus as error:
-            if error.response.status_code == 503:
-                raise ConnectionError("the server is full, or shuts down") from None
+            if error.response.status_code in (429, 503):  # after a cut, the lost connection may count for a while
+                raise ConnectionError("the server takes no more edges, of this key or at all, or shuts down") from None
             raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
         except (InvalidHandshake, ConnectionClosed) as error:  # hung up on, in the midst of it, is both
             hint = (
@@ -247,7 +248,7 @@ class EdgeClient:
         drafter: Drafter[Any] | None,
         show: Show = lambda origin, tokens, text: None,
         *,
-        mode: str = ROUNDS,
+        mode: str | None = None,
     ) -> EdgeAnswer:
         """Ask, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
 
@@ -255,12 +256,19 @@ class EdgeClient:
             chat: the body of `/v1/chat/completions`.
             request: the same question as the drafter reads it, with the events.
             drafter: `None` = draft nothing.
-            mode: of `MODES`: with `hidden` nothing is drafted once something is committed.
+            mode: of `MODES`: with `hidden` nothing is drafted once something is committed. `None` = as the cloud, by
+                what it measured of this connection, expects to pay.
 
         Raises:
             CrossdraftError: the question is refused, or the cloud is lost for longer than `patience_s`.
         """
-        nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
+        nodes, draws = HIDDEN_NODES, False
+        if self._welcome is not None:
+            nodes, draws = self._welcome.nodes, bool(self._welcome.draws)
+        if not draws:  # then the likeliest tokens are accepted most often, whatever the answer is drawn from
+            request = replace(request, sampling=replace(request.sampling, temperature=0.0))
+        if mode is None:
+            mode = ROUNDS if self._pays else OFF
         question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
         self._answer, drafting = question.answer, question.drafting
         pause, lost_at = AGAIN_S[0], 0.0
@@ -272,7 +280,8 @@ class EdgeClient:
                     if drafting is not None:
                         drafting.connected(self._send_or_drop)
                     pause, lost_at = AGAIN_S[0], 0.0
-                    answer = question.done(self._read_until_done(question))
+                    done = self._read_until_done(question)
+                    answer, self._pays = question.done(done), bool(done.drafts)
                 except LOST as error:
                     now = time.monotonic()
                     lost_at, self._answer.cuts = lost_at or now, self._answer.cuts + (not lost_at)

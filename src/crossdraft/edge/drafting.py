@@ -6,7 +6,9 @@ is drawn; of a greedy one a few at a time, and, when the draft is whole, drafts 
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from crossdraft.drafters.independent import IndependentDrafter
@@ -21,6 +23,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time of a greedy draft: of what is committed, of what may be
+CLOCK_S = time.perf_counter()  # where the clock of sent frames begins: one for all questions of a connection
 GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for greedy answers only."
 
 
@@ -170,4 +173,4 @@ class EdgeDrafting:
             frame = branch.frame(self._serial + 1, len(branches.main.text))
             if frame is not None:
                 self._serial = max(self._serial, frame.serial)
-                send(frame)
+                send(replace(frame, sent_us=round(1e6 * (time.perf_counter() - CLOCK_S))))

@@ -15,9 +15,10 @@ from crossdraft.edge.codec import Blob, FrameError, Numbers, Real, Schema, Text,
 from crossdraft.engine.checks import MOST_NODES
 
 ROUTE = "/v1/edge"
-VERSION = 1
+VERSION = 2
 FRAME_BYTES = 1 << 20  # of one message
-CHAT_BYTES = 1 << 18  # of a question
+CHAT_BYTES = 1 << 16  # of a question: media are named in it, or uploaded first
+REPORT_BYTES = 1 << 18  # of an answer's figures
 SESSION_BYTES = 16
 DIGEST_BYTES = 8
 MOST_LENGTH = 1 << 20  # tokens of an answer
@@ -35,6 +36,7 @@ Length = Annotated[int, Whole(MOST_LENGTH)]
 Nodes = Annotated[tuple[int, ...], Numbers(INT32, MOST_NODES)]
 Tokens = Annotated[tuple[int, ...], Numbers(INT32, 1 << 16)]
 Name = Annotated[str, Text(200)]
+Flag = Annotated[int, Whole(1)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Cloud: the target, its vocabulary, ids that end an answer, ids that are no text, and most nodes of a draft."""
+    """Cloud: the target, its vocabulary, ids that end an answer, ids that are no text, and most nodes of a draft.
+
+    Args:
+        draws: 1 = it believes what the edge says that tokens were drawn from; else send chosen ones.
+    """
 
     kind: ClassVar[str] = "welcome"
     model: Name
@@ -57,6 +63,7 @@ class Welcome:
     eos: Tokens
     reserved: Tokens
     nodes: Annotated[int, Whole(MOST_NODES)]
+    draws: Flag = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class DraftFrame:
         counts: entries of each further distribution.
         ids, values: these entries: what the tokens were drawn from, to the bit.
         known: committed tokens that the edge knew of; fewer than `length` where it drafted for what may be committed.
+        sent_us: when it was sent, in microseconds of a clock of the edge's own.
 
     Raises:
         FrameError: its parts differ in number, or there are more distributions than nodes.
@@ -114,6 +122,7 @@ class DraftFrame:
     ids: Annotated[tuple[int, ...], Numbers(INT32, MOST_ENTRIES)] = ()
     values: Annotated[tuple[float, ...], Numbers(FLOAT32, MOST_ENTRIES)] = ()
     known: Length = 0
+    sent_us: Annotated[int, Whole(1 << 53)] = 0
 
     def __post_init__(self) -> None:
         nodes, entries = len(self.tokens), len(self.ids)
@@ -147,13 +156,18 @@ class Commit:
 
 @dataclass(frozen=True)
 class Done:
-    """Cloud: the answer is whole, of so many tokens of this digest; figures as JSON."""
+    """Cloud: the answer is whole, of so many tokens of this digest; figures as JSON.
+
+    Args:
+        drafts: 1 = the next question is worth drafting for, as far as can be told of this connection.
+    """
 
     kind: ClassVar[str] = "done"
     length: Length
     digest: Digest
     finish: Name
-    report: Annotated[bytes, Blob(2, CHAT_BYTES)]
+    report: Annotated[bytes, Blob(2, REPORT_BYTES)]
+    drafts: Flag = 1
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,34 @@ committed. So the target finds a draft, or goes on alone; it waits for one only 
 tokens alone are the truth: a draft names how many of them it follows, and a digest of these, and what does not agree
 is dropped.
 
-Sampled drafts. Nodes are sent one by one, as they are drawn, so how many are here when the target verifies depends on
-the time and not on what the last one is; each is verified against the distribution that it was drawn from, or, if the
-edge is not to be believed (`draws=no`), as a token that was chosen.
+Sampled answers. What comes is verified as tokens that were chosen, which is exact whatever they are, and whenever they
+come. Only where the edge is believed (`draws=yes`) each node is verified against the distribution that it says it was
+drawn from; such nodes are sent one by one, so that how many are here when the target verifies depends on the time and
+not on what the last one is.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import HeldDraft
+from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import DraftFrame
+from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
-from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
+from crossdraft.errors import CrossdraftError
 
 LONGEST_WAIT_S = 1.0
 MOST_HELD = 64  # drafts of one answer
-MOST_HELD_SIZE = 1 << 22  # nodes, and entries of distributions, of all of them: 8 bytes an entry
+MOST_HELD_NODES = 1 << 12  # of all of them; an edge of ours sends 64 of each of 32 drafts, and 512 of one
+MOST_HELD_ENTRIES = 1 << 21  # of their distributions: 8 bytes each
 NO_EDGE = "the question did not come from an edge"
+
+ReadDraft = Callable[[HeldDraft], Draft | None]
 
 
 class EdgeLink:
@@ -42,47 +47,75 @@ class EdgeLink:
     def __init__(self, session: bytes, *, replies: bool = True) -> None:
         self.session, self.replies = session, replies
         self.connected = True
-        self.rtt_s = Ema()
-        self.reply_s = Ema()  # from a commit until the first frame that was sent by an edge that knows of it
+        self.estimate = LinkEstimate()
         self.frames = self.refused = 0
+        self.first_s: float | None = None  # when the first frame came
         self._held: dict[int, HeldDraft] = {}  # by serial number
+        self._grown: set[int] = set()  # of those that grew since they were held against what is committed
+        self._faults: list[str] = []  # of drafts that could not be read
         self._serial = -1  # the last one
         self._since = self._arrived = time.perf_counter()  # what is drafted now began and came; for the timeline
         self._unanswered: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
         self._changed = threading.Condition()
 
-    def received(self, frame: DraftFrame) -> None:
-        """A frame came. One that is old, or does not follow what was sent before, is dropped."""
+    def received(self, frame: DraftFrame, nbytes: int = 0) -> None:
+        """A frame of so many bytes came. One that is old, or does not follow what was sent before, is dropped."""
         with self._changed:
-            self.frames, self._arrived = self.frames + 1, time.perf_counter()
+            self.frames, self._arrived, now = self.frames + 1, time.perf_counter(), time.monotonic()
+            self.first_s = now if self.first_s is None else self.first_s
             if (since := self._unanswered.get(frame.known)) is not None:
-                self.reply_s.add(time.monotonic() - since)
+                self.estimate.replied(now - since, nbytes)
                 self._unanswered = {length: sent for length, sent in self._unanswered.items() if length > frame.known}
-            if frame.start:
-                held = self._held.get(frame.serial)
-                fits = held is not None and held.extend(frame)
-            elif fits := frame.serial > self._serial:
-                self._serial = frame.serial
-                self._held[frame.serial] = HeldDraft(frame)
-            while len(self._held) > MOST_HELD or sum(held.size for held in self._held.values()) > MOST_HELD_SIZE:
-                del self._held[min(self._held)]
+            try:
+                fits = self._hold(frame)
+            except CrossdraftError as error:
+                self._held.pop(frame.serial, None)
+                self._faults = [*self._faults[: MOST_HELD - 1], str(error)]
+                fits = True  # a bad draft, and counted as one
+            self._bound()
             self.refused += not fits
             self._changed.notify_all()
+
+    def _hold(self, frame: DraftFrame) -> bool:
+        """Keep what it brings; false if it fits nowhere."""
+        if frame.start:
+            held = self._held.get(frame.serial)
+            fits = held is not None and held.extend(frame)
+        elif fits := frame.serial > self._serial:
+            self._serial = frame.serial
+            self._held[frame.serial] = HeldDraft(frame)
+        if fits:
+            self._grown.add(frame.serial)
+        return fits
+
+    def _bound(self) -> None:
+        """Forget the oldest drafts, while there are too many, or they hold too much."""
+        while self._held:
+            nodes = sum(len(held.nodes) for held in self._held.values())
+            entries = sum(held.entries for held in self._held.values())
+            if len(self._held) <= MOST_HELD and nodes <= MOST_HELD_NODES and entries <= MOST_HELD_ENTRIES:
+                return
+            del self._held[min(self._held)]
 
     def committed(self, length: int) -> None:
         """So many tokens are committed, of which the edge is told now."""
         with self._changed:
             self._unanswered[length], self._since = time.monotonic(), time.perf_counter()
 
-    def drop_contradicted(self, committed: Committed) -> None:
-        """So much is committed: forget the drafts of another text."""
+    def follow(self, committed: Committed) -> None:
+        """So much is committed: forget what lies beside it."""
         with self._changed:
-            self._held = {serial: held for serial, held in self._held.items() if not held.contradicted(committed)}
+            self._follow(committed, self._held)
+
+    def _follow(self, committed: Committed, serials: Iterable[int]) -> None:
+        for serial in list(serials):
+            if serial in self._held and not self._held[serial].follow(committed):
+                del self._held[serial]
+        self._grown.difference_update(serials)
 
     def report(self) -> dict[str, object]:
-        """Figures of the link: the round trip, what a reply to a commit takes, and frames."""
-        rtt, reply = ((None if ema.value is None else round(1e3 * ema.value, 2)) for ema in (self.rtt_s, self.reply_s))
-        return {"rtt_ms": rtt, "reply_ms": reply, "frames": self.frames, "refused_frames": self.refused}
+        """Figures of the link: what is known of it, and frames."""
+        return {**self.estimate.to_json(), "frames": self.frames, "refused_frames": self.refused}
 
     def cut(self) -> None:
         """The connection is gone; nobody waits for it."""
@@ -90,11 +123,10 @@ class EdgeLink:
             self.connected = False
             self._changed.notify_all()
 
-    def resumed(self, rtt_s: Ema, reply_s: Ema) -> None:
+    def resumed(self, estimate: LinkEstimate) -> None:
         """There is a connection, of which this is known. The edge sends its draft anew."""
         with self._changed:
-            self.connected, self._unanswered = True, {}
-            self.rtt_s, self.reply_s = rtt_s, reply_s
+            self.connected, self._unanswered, self.estimate = True, {}, estimate
 
     def span(self, name: str, tokens: int) -> tuple[Span, ...]:
         """The edge's work on what came last, network included; nothing if nothing came since it was told of."""
@@ -102,26 +134,35 @@ class EdgeLink:
             since, self._since = self._since, max(self._since, self._arrived)
             return (Span("drafter", name, since, self._arrived, tokens),) if self._arrived > since else ()
 
-    def draft_after(self, committed: Committed, wait_s: float, vocabulary: int, *, draws: bool) -> Draft | None:
-        """The draft that follows the committed tokens, waited for at most so long; a faulty one of what is none."""
+    def draft_after(
+        self, state: "RemoteState", wait_s: float, read: Callable[[HeldDraft], Draft | None]
+    ) -> Draft | None:
+        """The draft that follows the committed tokens; a faulty one of what is none.
+
+        Args:
+            state: of the answer.
+            wait_s: seconds to wait for it at most.
+            read: what of a draft follows them.
+        """
         until = time.monotonic() + wait_s
         with self._changed:
             while True:
-                found = self._after(committed, vocabulary, draws=draws)
+                if not state.copied:
+                    self._follow(state.committed, self._grown)
+                found = self._first(read)
                 left = until - time.monotonic()
                 if found is not None or left <= 0 or not self.connected:
                     return found
                 self._changed.wait(left)
 
-    def _after(self, committed: Committed, vocabulary: int, *, draws: bool) -> Draft | None:
+    def _first(self, read: ReadDraft) -> Draft | None:
         """Of the drafts that follow the committed tokens the one that was written after most of them."""
+        if self._faults:
+            return faulty(self._faults.pop())
         follow = ((held.frame.length, serial) for serial, held in self._held.items())
-        # The first that fits is the one: each that is tried costs time, and an edge may send many that fit nowhere.
-        for length, serial in sorted(follow, reverse=True):
-            if length > len(committed):
-                continue
+        for _, serial in sorted(follow, reverse=True):
             try:
-                draft = self._held[serial].after(committed, vocabulary, draws=draws)
+                draft = read(self._held[serial])
             except Exception as error:  # noqa: BLE001 - whatever the edge made of it
                 del self._held[serial]
                 return faulty(str(error).rstrip("."))
@@ -154,13 +195,13 @@ class EdgeDrafter:
 
     Args:
         vocabulary: of the target.
-        draws: believe the edge that its tokens were drawn from what it says.
+        draws: believe an edge that its tokens were drawn from what it says.
     """
 
     # The edge may know the request's seed, so the target must not draw by it: see `Needs.learns`.
     needs = Needs(learns=True, unasked=True, runs_in=frozenset({"process"}))
 
-    def __init__(self, vocabulary: int, *, draws: bool = True) -> None:
+    def __init__(self, vocabulary: int, *, draws: bool = False) -> None:
         self._vocabulary, self._draws = vocabulary, draws
 
     def begin(self, requests: Sequence[Request]) -> list[RemoteState]:
@@ -178,7 +219,7 @@ class EdgeDrafter:
         for state, output in zip(states, outputs, strict=True):
             state.committed.add(output.tokens)
             if state.link is not None and not state.copied:  # a copy goes its own way, which may not come true
-                state.link.drop_contradicted(state.committed)
+                state.link.follow(state.committed)
 
     def fork(self, states: Sequence[RemoteState]) -> list[RemoteState]:
         return [replace(state, committed=state.committed.copy(), copied=True) for state in states]
@@ -196,10 +237,14 @@ class EdgeDrafter:
         elif not state.copied:
             worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, LONGEST_WAIT_S)
             # A draft that takes longer to come than it is worth is not waited for at all.
-            wait_s = worth if link.replies and (link.reply_s.value or LONGEST_WAIT_S) < worth else 0.0
-        draft = link.draft_after(state.committed, wait_s, self._vocabulary, draws=self._draws)
+            reply_s = link.estimate.seen_reply_s
+            wait_s = worth if link.replies and reply_s is not None and reply_s < worth else 0.0
+
+        def read(held: HeldDraft) -> Draft | None:
+            return held.after(state.committed, budget.nodes, self._vocabulary, draws=self._draws)
+
+        draft = link.draft_after(state, wait_s, read)
         if draft is None or draft.fault is not None:
             return draft or NOTHING
-        draft = draft.first(budget.nodes)
         name = "draft" if budget.until is None else "hidden draft"
         return replace(draft, spans=() if state.copied else link.span(name, len(draft.tree)))

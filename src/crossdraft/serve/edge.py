@@ -1,12 +1,12 @@
 """`/v1/edge`: a WebSocket for edges, which ask and draft; see `crossdraft.edge`.
 
 One connection asks one question at a time. An answer outlives its connection for a while, so that the edge may come
-back for it: the target meanwhile goes on alone.
+back for it: the target meanwhile goes on alone. Connections are admitted as streams are, and one that asks nothing for
+long ends.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import (
     MODES,
     ROUTE,
@@ -31,21 +32,22 @@ from crossdraft.edge.frames import (
     decode,
     encode,
 )
-from crossdraft.engine.estimates import Ema
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
 from crossdraft.serve.frame_rate import FrameRate
-from crossdraft.serve.gate import RequestInfo
+from crossdraft.serve.gate import MOST_COMMAS, RequestInfo
+from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
 
 router = APIRouter()
 
 PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
 SILENT_S = 20.0  # after which an edge that answers no ping is gone
-POLICY_VIOLATION, UNSUPPORTED, GOING_AWAY = 1008, 1003, 1001
+MOST_REFUSED = 8  # questions, after which a connection ends: what is wrong with one costs time to find out
+POLICY_VIOLATION, GOING_AWAY = 1008, 1001
 
 
 class EdgeConnection:
@@ -56,13 +58,15 @@ class EdgeConnection:
         self._service: Service = socket.app.state.service
         self._sessions: EdgeSessions = socket.app.state.edges
         self._asked: RequestInfo = socket.state.asked
-        self._rate = FrameRate(self._service.settings.edge_frames)
+        settings = self._service.settings
+        self._frames, self._bytes = FrameRate(settings.edge_frames), FrameRate(settings.edge_bytes)
+        self._refused = 0  # questions
         self._session: EdgeSession | None = None
         self._sent = 0  # pieces
         self._tasks: list[asyncio.Task[None]] = []  # that send, for the session
         self._pinged: float | None = None
-        self._rtt_s, self._reply_s = Ema(), Ema()  # of the connection: each question begins with what is known
-        self._received_s = time.monotonic()
+        self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
+        self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
 
     async def run(self) -> None:
         """Until it ends."""
@@ -70,20 +74,37 @@ class EdgeConnection:
         try:
             await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
             while True:
-                await self._take(await self._receive())
-        except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, or never said who it is
+                await self._take(*await self._next())
+        except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, never said who it is, or asks nothing
             pass
         except FrameError as error:
             await self._close(Refused("invalid_frame", str(error)), POLICY_VIOLATION)
         except ApiError as error:
+            self._service.metrics.failed(error.status)
             await self._close(Refused(error.code or str(error.status), error.message), POLICY_VIOLATION)
         finally:
             self._let_go(whole=False)
             await self._close(None, GOING_AWAY)
 
+    async def _next(self) -> tuple[Frame, int]:
+        """The next frame, and its bytes.
+
+        Raises:
+            TimeoutError: no answer was under way for long, whatever else came.
+        """
+        while True:
+            now = time.monotonic()
+            if self._session is not None and self._session.last is None:
+                self._busy_s = now
+            left = self._busy_s + self._service.settings.edge_idle_seconds - now
+            if left <= 0:
+                raise TimeoutError
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(self._receive(), left)
+
     async def _greet(self) -> None:
         service, sessions = self._service, self._sessions
-        hello = await self._receive()
+        hello, _ = await self._receive()
         if not isinstance(hello, Hello):
             raise FrameError(f"The first frame is of the kind {hello.kind}; begin with hello.")
         target = service.engine.target
@@ -92,17 +113,17 @@ class EdgeConnection:
             raise FrameError("The edge's vocabulary is not the target's; name the same one with --target.")
         self._asked.facts["drafter"] = hello.drafter
         eos, reserved = tuple(sorted(target.eos)), tuple(sorted(target.reserved))
-        nodes = service.engine.options.hidden_nodes
-        await self._send(Welcome(service.settings.model, fingerprint, target.vocab_size, eos, reserved, nodes))
+        nodes, draws = service.engine.options.hidden_nodes, int(_believed(service.settings.drafter))
+        await self._send(Welcome(service.settings.model, fingerprint, target.vocab_size, eos, reserved, nodes, draws))
 
-    async def _take(self, frame: Frame) -> None:
+    async def _take(self, frame: Frame, nbytes: int) -> None:
         match frame:
-            case DraftFrame() if self._session is not None:
-                self._session.link.received(frame)
-            case DraftFrame():  # of an answer that is whole already
-                pass
+            case DraftFrame():
+                self._estimate.line.came(nbytes, 1e-6 * frame.sent_us, self._received_s)
+                if self._session is not None:  # else it is of an answer that is whole already
+                    self._session.received(frame, nbytes)
             case Pong() if frame.at == self._pinged:
-                self._rtt_s.add(time.monotonic() - frame.at)
+                self._estimate.rtt_s.add(time.monotonic() - frame.at)
             case Pong():
                 pass
             case AskFrame():
@@ -122,10 +143,16 @@ class EdgeConnection:
         if not service.ready:
             await self._send(Refused("shutting_down", "The server is shutting down; ask another one."))
             return
+        if self._refused >= MOST_REFUSED:
+            raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
+        service.rates.check(client)
         try:
-            chat = read_chat(service, frame.chat)
+            chat = _read(service, frame.chat)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
+            service.metrics.failed(failed.status)
+            service.rates.count(client)  # one that is answered counts when it is admitted
+            self._refused += 1
             await self._send(Refused(failed.code or str(failed.status), failed.message))
             return
         asked = replace(self._asked, since=time.perf_counter(), facts={})
@@ -153,7 +180,7 @@ class EdgeConnection:
             self._let_go(whole=True)
         self._cancel_tasks()
         session.holder = self
-        session.link.resumed(self._rtt_s, self._reply_s)
+        session.link.resumed(self._estimate)
         session.changed.set()
         self._session, self._sent = session, sent
         self._received_s = time.monotonic()
@@ -183,6 +210,7 @@ class EdgeConnection:
                     session.link.committed(frame.length + len(frame.tokens))
                     await self._send(frame)
                 if session.last is not None:
+                    self._refused += isinstance(session.last, Refused)
                     await self._send(session.last)
                     self._tasks[0].cancel()
                     return
@@ -198,16 +226,24 @@ class EdgeConnection:
                 await self._send(Ping(self._pinged))
                 await asyncio.sleep(PING_S)
 
-    async def _receive(self) -> Frame:
+    async def _receive(self) -> tuple[Frame, int]:
+        """A frame and its bytes."""
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005))
         self._received_s = time.monotonic()
-        if not self._rate.passes():
+        data = message.get("bytes") or b""
+        if not self._frames.passes():
             raise ApiError(
-                429, f"An edge may send {self._rate.most} frames a second; send fewer, larger ones.", "too_many_frames"
+                429,
+                f"An edge may send {self._frames.most} frames a second; send fewer, larger ones.",
+                "too_many_frames",
             )
-        return decode(message.get("bytes"))
+        if not self._bytes.passes(len(data)):
+            raise ApiError(
+                429, f"An edge may send {self._bytes.most:,} bytes a second; draft less at a time.", "too_many_bytes"
+            )
+        return decode(data), len(data)
 
     async def _send(self, frame: Frame) -> None:
         await self._socket.send_bytes(encode(frame))
@@ -220,20 +256,36 @@ class EdgeConnection:
                 await self._socket.close(code)
 
 
-def _connection_of(socket: WebSocket) -> Callable[[], Awaitable[None]]:
-    """What serves a WebSocket.
+def _read(service: Service, chat: bytes) -> ChatRequest:
+    """A question, within the bounds of any request's body.
 
     Raises:
-        ApiError: nothing here drafts at an edge.
+        ApiError, ValidationError, CrossdraftError: it is none.
     """
-    service: Service = socket.app.state.service
-    spec = service.settings.drafter
-    if spec in ("auto", "none") or "edge" not in read_spec(spec).names:
-        raise ApiError(404, "No edge drafts for this server; start it with --drafter edge, or union:edge,memory.")
-    return EdgeConnection(socket).run
+    if chat.count(b",") > MOST_COMMAS // 4:  # of a body that is a fraction as long as others may be
+        raise ApiError(413, f"The question has more than {MOST_COMMAS // 4:,} commas, the limit; send less text.")
+    return read_chat(service, chat)
+
+
+def _believed(spec: str) -> bool:
+    """Whether an edge of this spec is believed what its tokens were drawn from.
+
+    >>> _believed("union:edge,memory"), _believed("union:(edge:draws=yes),memory")
+    (False, True)
+    """
+    return any(leaf.name == "edge" and leaf.settings.get("draws") == "yes" for leaf in read_spec(spec).leaves)
 
 
 @router.websocket(ROUTE)
 async def edge(socket: WebSocket) -> None:
-    """Serve an edge."""
-    await _connection_of(socket)()
+    """Serve an edge.
+
+    Raises:
+        ApiError: nothing here drafts at an edge; 503, 429: as `EdgeSessions.connected`.
+    """
+    service, sessions = socket.app.state.service, socket.app.state.edges
+    spec = service.settings.drafter
+    if spec in ("auto", "none") or "edge" not in read_spec(spec).names:
+        raise ApiError(404, "No edge drafts for this server; start it with --drafter edge, or union:edge,memory.")
+    with sessions.connected(service, socket.state.asked.client):
+        await EdgeConnection(socket).run()

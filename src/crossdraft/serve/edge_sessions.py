@@ -3,17 +3,31 @@
 import asyncio
 import json
 import time
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.frames import MOST_PIECES, OFF, ORIGINS, ROUNDS, Commit, Done, Refused, fingerprint_of
+from crossdraft.edge.frames import (
+    HIDDEN,
+    MOST_PIECES,
+    OFF,
+    ORIGINS,
+    ROUNDS,
+    Commit,
+    Done,
+    DraftFrame,
+    Refused,
+    fingerprint_of,
+)
 from crossdraft.edge.remote import EdgeEvents, EdgeLink
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.load import tokenizer_of
 from crossdraft.serve import convert
 from crossdraft.serve.chat import Answering
-from crossdraft.serve.errors import overloaded
+from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
 
@@ -26,11 +40,12 @@ class EdgeSession:
         chat: what was asked.
         answering: how it is answered.
         most: nodes of a draft.
-        mode: of the edge's drafting, of `MODES`.
+        mode: most of the edge's drafting, of `MODES`.
     """
 
     def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int, mode: str) -> None:
         self.link, self._mode = EdgeLink(session, replies=mode == ROUNDS), mode
+        self._decided: str | None = None  # of `MODES`, once the first tokens are committed
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
         self.changed = asyncio.Event()
@@ -40,6 +55,12 @@ class EdgeSession:
         self._longest = chat.longest
         self._began = time.monotonic()
         self.task = asyncio.get_running_loop().create_task(self._answer())
+
+    def received(self, frame: DraftFrame, nbytes: int) -> None:
+        """A draft's frame of so many bytes came."""
+        if self.link.first_s is None:
+            self.link.estimate.began(time.monotonic() - self._began, nbytes)
+        self.link.received(frame, nbytes)
 
     async def _answer(self) -> None:
         """Have the question answered, and note the pieces."""
@@ -56,14 +77,16 @@ class EdgeSession:
                     self.changed.set()
             answer = _whole(stream.answer)
             self._answering.count(answer)
+            pays = self._learn(answer)
             report = {
                 "usage": convert.usage(answer.stats),
                 "metrics": convert.metrics(answer.stats),
                 "notes": convert.public_notes(answer.notes),
-                "edge": self.link.report(),
+                "edge": {"policy": self._decided or self._mode, "next": pays, **self.link.report()},
             }
             finish = convert.FINISH_REASONS[answer.finish]
-            self.last = Done(len(self.committed), self.committed.digest(), finish, json.dumps(report).encode())
+            figures = json.dumps(report).encode()
+            self.last = Done(len(self.committed), self.committed.digest(), finish, figures, int(pays))
         except Exception as error:  # noqa: BLE001 - told to the edge
             failed = self._answering.broken(error)
             self.last = Refused(failed.code or str(failed.status), failed.message)
@@ -87,26 +110,63 @@ class EdgeSession:
         return frame, sent + len(pieces)
 
     def _wants(self) -> int:
-        """Nodes of the next draft: none where the target will be past them, or at the end, before they are here."""
+        """Nodes of the next draft; 0 where none is worth its way."""
         if not self.link.replies:
+            self._decided = self._mode
             return 0
-        length, reply_s = len(self.committed), self.link.reply_s.value or self.link.rtt_s.value
-        if reply_s is None or not length:
+        length, estimate = len(self.committed), self.link.estimate
+        if not length:
             return self._most
-        past = reply_s * length / (time.monotonic() - self._began)  # an underestimate: it includes the reading
-        left = (self._longest or self._most) - length
-        return self._most if past < min(left, self._most) else 0
+        # Of the first answer what a pass takes is not known: too much, for this includes the reading.
+        pass_s = estimate.pass_s.value or (time.monotonic() - self._began) / length
+        pays = estimate.rounds_pay(pass_s, self._most, (self._longest or self._most) - length)
+        if self._decided is None:
+            self._decided = ROUNDS if pays else HIDDEN
+        return self._most if pays else 0
+
+    def _learn(self, answer: Answer) -> bool:
+        """Note what the answer took; whether the next question is worth drafting for."""
+        stats, estimate = answer.stats, self.link.estimate
+        rounds = stats.rounds - 1
+        pass_s = (stats.total_s - stats.ttft_s) / rounds if rounds > 0 else None
+        drafted, came = self._mode != OFF, self.link.first_s is not None
+        estimate.answered(time.monotonic() - self._began, pass_s, drafted=drafted, came=came)
+        return estimate.drafts_pay
 
 
 class EdgeSessions:
-    """The answers of all edges, by client and session."""
+    """The answers of all edges, by client and session; and how many edges there are."""
 
     def __init__(self) -> None:
+        self._connected = Counter[str]()  # edges of each client
         self._sessions: dict[tuple[str, bytes], EdgeSession] = {}
         self._fingerprint: bytes | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @contextmanager
+    def connected(self, service: Service, client: Client) -> Iterator[None]:
+        """One edge more, for as long as the context.
+
+        Raises:
+            ApiError: 503, there are as many as may be, or the server shuts down; 429, of the client.
+        """
+        settings = service.settings
+        if not service.ready:
+            raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+        if self._connected.total() >= settings.edges:
+            raise overloaded("As many edges are connected as the server takes; come again later.", "edges_full")
+        if service.keys is not None and self._connected[client.name] >= settings.client_edges:
+            message = f"You have {settings.client_edges} edges connected, the limit; close one."
+            raise ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": "1"})
+        self._connected[client.name] += 1
+        try:
+            yield
+        finally:
+            self._connected[client.name] -= 1
+            if not self._connected[client.name]:
+                del self._connected[client.name]
 
     def fingerprint(self, service: Service) -> bytes:
         """Of the target's vocabulary."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class FrameRate:
-    """How many frames may come: so many a second, and as many at once."""
+    """How much may come: so many frames, or bytes, a second, and as many at once."""
 
     most: int
     left: float = field(init=False)
@@ -15,10 +15,10 @@ class FrameRate:
     def __post_init__(self) -> None:
         self.left = float(self.most)
 
-    def passes(self) -> bool:
-        """Whether one more may come now."""
+    def passes(self, count: int = 1) -> bool:
+        """Whether so many more may come now."""
         now = time.monotonic()
         self.left = min(float(self.most), self.left + (now - self.since) * self.most)
         self.since = now
-        self.left -= 1
+        self.left -= count
         return self.left >= 0

@@ -28,7 +28,9 @@ from crossdraft.serve.tracing import SpanRecorder
 log = logging.getLogger("crossdraft.serve")
 
 PAGE = frozenset({"/", "/page/page.css", "/page/page.js", "/page/icon.svg"})  # which asks for the key
-PUBLIC = frozenset({"/health", "/ready"}) | PAGE
+ALIVE = frozenset({"/health", "/ready"})
+PUBLIC = ALIVE | PAGE
+BEYOND = "beyond_connections"  # in the scope's state: more connections are there than may be
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
@@ -107,6 +109,18 @@ def _check_head(headers: Headers) -> None:
         )
 
 
+def _check_room(scope: Scope) -> None:
+    """Refuse a connection beyond those that there may be, but for whoever looks whether the server is alive.
+
+    Raises:
+        ApiError: it is one; it ends, so that the next one may have room.
+    """
+    if scope.get("state", {}).get(BEYOND) and scope["path"] not in ALIVE:
+        full = overloaded("There are as many connections as the server takes; ask again later.", "connections_full")
+        full.headers["Connection"] = "close"
+        raise full
+
+
 def _parts(address: str) -> SplitResult:
     """Of an address; of what is none, such as `http://[`, there are none."""
     try:
@@ -150,6 +164,7 @@ class Gate:
 
         try:
             _check_head(headers)
+            _check_room(scope)
             self._check_origin(headers)
             if scope["path"] not in PUBLIC:
                 asked.client = self._client(headers)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossdraft.serve.app import create_app
-from crossdraft.serve.gate import MOST_HEAD
+from crossdraft.serve.gate import BEYOND, MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
@@ -72,17 +72,24 @@ class JoinedWrites:
 class DeadlineProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with deadlines, of which uvicorn has none: for the head, and for whoever does not read.
 
+    Connections beyond `most` are marked in the scope's state, for the gate to refuse: uvicorn's own limit counts
+    WebSockets, too, and answers nobody, not even `/health`, in a shape of its own.
+
     Args:
         header_seconds: for the head.
+        most: connections at a time, WebSockets excepted.
     """
 
     header_seconds: float
+    most: int
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        if sum(isinstance(one, DeadlineProtocol) for one in self.connections) > self.most:
+            self.app_state = {**self.app_state, BEYOND: True}
         self._expect()
 
     def data_received(self, data: bytes) -> None:
@@ -127,9 +134,9 @@ class DeadlineProtocol(H11Protocol):
             self._deadline = None
 
 
-def protocol(header_seconds: float) -> type[DeadlineProtocol]:
-    """The protocol with these seconds for a head."""
-    return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds})
+def protocol(header_seconds: float, most: int) -> type[DeadlineProtocol]:
+    """The protocol with these seconds for a head, and so many connections."""
+    return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds, "most": most})
 
 
 class HandshakeLoop(asyncio.SelectorEventLoop):
@@ -246,7 +253,7 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     tls = server_context(settings)
     return uvicorn.Config(
         app,
-        http=protocol(settings.header_seconds),
+        http=protocol(settings.header_seconds, settings.connections),
         ws="websockets-sansio",
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
@@ -256,7 +263,6 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.connections,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=MOST_HEAD,

@@ -37,18 +37,12 @@ class RequestRates:
     def __init__(self) -> None:
         self._recent: dict[str, list[float]] = {}  # when a client's requests came
 
-    def count(self, client: Client) -> None:
-        """One request more.
+    def check(self, client: Client) -> None:
+        """Whether there may be one more, which is not counted.
 
         Raises:
             ApiError: 429, there are too many.
         """
-        if client.requests_per_minute is not None:
-            self.check(client)
-            self._recent[client.name].append(time.monotonic())
-
-    def check(self, client: Client) -> None:
-        """Whether there may be one more, which is not counted; errors as `count`."""
         most = client.requests_per_minute
         if most is None:
             return
@@ -58,6 +52,12 @@ class RequestRates:
         if len(recent) >= most:
             wait = max(1, round(recent[0] + MINUTE_S - now))
             raise too_many(f"You may ask {most} times a minute; ask again later.", wait)
+
+    def count(self, client: Client) -> None:
+        """One request more; errors as `check`."""
+        self.check(client)
+        if client.requests_per_minute is not None:
+            self._recent[client.name].append(time.monotonic())
 
 
 class RequestLimits:

@@ -57,7 +57,9 @@ class ServerSettings(BaseSettings):
     tls_client_ca: Path | None = _setting(
         "Network", None, "authorities in PEM: clients must have a certificate of theirs (mutual TLS)"
     )
-    connections: int = _setting("Network", 256, "connections at a time; another is answered 503", ge=1)
+    connections: int = _setting(
+        "Network", 256, "connections at a time, WebSockets excepted; another is answered 503", ge=1
+    )
     header_seconds: float = _setting(
         "Network", 10, "seconds in which the head of a request must arrive; before it a TLS handshake", gt=0
     )
@@ -88,7 +90,15 @@ class ServerSettings(BaseSettings):
         "Clients", None, "requests of one key at a time, where its own record does not say", ge=1
     )
 
+    edges: int = _setting("Clients", 64, "edges that are connected at a time; another is refused with 503", ge=0)
+    client_edges: int = _setting("Clients", 16, "of these, edges of one key; another is refused with 429", ge=1)
+    edge_idle_seconds: float = _setting(
+        "Clients", 600, "seconds without a question after which an edge is hung up on; it may come again", gt=0
+    )
     edge_frames: int = _setting("Clients", 1000, "frames of an edge in a second; one that sends more is cut off", ge=1)
+    edge_bytes: int = _setting(
+        "Clients", 2 * MIB, "bytes of an edge's frames in a second; one that sends more is cut off", ge=1
+    )
     edge_resume_seconds: float = _setting(
         "Clients", 15, "seconds for which an answer waits for an edge whose connection was cut", ge=0
     )

@@ -1,18 +1,20 @@
 """`crossdraft bench edge`: an edge that drafts, over slow networks, against one that sends nothing.
 
 The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
-between them is `DelayingProxy`. Each
-question is asked in every mode, in shuffled order: without drafts, which is the target alone over the same link, with
-the hidden draft alone, and with whatever the policy wants after it.
+between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
+target alone over the same link, with the hidden draft alone, and as the policy decides by what it measured. Every
+answer is held against the engine's own, which is asked beforehand, in this process and without server or network.
 """
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossdraft.api import Engine
 from crossdraft.bench.common import table
 from crossdraft.bench.edge.proxy import DelayingProxy, Network
 from crossdraft.bench.environment import environment
@@ -22,7 +24,7 @@ from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.builders import DrafterContext
 from crossdraft.checks import whole
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
-from crossdraft.edge.frames import MODES, OFF, ROUNDS, fingerprint_of
+from crossdraft.edge.frames import HIDDEN, OFF, fingerprint_of
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WARM_UPS = 2
+POLICY = "policy"
+WAYS: Mapping[str, str | None] = {OFF: OFF, HIDDEN: HIDDEN, POLICY: None}  # of asking, and the mode that is asked for
 Tick = Callable[[str], None]
 
 
@@ -74,23 +78,34 @@ class EdgePlan:
     @property
     def runs(self) -> int:
         """Answers in all, warm-ups excluded."""
-        return len(self.networks) * (self.pairs * len(MODES) + self.cuts)
+        return len(self.networks) * (self.pairs * len(WAYS) + self.cuts)
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFigures:
-    """What came out over one network: answers by mode, one a question, and those whose connection was cut."""
+    """What came out over one network.
+
+    Args:
+        network: what lay between.
+        alone: the engine's own tokens, by question.
+        answers: by way, one a question.
+        cut: answers whose connection was cut, with the number of their question.
+    """
 
     network: Network
+    alone: Sequence[tuple[int, ...]]
     answers: Mapping[str, Sequence[EdgeAnswer]]
-    cut: Sequence[tuple[EdgeAnswer, EdgeAnswer]]  # with the answer that it should be
+    cut: Sequence[tuple[EdgeAnswer, int]]
 
     @property
     def identical(self) -> int:
-        """Answers that are the target's own."""
-        alone = self.answers[OFF]
-        modes = sum(a.tokens == b.tokens for mode in MODES for a, b in zip(self.answers[mode], alone, strict=True))
-        return modes + sum(a.tokens == b.tokens for a, b in self.cut)
+        """Answers that are the engine's own, token for token."""
+        ways = sum(
+            answer.tokens == tokens
+            for answers in self.answers.values()
+            for answer, tokens in zip(answers, self.alone, strict=True)
+        )
+        return ways + sum(answer.tokens == self.alone[number] for answer, number in self.cut)
 
     @property
     def count(self) -> int:
@@ -100,20 +115,20 @@ class NetworkFigures:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         alone = [answer.total_s for answer in self.answers[OFF]]
-        modes = {mode: _mode(self.answers[mode], alone) for mode in MODES}
+        ways = {way: _way(self.answers[way], alone) for way in WAYS}
         network = {"rtt_ms": 1e3 * self.network.rtt_s, "jitter_ms": 1e3 * self.network.jitter_s}
         network |= {"mbit_s": (self.network.bits_per_s or 0.0) / 1e6}
         cuts = sum(answer.cuts for answer, _ in self.cut)
-        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "modes": modes}
+        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "ways": ways}
 
 
-def _mode(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
+def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
     drafts = [answer.frames["draft"] for answer in answers]
     rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
     total = [answer.total_s for answer in answers]
     return {
-        "e2e_ms": _mean_ms(total).value,
-        "first_ms": _mean_ms([answer.first_s or 0.0 for answer in answers]).value,
+        "e2e": _mean_ms(total).to_json("ms"),
+        "first": _mean_ms([answer.first_s or 0.0 for answer in answers]).to_json("ms"),
         "speedup": ratio(alone, total).to_json("ratio"),
         "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
         "draft_frames": sum(drafts) / len(answers),
@@ -121,6 +136,8 @@ def _mode(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, An
         "steps": sum(one.get("num_spec_steps", 0) for one in rounds) / len(answers),
         "hidden_accepted": sum(a.report["metrics"]["hidden_accepted_tokens"] for a in answers) / len(answers),
         "tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "policies": dict(Counter(answer.report["edge"]["policy"] for answer in answers)),
+        "link": answers[-1].report["edge"],  # as it was known in the end
     }
 
 
@@ -136,6 +153,8 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
     """
     work = Workload(plan.pairs + WARM_UPS, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
     asked = list(items(work))
+    with Engine.load("reference", None) as engine:
+        alone = [engine.alone(item.request).tokens for item in asked[WARM_UPS:]]
     cores = available_cores()
     own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
     others = [core for core in cores if core not in own] or list(cores)
@@ -152,29 +171,36 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
             context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
             asking = _Asking(client, build(plan.drafter, context))
             for item in asked[:WARM_UPS]:
-                for mode in MODES:
-                    asking.ask(item, mode)
-            return [_over(network, proxy, asking, asked[WARM_UPS:], plan, tick) for network in plan.networks]
+                for way in WAYS:
+                    asking.ask(item, way)
+            questions = list(zip(asked[WARM_UPS:], alone, strict=True))
+            return [_over(network, proxy, asking, questions, plan, tick) for network in plan.networks]
 
 
 def _over(
-    network: Network, proxy: DelayingProxy, asking: "_Asking", asked: Sequence[Item], plan: EdgePlan, tick: Tick
+    network: Network,
+    proxy: DelayingProxy,
+    asking: "_Asking",
+    asked: Sequence[tuple[Item, tuple[int, ...]]],
+    plan: EdgePlan,
+    tick: Tick,
 ) -> NetworkFigures:
-    """All questions over one network."""
+    """All questions over one network, each with the engine's own answer."""
     proxy.network, chance = network, random.Random(plan.seed)  # noqa: S311 - an order is no secret
-    answers: dict[str, list[EdgeAnswer]] = {mode: [] for mode in MODES}
-    for item in asked:
-        for mode in chance.sample(MODES, len(MODES)):
-            answers[mode].append(asking.ask(item, mode))
-            tick(f"{1e3 * network.rtt_s:g} ms {mode}")
-    cut: list[tuple[EdgeAnswer, EdgeAnswer]] = []
-    for number in range(plan.cuts):
-        at = number % len(asked)
+    asking.renew()  # what is known of a connection is known of one network
+    answers: dict[str, list[EdgeAnswer]] = {way: [] for way in WAYS}
+    for item, _ in asked:
+        for way in chance.sample(list(WAYS), len(WAYS)):
+            answers[way].append(asking.ask(item, way))
+            tick(f"{1e3 * network.rtt_s:g} ms {way}")
+    cut: list[tuple[EdgeAnswer, int]] = []
+    for count in range(plan.cuts):
+        number = count % len(asked)
         proxy.cut_after = chance.randint(1, 600)
-        cut.append((asking.ask(asked[at], ROUNDS), answers[OFF][at]))
+        cut.append((asking.ask(asked[number][0], POLICY), number))
         proxy.cut_after = None
         tick(f"{1e3 * network.rtt_s:g} ms cut")
-    return NetworkFigures(network, answers, cut)
+    return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
 
 
 @dataclass(frozen=True)
@@ -182,7 +208,12 @@ class _Asking:
     client: EdgeClient
     drafter: Drafter[Any]
 
-    def ask(self, item: Item, mode: str) -> EdgeAnswer:
+    def renew(self) -> None:
+        """Connect anew."""
+        self.client.close()
+        self.client.open()
+
+    def ask(self, item: Item, way: str) -> EdgeAnswer:
         request = item.request
         name = Path(str(request.clip)).name
         content = [
@@ -191,33 +222,36 @@ class _Asking:
         ]
         messages = [{"role": "user", "content": content}]
         chat = {"model": "reference", "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
-        return self.client.ask(chat, request, self.drafter, mode=mode)
+        return self.client.ask(chat, request, self.drafter, mode=WAYS[way])
 
 
 def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object]:
     """The report."""
     networks = [one.to_json() for one in found]
-    return {"environment": environment(), "pairs": plan.pairs, "drafter": plan.drafter, "networks": networks}
+    given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
+    given |= {"max_new_tokens": plan.max_new_tokens}
+    return {"environment": environment(), **given, "networks": networks}
 
 
 def results_table(found: Sequence[NetworkFigures]) -> "Table":
     """A row for each network and way."""
-    heads = ("Mbit/s", "mode", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "identical")
+    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "policy", "identical")
     caption = "means over the questions; n counts them"
     shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
     for one in found:
         plain = one.to_json()
-        for mode, figures in plain["modes"].items():
-            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, mode)))
+        for way, figures in plain["ways"].items():
+            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, way)))
             shown.add_row(
                 f"{plain['rtt_ms']:g}",
                 f"{plain['mbit_s']:g}",
-                mode,
-                _mean_ms([answer.total_s for answer in one.answers[mode]]).shown(digits=0),
-                _mean_ms([answer.first_s or 0.0 for answer in one.answers[mode]]).shown(digits=0),
+                way,
+                _mean_ms([answer.total_s for answer in one.answers[way]]).shown(digits=0),
+                _mean_ms([answer.first_s or 0.0 for answer in one.answers[way]]).shown(digits=0),
                 str(speedup),
                 f"{figures['draft_bytes']:.0f}",
                 f"{figures['draft_frames']:.1f}",
+                ", ".join(f"{name} {count}" for name, count in figures["policies"].items()),
                 f"{plain['identical']}/{plain['answers']}",
             )
     return shown

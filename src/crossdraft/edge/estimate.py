@@ -1,0 +1,164 @@
+"""What is known of a connection to an edge: round trip, bandwidth, and what the edge's drafting takes.
+
+All of it is measured where it is spent. Pings give the round trip. Each draft's frame says when the edge sent it, by a
+clock of its own; how much later than the quickest of them it came is what the line took, and how that grows with the
+bytes is the bandwidth (a line that is busy with the frame before is free when that has come: Lindley's recursion). What
+is left of the time from a commit to its reply is the edge's drafting. So a reply can be predicted as soon as any of the
+three changes, and not only once a reply was late.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossdraft.engine.estimates import Ema
+
+WINDOW = 64  # frames after which the quickest one is looked for anew: routes change, and clocks drift
+POINTS = 32  # frames that the bandwidth is taken of
+PROBE_EVERY = 8  # questions without drafts after which one is drafted for, to see whether that changed
+UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times that
+
+
+@dataclass
+class LineTimes:
+    """Seconds that the line takes for a frame, by its bytes: the median slope between frames (Theil 1950, Sen 1968).
+
+    A network, or an end of it, may stall for long: so the few frames that were held up then must not count.
+    """
+
+    quickest_s: float = math.inf  # from sending to arrival, the clocks' difference included
+    _next_s: float = math.inf  # the same of the frames since the last window
+    _count: int = 0
+    _free_s: float = -math.inf  # since when the line is free
+    _points: tuple[tuple[int, float], ...] = ()  # bytes and seconds of the last frames
+    _slope: tuple[int, float] = (0, 0.0)  # after so many frames
+
+    def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
+        """A frame of so many bytes was sent then, by the edge's clock, and came now, by ours."""
+        delay = came_s - sent_s
+        self.quickest_s, self._next_s = min(self.quickest_s, delay), min(self._next_s, delay)
+        self._points = (*self._points[1 - POINTS :], (nbytes, came_s - max(self._free_s, sent_s + self.quickest_s)))
+        self._count += 1
+        if not self._count % WINDOW:
+            self.quickest_s, self._next_s = self._next_s, math.inf
+        self._free_s = came_s
+
+    @property
+    def _seconds_a_byte(self) -> float:
+        count, points = self._count, self._points
+        if count != self._slope[0]:  # it is asked for in each round, and frames come in any number
+            nbytes, seconds = np.array(points).T
+            pairs = np.triu(nbytes[:, None] != nbytes)
+            slopes = (seconds[:, None] - seconds)[pairs] / (nbytes[:, None] - nbytes)[pairs]
+            self._slope = count, max(0.0, float(np.median(slopes))) if len(slopes) else 0.0
+        return self._slope[1]
+
+    def seconds(self, nbytes: float) -> float:
+        """Of so many bytes; 0 where bytes were not seen to take time."""
+        return self._seconds_a_byte * nbytes
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The bandwidth; `None` where it was not seen to bound anything."""
+        return 1 / self._seconds_a_byte if self._seconds_a_byte else None
+
+
+@dataclass
+class LinkEstimate:
+    """Of one connection, over its questions.
+
+    Args:
+        rtt_s: the round trip.
+        line: see above.
+        answer_s: from a question to the end of its answer.
+        pass_s: of a pass of the target after the first.
+    """
+
+    rtt_s: Ema = field(default_factory=Ema)
+    line: LineTimes = field(default_factory=LineTimes)
+    answer_s: Ema = field(default_factory=Ema)
+    pass_s: Ema = field(default_factory=Ema)
+    _replied_s: Ema = field(default_factory=Ema)  # from a commit to a draft of an edge that knows of it
+    _drafting_s: Ema = field(default_factory=Ema)  # that without the network
+    _begun_s: Ema = field(default_factory=Ema)  # from a question to its first draft, without the line
+    _reply_bytes: Ema = field(default_factory=Ema)
+    _first_bytes: Ema = field(default_factory=Ema)
+    _skipped: int = 0  # questions since one was drafted for
+
+    def replied(self, seconds: float, nbytes: int) -> None:
+        """A frame of so many bytes came of an edge that knows of a commit, so long after that was sent."""
+        self._replied_s.add(seconds)
+        self._reply_bytes.add(nbytes)
+        if (rtt_s := self.rtt_s.value) is not None:
+            self._drafting_s.add(seconds - rtt_s - self.line.seconds(nbytes))
+
+    @property
+    def reply_s(self) -> float | None:
+        """What a reply to a commit will take; `None` if nothing is known of it."""
+        rtt_s, drafting_s = self.rtt_s.value, self._drafting_s.value
+        if rtt_s is None or drafting_s is None:
+            return rtt_s if self._replied_s.value is None else self._replied_s.value
+        return rtt_s + drafting_s + self.line.seconds(self._reply_bytes.value or 0.0)
+
+    @property
+    def seen_reply_s(self) -> float | None:
+        """The same; `None` unless a reply was seen."""
+        return None if self._replied_s.value is None else self.reply_s
+
+    def began(self, seconds: float, nbytes: int) -> None:
+        """The first draft of a question, of so many bytes, came so long after the question."""
+        self._first_bytes.add(nbytes)
+        self._begun_s.add(seconds - self.line.seconds(nbytes))
+
+    @property
+    def first_s(self) -> float | None:
+        """From a question to its first draft, as it will be; the round trip is in neither, for both take that way."""
+        begun_s = self._begun_s.value
+        return None if begun_s is None else begun_s + self.line.seconds(self._first_bytes.value or 0.0)
+
+    def answered(self, seconds: float, pass_s: float | None, *, drafted: bool, came: bool) -> None:
+        """An answer is whole.
+
+        Args:
+            seconds: since the question.
+            pass_s: of the target's passes after the first; `None` if there was none.
+            drafted: whether the edge was to draft.
+            came: whether a draft came.
+        """
+        self.answer_s.add(seconds)
+        if pass_s is not None:
+            self.pass_s.add(pass_s)
+        if drafted and not came:
+            self._begun_s.add(UNSEEN * seconds)
+        self._skipped = 0 if drafted else self._skipped + 1
+
+    @property
+    def drafts_pay(self) -> bool:
+        """Whether the next question is worth drafting for: a draft will be there before the answer's end.
+
+        One that comes while the target reads costs it nothing; a later one is used as far as the answer agrees with it.
+        """
+        first_s, answer_s = self.first_s, self.answer_s.value
+        return first_s is None or answer_s is None or first_s < answer_s or self._skipped >= PROBE_EVERY
+
+    def rounds_pay(self, pass_s: float, nodes: int, left: int) -> bool:
+        """Whether drafts after what was committed now are worth their way.
+
+        They are not where the target by itself, a token a pass, will be past such a draft, or at the answer's end,
+        before it is there.
+
+        Args:
+            pass_s: of the target.
+            nodes: of a draft.
+            left: tokens that the answer may still have.
+        """
+        reply_s = self.reply_s
+        return reply_s is None or reply_s < pass_s * min(nodes, left)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values."""
+        rate = self.line.bytes_per_s
+        times = {"rtt": self.rtt_s.value, "reply": self.reply_s, "first": self.first_s, "pass": self.pass_s.value}
+        found = {f"{name}_ms": None if value is None else round(1e3 * value, 2) for name, value in times.items()}
+        return {**found, "mbit_s": None if rate is None else round(8e-6 * rate, 3)}

@@ -1,0 +1,56 @@
+"""What the edge's bench says of its answers: they are the engine's own, or they are not."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from crossdraft.bench.edge.proxy import Network
+from crossdraft.bench.edge.run import POLICY, WAYS, NetworkFigures, results_table
+from crossdraft.edge.client import EdgeAnswer
+
+OWN = ((1, 2, 3), (4, 5))
+
+
+def answer(tokens, seconds=0.2, policy="rounds") -> EdgeAnswer:
+    metrics = {"speculative_decoding": {"num_spec_steps": 2}, "hidden_accepted_tokens": 1}
+    report = {"metrics": metrics, "edge": {"policy": policy, "mbit_s": None}}
+    sent = Counter(draft=100)
+    return EdgeAnswer(
+        tuple(tokens), first_s=0.1, total_s=seconds, cuts=1, sent=sent, frames=Counter(draft=2), report=report
+    )
+
+
+def figures(changed: str | None = None) -> NetworkFigures:
+    """All ways answer as the engine does, but for the first question in one of them."""
+    answers = {
+        way: [answer((9,) if way == changed and not number else tokens, 0.4 if way == "off" else 0.2)
+              for number, tokens in enumerate(OWN)]
+        for way in WAYS
+    }  # fmt: skip
+    cut = [(answer((9,) if changed == "cut" else OWN[1]), 1)]
+    return NetworkFigures(Network(0.02, 0.002, 1e8), OWN, answers, cut)
+
+
+def test_all_are_the_engines_own():
+    assert (figures().identical, figures().count) == (7, 7)
+
+
+@pytest.mark.parametrize("changed", [*WAYS, "cut"])
+def test_an_answer_that_is_not_the_engines_own_is_seen_in_every_way(changed):
+    """Also where nothing was drafted: two wrong answers that agree are still wrong."""
+    assert (figures(changed).identical, figures(changed).count) == (6, 7)
+
+
+def test_all_ways_agreeing_on_a_wrong_answer_is_no_identity():
+    wrong = {way: [answer((9,)), answer(OWN[1])] for way in WAYS}
+    assert NetworkFigures(Network(), OWN, wrong, []).identical == len(WAYS)
+
+
+def test_the_report_is_json_with_intervals():
+    found = json.loads(json.dumps(figures().to_json()))
+    policy = found["ways"][POLICY]
+    assert policy["speedup"]["ratio"] == pytest.approx(2.0)
+    assert policy["e2e"]["ms"] == pytest.approx(200.0)
+    assert policy["policies"] == {"rounds": 2}
+    assert results_table([figures()]).row_count == len(WAYS)
