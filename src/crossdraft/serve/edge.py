@@ -38,8 +38,7 @@ from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
 from crossdraft.serve.frame_rate import FrameRate
-from crossdraft.serve.gate import MOST_COMMAS, RequestInfo
-from crossdraft.serve.schema import ChatRequest
+from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.service import Service
 
 router = APIRouter()
@@ -147,11 +146,10 @@ class EdgeConnection:
             raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
         service.rates.check(client)
         try:
-            chat = _read(service, frame.chat)
+            chat = read_chat(service, frame.chat, client)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
             service.metrics.failed(failed.status)
-            service.rates.count(client)  # one that is answered counts when it is admitted
             self._refused += 1
             await self._send(Refused(failed.code or str(failed.status), failed.message))
             return
@@ -254,17 +252,6 @@ class EdgeConnection:
                 if why is not None:
                     await self._send(why)
                 await self._socket.close(code)
-
-
-def _read(service: Service, chat: bytes) -> ChatRequest:
-    """A question, within the bounds of any request's body.
-
-    Raises:
-        ApiError, ValidationError, CrossdraftError: it is none.
-    """
-    if chat.count(b",") > MOST_COMMAS // 4:  # of a body that is a fraction as long as others may be
-        raise ApiError(413, f"The question has more than {MOST_COMMAS // 4:,} commas, the limit; send less text.")
-    return read_chat(service, chat)
 
 
 def _believed(spec: str) -> bool:

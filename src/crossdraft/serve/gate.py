@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 
 from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
-from crossdraft.serve.errors import GONE, ApiError
+from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address
