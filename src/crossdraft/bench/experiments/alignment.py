@@ -20,7 +20,7 @@ from crossdraft.bench.common import check_names
 from crossdraft.bench.experiments.blocks import ALL, MODELS, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
@@ -231,8 +231,8 @@ def _equality(wrong: Sequence[str]) -> str:
 
 
 def _prefix(row: Mapping[str, Any]) -> Interval | None:
-    values = row[HELD_OUT]["prefixes"]
-    return ratio(values, [1] * len(values)) if values else None
+    mean = row[HELD_OUT]["accepted_prefix"]  # drawn over clips
+    return None if mean is None else Interval.from_json(mean)
 
 
 def _unequal(row: Mapping[str, Any]) -> bool:
