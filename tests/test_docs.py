@@ -194,7 +194,7 @@ def test_a_script_of_cells_is_a_page():
 def test_a_diagram_is_a_table_on_the_site(site):
     text = (site / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert "mermaid" not in text
-    assert "| `api` | `assembly` |" in text
+    assert "| `api` | `assembly`, `compression` |" in text
     assert site_page("<!-- table: x -->\n| a |\nTwo:\n- b\n") == "<!-- table: x -->\n\n| a |\nTwo:\n\n- b\n"
     assert site_page("```\nTwo:\n- b\n```\n") == "```\nTwo:\n- b\n```\n"
 

@@ -63,7 +63,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
         (("ask", "--placement", ""), {"inline", "process"}),
         (("ask", "--drafter", "event_m"), {"event_medusa"}),
         (("serve", "--drain"), {"--drain-seconds"}),
-        (("train", "eagle"), {"eagle", "eagle3", "eaglevlm"}),
+        (("train", "eagle"), {"eagle", "eagle3", "eagle_fusion", "eaglevlm"}),
         (("ask", "--nothing-like-it"), set()),
     ],
 )

@@ -91,7 +91,7 @@ class ServerSettings(BaseSettings):
     )
 
     edges: int = _setting("Clients", 64, "edges that are connected at a time; another is refused with 503", ge=0)
-    client_edges: int = _setting("Clients", 16, "of these, edges of one key; another is refused with 429", ge=1)
+    client_edges: int = _setting("Clients", 16, "edges of one key at a time; another is refused with 429", ge=1)
     edge_idle_seconds: float = _setting(
         "Clients", 600, "seconds without a question after which an edge is hung up on; it may come again", gt=0
     )

@@ -89,7 +89,8 @@ def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_
 def test_the_drafters_own_answer_is_learned_from_index_by_index(pair, captured, tmp_path, capsys, recipe, more, loss):
     """The loss falls, the log has the accepted prefix, and it drafts under the engine."""
     capsys.readouterr()
-    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    kept_back = captured.with_name("validation")
+    where = ["--capture", str(captured), "--validation", str(kept_back), "--target", str(pair.target)]
     line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL]
     assert main([*line, "optim.learning_rate=0.1", *more]) == 0
     assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
