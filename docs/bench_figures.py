@@ -79,6 +79,24 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
     yield f"In {same} of {asked} answers the text was the same"
 
 
+def edge(networks: JSON, narrow: JSON) -> Iterator[str]:
+    """A row for each round trip, one for each narrow link, and how many answers were the engine's own."""
+    for one in networks["networks"]:
+        off, hidden, policy = (one["ways"][way] for way in ("off", "hidden", "policy"))
+        first = ", ".join(f"{way['first']['ms']:.0f}" for way in (off, policy))
+        ratios = " | ".join(interval(way["speedup"], name="ratio") for way in (hidden, policy))
+        nbytes = " | ".join(f"{way['draft_bytes']:,.0f}" for way in (hidden, policy))
+        yield f"| {one['rtt_ms']:g} ms | {off['e2e']['ms']:.0f} | {ratios} | {first} ms | {nbytes} |"
+    for one in narrow["networks"]:
+        ratios = " | ".join(interval(one["ways"][way]["speedup"], name="ratio") for way in ("hidden", "policy"))
+        yield f"| {one['mbit_s']:g} Mbit/s, {one['rtt_ms']:g} ms | {ratios} |"
+    every = [*networks["networks"], *narrow["networks"]]
+    same, asked, cuts = (sum(one[name] for one in every) for name in ("identical", "answers", "cuts"))
+    yield f"{same} of {asked} answers were the engine's own, token for token; the connections of {cuts} were cut"
+    commits = [one["ways"]["policy"]["commit_bytes"] for one in networks["networks"]]
+    yield f"{min(commits):.0f} to {max(commits):,.0f} for its commits"
+
+
 def adaedl(*found: JSON) -> Iterator[str]:
     """What ending drafts early takes of their depth, and of what is accepted."""
     for run in found:
@@ -96,6 +114,7 @@ def _ratio(found: JSON) -> str:
 
 TIES = (
     Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
+    Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/serve.md", (f"{RESULTS}/serve_overhead.json", f"{RESULTS}/serve.json"), server),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
