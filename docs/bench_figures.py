@@ -1,6 +1,8 @@
 """What docs say of single benches, written from what these wrote with `--json-out`; see `docs/figures.py`."""
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from tools.figures import Tie, interval
@@ -45,7 +47,7 @@ def frames(pair: JSON, large: JSON) -> Iterator[str]:
     )
 
 
-def server(cost: JSON, parts: JSON) -> Iterator[str]:
+def server(cost: JSON, parts: JSON, fuzzed: JSON) -> Iterator[str]:
     """What the server costs, what it bears, row by row, and vLLM's beside it."""
     known, new = (cost["overhead"][kind] for kind in ("known", "new"))
     yield f"the engine's own time) | {interval(known, 1, 'added_ms_p50')} ms; asked at most 3 |"
@@ -54,7 +56,11 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
         f"reads the same files (p50 of the pairs) | {interval(new['e2e_difference_ms'], 1, 'p50')} ms: {through:.0f} "
         f"against {direct:.0f} ms. Decoding included, {new['added_ms_p50']:.1f} ms pass before"
     )
-    yield f"directly by 4 threads | {interval(cost['throughput'], 3, 'ratio')}; asked at least 0.98 |"
+    busy, matched = (cost["throughput"][name] for name in ("busy", "matched"))
+    yield (
+        f"{busy['threads']} threads, so that every row is taken again at once | {interval(busy, 3, 'ratio')}; asked at "
+        f"least 0.98. By {matched['threads']}, as many as rows: {interval(matched, 3, 'ratio')} |"
+    )
     load, memory = parts["load"], parts["load"]["resident_mib"]
     statuses, growth = load["statuses"], f"{100 * load['growth']:.1f} %"
     yield (
@@ -62,11 +68,19 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
         f"p99 {load['latency_ms']['p99'] / 1e3:.2f} s; resident memory {memory['first']:,.0f} to {memory['last']:,.0f} "
         f"MiB, medians of eighths within {growth}"
     )
-    yield f"| {parts['cancels']['cancels']} streams that are left before their end |"
-    kills = parts["kills"]
+    yield f"| {cost['cancels']['cancels']} streams that are left before their end |"
+    kills = cost["kills"]
     yield (
         f"| the drafter killed {kills['kills']} times under load | {kills['statuses']['200']} answers, "
         f"{kills['wrong_answers']} wrong, none lost |"
+    )
+    mutants = fuzzed["mutants"]
+    outcomes, held = mutants["outcomes"].items(), mutants["resident_mib"]
+    answered, refused = (sum(n for name, n in outcomes if name.endswith(way)) for way in ("answered", "refused"))
+    yield f"| `--fuzz {mutants['mutants']}`: mutated requests, heads, streams, clips, recordings and uploads |"
+    yield (
+        f"{answered:,} answered, {refused:,} refused, no other status; resident memory {held['first']:,.0f} to "
+        f"{held['last']:,.0f} MiB, medians of its eighths within {100 * mutants['growth']:.1f} % |"
     )
     for clients, level in parts["vllm"]["clients"].items():
         ours, theirs = (level["e2e_ms"][name]["p50"] for name in ("crossdraft", "vllm"))
@@ -77,6 +91,20 @@ def server(cost: JSON, parts: JSON) -> Iterator[str]:
     levels = parts["vllm"]["clients"].values()
     same, asked = (sum(level[name] for level in levels) for name in ("same_text", "requests"))
     yield f"In {same} of {asked} answers the text was the same"
+
+
+def shapes_7b(run: JSON) -> Iterator[str]:
+    """A tuning at the shapes of the 7B pair: its memory, and the log of its steps."""
+    held = {name: mib * 2**20 / 1e9 for name, mib in run["peak_mib"].items()}
+    yield f"| {held['capture, int4']:.1f} GB with `--quantize int4`, {held['capture, bfloat16']:.1f} GB in bfloat16"
+    yield f"| of the tuning | {held['tuning']:.1f} GB"
+    steps = run["steps"]
+    seconds = [after["seconds"] - before["seconds"] for before, after in pairwise(steps)]
+    yield f"| a step | {min(seconds):.0f} s at best, {median(seconds):.0f} s in the median"
+    yield (
+        f"{len(steps)} of them were run, in {steps[-1]['seconds'] / 60:.0f} minutes beside other work, over which the "
+        f"loss fell from {steps[0]['loss']:.2f} to {steps[-1]['loss']:.2f}"
+    )
 
 
 def edge(networks: JSON, narrow: JSON) -> Iterator[str]:
@@ -114,8 +142,9 @@ def _ratio(found: JSON) -> str:
 
 TIES = (
     Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
+    Tie("docs/align_your_own_pair.md", ("docs/results/align/shapes_7b.json",), shapes_7b),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
-    Tie("docs/serve.md", (f"{RESULTS}/serve_overhead.json", f"{RESULTS}/serve.json"), server),
+    Tie("docs/serve.md", tuple(f"{RESULTS}/{name}.json" for name in ("serve_overhead", "serve", "serve_fuzz")), server),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
 )
