@@ -16,6 +16,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
+from tests.train.capture.both import capture_both
 
 SMALL = (
     "config.heads=2", "config.kv_heads=2", "config.head_dim=8", "config.intermediate_size=16", "config.steps=2",
@@ -28,10 +29,7 @@ SMALL = (
 def captured(pair: PairPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --shard-clips 1 --json"
-    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
-        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
-        assert main(line) == 0
-    return out
+    return capture_both(pair, out, settings)
 
 
 def train(pair: PairPaths, captured: Path, out: Path, *more: str, method: str = "eagle") -> int:

@@ -22,6 +22,7 @@ from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.core.recipe import read_section
 from crossdraft.train.core.trainer import Trainer
 from crossdraft.train.heads.joint import copy_settings
+from tests.train.capture.both import both_captures, capture_both
 from tests.train.core.two import run_two
 
 SMALL = (
@@ -35,21 +36,11 @@ def captured(pair, tmp_path_factory) -> Path:
     """A capture to learn from; beside it stands one of validation scenes."""
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
-        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
-        assert main(line) == 0
-    return out
+    return capture_both(pair, out, settings)
 
 
 def tune(pair, captured, out, *more):
-    where = [
-        "--capture",
-        str(captured),
-        "--validation",
-        str(captured.with_name("validation")),
-        "--target",
-        str(pair.target),
-    ]
+    where = [*both_captures(captured), "--target", str(pair.target)]
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 

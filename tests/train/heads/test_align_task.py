@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from crossdraft.cli.main import main
 from crossdraft.heads.files import read_config
 from crossdraft.train.heads.recipe import load_head_recipe
+from tests.train.capture.both import both_captures, capture_both
 
 SMALL = (
     "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0", "optim.bf16=false",
@@ -22,10 +23,7 @@ def captured(pair, tmp_path_factory) -> Path:
     """A capture to learn from; beside it stands one of validation scenes."""
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    for folder, split in ((out, "train"), (out.with_name("validation"), "validation")):
-        line = ["capture", str(folder), "--split", split, "--target", str(pair.target), *settings.split()]
-        assert main(line) == 0
-    return out
+    return capture_both(pair, out, settings)
 
 
 CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"
@@ -36,14 +34,7 @@ CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"
 )
 def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, more):
     capsys.readouterr()
-    where = [
-        "--capture",
-        str(captured),
-        "--validation",
-        str(captured.with_name("validation")),
-        "--target",
-        str(pair.target),
-    ]
+    where = [*both_captures(captured), "--target", str(pair.target)]
     line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL, *more]
     assert main(line) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -89,8 +80,7 @@ def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_
 def test_the_drafters_own_answer_is_learned_from_index_by_index(pair, captured, tmp_path, capsys, recipe, more, loss):
     """The loss falls, the log has the accepted prefix, and it drafts under the engine."""
     capsys.readouterr()
-    kept_back = captured.with_name("validation")
-    where = ["--capture", str(captured), "--validation", str(kept_back), "--target", str(pair.target)]
+    where = [*both_captures(captured), "--target", str(pair.target)]
     line = ["train", recipe, *where, "--event", str(pair.event), "--out", str(tmp_path), "--json", *SMALL]
     assert main([*line, "optim.learning_rate=0.1", *more]) == 0
     assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
