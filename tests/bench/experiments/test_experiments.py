@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 
 from crossdraft.bench.cores import choose_cores
-from crossdraft.bench.experiments import ablations, alignment, breakdown, drafters, prefill_hiding, quality
+from crossdraft.bench.experiments import ablations, alignment_ladder, breakdown, drafters, prefill_hiding, quality
 from crossdraft.bench.experiments.registry import EXPERIMENTS, chosen
 from crossdraft.bench.experiments.report import write_report
 from crossdraft.bench.experiments.runner import run_experiment
@@ -53,12 +53,12 @@ def test_numbers_and_names_are_unique_and_ordered():
 
 
 def test_a_rung_watches_a_figure_that_its_checks_have():
-    for rung, (recipe, more) in alignment.LADDER.items():
+    for rung, (recipe, more) in alignment_ladder.LADDER.items():
         if recipe == "l6":  # no adapter: it always drafts by itself
-            assert alignment.watched(rung) == "prefix"
+            assert alignment_ladder.watched(rung) == "prefix"
             continue
         network = ADAPTERS[load_head_recipe(recipe, more).network].network_class
-        assert alignment.watched(rung) == ("tau" if network.reads_target else "prefix")
+        assert alignment_ladder.watched(rung) == ("tau" if network.reads_target else "prefix")
 
 
 def test_every_row_can_be_named():
@@ -75,7 +75,7 @@ def test_every_row_can_be_named():
 
 def test_a_rung_that_is_none_is_refused():
     with pytest.raises(CrossdraftError, match="Unknown rung 'l9'"):
-        alignment.AlignmentConfig(rungs=("l9",))
+        alignment_ladder.AlignmentConfig(rungs=("l9",))
 
 
 @pytest.mark.slow

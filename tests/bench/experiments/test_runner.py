@@ -93,7 +93,10 @@ def test_other_sizes_do_not_mix_unless_forced(tmp_path):
     run_experiment(SQUARES, SQUARES.quick, tmp_path, None)
     with pytest.raises(CrossdraftError, match="another configuration"):
         run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    trained = tmp_path / "squares" / "work" / "trained"  # by the first one
+    trained.touch()
     assert run_experiment(SQUARES, SQUARES.full, tmp_path, None, force=True).units == 4
+    assert not trained.exists()
     assert RAN == ["1", "2", "1", "2", "3", "4"]
 
 

@@ -10,78 +10,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from crossdraft.bench.align import CONTROLS, HELD_OUT, AlignBench, SceneQuestions, run_align
-from crossdraft.bench.common import check_names
-from crossdraft.bench.experiments.blocks import ALL, MODELS, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
-from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.statistics import Interval
-from crossdraft.bench.workload import Workload
-from crossdraft.drawing.charts import IntervalBar, interval_bars
-from crossdraft.errors import CrossdraftError
-
-FOREIGN = "foreign"  # nobody aligned it
-DISTILLED = "event"  # distilled from the target's answers from the beginning; shipped
-CAPTURE, ACCEPTANCE = "capture", "acceptance"
-LONGEST_S = 24 * 3600.0  # of a command
-
-# rung: the recipe of `crossdraft train`, and what of it differs
-LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "linear": ("linear", ()),
-        "mlp": ("mlp", ()),
-        "contrastive": ("l4", ("loss={info_nce: 1, mse: 0.1}",)),
-        **{name: (name, ()) for name in ("l1", "l2", "l3", "levels", "l4", "l4v")},
-        "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
-        **{name: (name, ()) for name in ("l5", "token", "b1", "b1r", "l5f", "l5fr")},
-        "l6": ("l6", ()),
-        "l6 whole": ("l6", ("rank=0", "optim.learning_rate=1.5e-3")),
-    }
+from crossdraft.bench.align import AlignBench, SceneQuestions, run_align
+from crossdraft.bench.align_rows import KeptRows
+from crossdraft.bench.experiments.alignment_findings import summarise
+from crossdraft.bench.experiments.alignment_ladder import (
+    ACCEPTANCE,
+    DISTILLED,
+    FOREIGN,
+    LADDER,
+    AlignmentConfig,
+    training,
+    watched,
 )
-READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
+from crossdraft.bench.experiments.blocks import MODELS, measure_blocks
+from crossdraft.bench.experiments.record import Experiment, Setting, UnitResult
+from crossdraft.bench.experiments.runs import plain
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import fingerprint
 
-
-@dataclass(frozen=True, slots=True)
-class AlignmentConfig:
-    """Which rungs, trained on how much for how long, measured on how much."""
-
-    rungs: tuple[str, ...] = tuple(LADDER)
-    clips: int = 1200
-    validation_clips: int = 64
-    prompts: int = 4
-    steps: int = 800
-    test_clips: int = 48
-    questions: int = 4
-    learned: int = 256
-    nodes: int = 8
-    pairs: int = 16
-    block: int = 8
-    max_new_tokens: int = 96
-
-    def __post_init__(self) -> None:
-        check_names("rung", self.rungs, tuple(LADDER))
-
-    @property
-    def work(self) -> Workload:
-        """The test questions."""
-        pairs = self.test_clips * self.questions
-        return Workload(pairs, max_new_tokens=self.max_new_tokens, questions=self.questions)
-
-    def plan(self, drafters: Mapping[str, str]) -> BlockPlan:
-        """The blocks of end-to-end times."""
-        own = (Variant(name, spec) for name, spec in drafters.items())
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
-        return BlockPlan((Variant(OWN), Variant(ALL), *own), work, self.block, prefix="times, pairs")
+CAPTURE = "capture"
+ROWS = "rows.json"  # of the acceptance, until all are there
+LONGEST_S = 24 * 3600.0  # of a command
+AT_ONCE = 4  # trainings: each needs a core and a gigabyte
 
 
 def units(config: AlignmentConfig) -> list[str]:
     """The answers to learn from, each rung's training, what is accepted, then times."""
-    return [CAPTURE, *map(_training, config.rungs), ACCEPTANCE, *config.plan({}).keys]
+    return [CAPTURE, *map(training, config.rungs), ACCEPTANCE, *config.plan({}).keys]
 
 
 def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
@@ -89,9 +49,7 @@ def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> I
     folder = setting.work.resolve()
     if CAPTURE in keys:
         yield UnitResult(CAPTURE, (), _captured(config, folder))
-    for rung in config.rungs:
-        if _training(rung) in keys:
-            yield UnitResult(_training(rung), (), _trained(config, folder, rung))
+    yield from _trainings(config, folder, [rung for rung in config.rungs if training(rung) in keys])
     drafters = {FOREIGN: FOREIGN, **{rung: _spec(folder, rung) for rung in config.rungs}, DISTILLED: DISTILLED}
     if ACCEPTANCE in keys:
         yield UnitResult(ACCEPTANCE, (), _accepted(config, drafters, setting))
@@ -99,18 +57,19 @@ def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> I
     yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
 
 
-def _training(rung: str) -> str:
-    return f"train {rung}"
-
-
 def _folder(folder: Path, rung: str) -> Path:
     return folder / rung.replace(" ", "-")
 
 
+def _weights(folder: Path, rung: str) -> Path:
+    """Where what it trained lies in the end."""
+    return _folder(folder, rung) / ("drafter" if LADDER[rung][0] == "l6" else "head")
+
+
 def _spec(folder: Path, rung: str) -> str:
     """What drafts, once it is trained."""
-    own = _folder(folder, rung)
-    return str(own / "drafter") if LADDER[rung][0] == "l6" else f"aligned:dir={own / 'head'},model={FOREIGN}"
+    own = _weights(folder, rung)
+    return str(own) if own.name == "drafter" else f"aligned:dir={own},model={FOREIGN}"
 
 
 def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
@@ -124,6 +83,17 @@ def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
     return found
 
 
+def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> Iterator[UnitResult]:
+    """A core each, some at once, as they end; networks of this size gain little by a second core."""
+    with ThreadPoolExecutor(min(AT_ONCE, len(available_cores()))) as pool:
+        running = {pool.submit(_trained, config, folder, rung): rung for rung in rungs}
+        try:
+            for done in as_completed(running):
+                yield UnitResult(training(running[done]), (), done.result())
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an error: those that run go on to their end, no other begins
+
+
 def _trained(config: AlignmentConfig, folder: Path, rung: str) -> dict[str, Any]:
     recipe, more = LADDER[rung]
     steps = config.steps
@@ -133,15 +103,7 @@ def _trained(config: AlignmentConfig, folder: Path, rung: str) -> dict[str, Any]
         "train", recipe, "--event", FOREIGN, "--capture", str(folder / "train"),
         "--validation", str(folder / "validation"), "--out", str(_folder(folder, rung)), "--json",
     ]  # fmt: skip
-    return run_command([*command, *overrides, "measure.pairs=0", *more])
-
-
-def watched(rung: str) -> str:
-    """The figure that keeps a rung's best weights: what counts, the accepted prefix of a hidden draft.
-
-    Of what reads the target's features along an answer there is none: there, the tokens right in a row from anywhere.
-    """
-    return "tau" if LADDER[rung][0] in READ_TARGET else "prefix"
+    return run_command([*command, *overrides, "measure.pairs=0", "threads=1", *more])
 
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:
@@ -168,111 +130,14 @@ def _accepted(config: AlignmentConfig, drafters: Mapping[str, str], setting: Set
     questions = SceneQuestions(config.work, config.learned)
     plan = AlignBench(MODELS, questions, tuple(drafters.values()), config.nodes, one_by_one=True)
     short = {spec: name for name, spec in drafters.items()}
-    results = run_align(plan, setting.tick)
+    weights = {rung: fingerprint(_weights(setting.work, rung)) for rung in config.rungs}
+    kept = KeptRows(setting.work / ROWS, {"config": plain(config), "weights": weights})
+    results = run_align(plan, setting.tick, kept)
+    kept.remove()
     return {
         short.get(name, name): {wordings: one.to_json() for wordings, one in by_wordings.items()}
         for name, by_wordings in results.items()
     }
-
-
-def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
-    """A row for each rung and control."""
-    by_key = {unit.key: unit.found for unit in found}
-    accepted = by_key[ACCEPTANCE]
-    times = pooled([unit for unit in found if unit.key.startswith("times")])
-    trained = {rung: by_key[_training(rung)] for rung in config.rungs}
-    prefix = {name: _prefix(row) for name, row in accepted.items()}
-    measured = {name: one for name, one in prefix.items() if one is not None}
-    best = max(config.rungs, key=lambda name: measured[name].value)
-    blind_ones = {name: measured[name] for name in CONTROLS}
-    strongest = max(blind_ones, key=lambda name: blind_ones[name].value)
-    below = [name for name in config.rungs if measured[name].value <= blind_ones[strongest].value]
-    wrong = [name for name, row in accepted.items() if _unequal(row)]
-    few = config.steps < AlignmentConfig().steps
-    warning = " A few steps of training: these figures show that it runs, not what aligning gives." if few else ""
-    return Findings(
-        found=(
-            f"{FOREIGN} as it is: {measured[FOREIGN]} tokens of its hidden draft are accepted. Best rung: {best}, "
-            f"{measured[best]}; {DISTILLED}, distilled from the beginning: {measured[DISTILLED]}. Strongest control "
-            f"that sees nothing: {strongest}, {blind_ones[strongest]}. "
-            f"{_equality(wrong)}{warning}"
-        ),
-        sure=(
-            f"{config.test_clips * config.questions} questions about {config.test_clips} held-out clips in held-out "
-            f"wordings; trained on {config.clips} other clips for {config.steps} steps, one training of each. Times: "
-            f"{sure(times, 1)}"
-        ),
-        tables=(_table(accepted, prefix, times, trained),),
-        figure=interval_bars(
-            "Accepted tokens of the hidden draft",
-            [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
-            "tokens",
-            None,
-        ),
-        figures={
-            name: {
-                "accepted_prefix": None if prefix[name] is None else row[HELD_OUT]["accepted_prefix"],
-                "tau": row[HELD_OUT]["tau"],
-                "features": row[HELD_OUT]["features"],
-                "training_s": trained[name]["seconds"] if name in trained else None,
-                "speedup": times.speedup(name).to_json() if name in times.names else None,
-            }
-            for name, row in accepted.items()
-        },
-        unequal=tuple(wrong),
-        negative=(
-            (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
-        ),
-    )  # fmt: skip
-
-
-def _equality(wrong: Sequence[str]) -> str:
-    return f"Answers differed from the target's: {', '.join(wrong)}." if wrong else "Every answer was the target's own."
-
-
-def _prefix(row: Mapping[str, Any]) -> Interval | None:
-    mean = row[HELD_OUT]["accepted_prefix"]  # drawn over clips
-    return None if mean is None else Interval.from_json(mean)
-
-
-def _unequal(row: Mapping[str, Any]) -> bool:
-    return any(one["equal"] is not None and one["equal"] < len(one["prefixes"]) for one in row.values())
-
-
-def _style(name: str) -> str:
-    return "draft" if name in LADDER else "hidden-draft" if name == DISTILLED else "encoder"
-
-
-def _table(
-    accepted: Mapping[str, Any],
-    prefix: Mapping[str, Interval | None],
-    times: Pooled,
-    trained: Mapping[str, Mapping[str, Any]],
-) -> FigureTable:
-    rows = []
-    for name, row in accepted.items():
-        tau, features = row[HELD_OUT]["tau"], row[HELD_OUT]["features"]
-        runs = times.results.of(name) if name in times.names else []
-        rows.append(
-            (
-                name if name in LADDER or name in (FOREIGN, DISTILLED) else f"control: {name}",
-                "–" if prefix[name] is None else str(prefix[name]),
-                "–" if tau is None else str(Interval.from_json(tau)),
-                "–" if features is None else Interval.from_json(features["cosine"]).shown(digits=3),
-                "–" if features is None else str(Interval.from_json(features["same_position"])),
-                f"{1e3 * sum(run.total_s for run in runs) / len(runs):.1f}" if runs else "–",
-                str(times.speedup(name)) if runs else "–",
-                f"{trained[name]['seconds']:.0f}" if name in trained else "–",
-            )
-        )
-    heads = ("", "accepted prefix", "τ after it", "cosine", "same token", "E2E, ms", f"× {times.alone}", "training, s")
-    return FigureTable(
-        "Accepted prefix of the hidden draft, in held-out wordings; features; end to end",
-        heads,
-        tuple(rows),
-        "Training is the time of the whole command on this machine, its start included. Controls see nothing of the "
-        "clip; the target's own feature, offered as itself, is the bound of feature figures.",
-    )  # fmt: skip
 
 
 ALIGNMENT = Experiment(

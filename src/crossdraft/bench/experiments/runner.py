@@ -1,5 +1,6 @@
 """Runs an experiment's units that are not there yet, and writes what all of them say."""
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, make_folder
 
+WORK = "work"
 PICTURES = ("figure.svg", "figure.png")
 Progress = Callable[[str], None]
 
@@ -47,12 +49,13 @@ def run_experiment(
     check_picture(folder / PICTURES[1])
     if force or experiment.derived:
         (folder / RUNS).unlink(missing_ok=True)
+        shutil.rmtree(folder / WORK, ignore_errors=True)
     file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
     pending = [key for key in keys if key not in file.done]
     for key in keys:
         if key in file.done:
             tick(key)
-    setting = Setting(cores, folder / "work")
+    setting = Setting(cores, folder / WORK)
     if pending:
         make_folder(setting.work)
         where, start = environment(), time.perf_counter()

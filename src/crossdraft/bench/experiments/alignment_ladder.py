@@ -1,0 +1,83 @@
+"""The rungs of experiment 3, from a foreign drafter to an aligned one, and how much each is trained and measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from crossdraft.bench.common import check_names
+from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.workload import Workload
+
+FOREIGN = "foreign"  # nobody aligned it
+DISTILLED = "event"  # distilled from the target's answers from the beginning; shipped
+ACCEPTANCE, TIMES = "acceptance", "times, pairs"  # keys of units, the second with a number after it
+
+# rung: the recipe of `crossdraft train`, and what of it differs
+LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **{name: (name, ()) for name in ("linear", "mlp", "l1", "l2", "l3", "levels", "l4")},
+        "contrastive": ("l4", ("loss={info_nce: 1, mse: 0.1}",)),
+        "l4 of three layers": ("l4", ("config.source_layers=0,1,2",)),
+        "l4v": ("l4v", ()),
+        "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
+        **{name: (name, ()) for name in ("l5", "token_projection", "logit_alignment", "token")},
+        **{name: (name, ()) for name in ("b1", "b1r", "l5f", "l5fr")},
+        "l6": ("l6", ()),
+        "l6 whole": ("l6", ("rank=0", "optim.learning_rate=1.5e-3")),
+    }
+)
+# rungs, or controls, beside each other: what a step of the ladder is worth, then what single parts are
+COMPARED = (
+    ("l1", "linear"), ("l2", "l1"), ("l3", "l2"), ("l4", "l3"), ("l5", "l4"), ("l6", "l5"), ("l6 whole", "l6"),
+    ("mlp", "linear"), ("levels", "mlp"), ("l4", "contrastive"), ("l4 of three layers", "l4"), ("l4v", "l4"),
+    ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
+    *(("l6 whole", control) for control in ("template", "memory", "blind")), ("l6 whole", DISTILLED),
+)  # fmt: skip
+READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentConfig:
+    """Which rungs, trained on how much for how long, measured on how much."""
+
+    rungs: tuple[str, ...] = tuple(LADDER)
+    clips: int = 1200
+    validation_clips: int = 64
+    prompts: int = 4
+    steps: int = 800
+    test_clips: int = 48
+    questions: int = 4
+    learned: int = 256
+    nodes: int = 8
+    pairs: int = 16
+    block: int = 8
+    max_new_tokens: int = 96
+
+    def __post_init__(self) -> None:
+        check_names("rung", self.rungs, tuple(LADDER))
+
+    @property
+    def work(self) -> Workload:
+        """The test questions."""
+        pairs = self.test_clips * self.questions
+        return Workload(pairs, max_new_tokens=self.max_new_tokens, questions=self.questions)
+
+    def plan(self, drafters: Mapping[str, str]) -> BlockPlan:
+        """The blocks of end-to-end times."""
+        own = (Variant(name, spec) for name, spec in drafters.items())
+        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
+        return BlockPlan((Variant(OWN), Variant(ALL), *own), work, self.block, prefix=TIMES)
+
+
+def watched(rung: str) -> str:
+    """The figure that keeps a rung's best weights: what counts, the accepted prefix of a hidden draft.
+
+    Of what reads the target's features along an answer there is none: there, the tokens right in a row from anywhere.
+    """
+    return "tau" if LADDER[rung][0] in READ_TARGET else "prefix"
+
+
+def training(rung: str) -> str:
+    """The key of its unit."""
+    return f"train {rung}"
