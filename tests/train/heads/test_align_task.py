@@ -5,11 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import one_hot
 
 from crossdraft.cli.main import main
 from crossdraft.heads.files import read_config
+from crossdraft.heads.networks.objective import Objective
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
+from crossdraft.train.heads.align_task import TargetHead, alignment_loss
 from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft.train.heads.task import check_of
 from tests.train.capture.both import both_captures, capture_both
 
 SMALL = (
@@ -24,6 +31,31 @@ def captured(pair, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("capture") / "store"
     settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
     return capture_both(pair, out, settings)
+
+
+def test_the_accepted_prefix_is_a_mean_over_answers_however_long_they_are():
+    """One answer of eight tokens, all of them right, and three of two tokens, all wrong: (8 + 3 · 0) / 4 tokens.
+
+    Weighted by the tokens that batches have, it would be 8 · 8 / (8 + 6).
+    """
+
+    def batch_of(step: int) -> tuple[TrainBatch, torch.Tensor]:
+        rows, length = ((1, 9), (3, 3))[step]
+        tokens = torch.arange(length).expand(rows, -1)
+        features = one_hot(tokens + 1, 10).float()  # of the token after it
+        said = one_hot(tokens + 1 if step == 0 else tokens, 10).float()
+        starts, lengths = torch.full((rows,), 1), torch.full((rows,), length)
+        return TrainBatch(tokens, {1: said}, starts, lengths), features
+
+    def predict(batch: TrainBatch) -> list[DraftLogits]:
+        return [DraftLogits(0, batch.hidden[1])]
+
+    shared = TargetHead(torch.eye(10), torch.arange(10), 10)
+    loss_of = alignment_loss(predict, batch_of, Objective({"cross_entropy": 1.0}), shared)
+    assert check_of(loss_of, batches=2)(0)["prefix"] == pytest.approx(2.0)
+    found = [loss_of(step, MicroBatch()) for step in range(2)]
+    shares = [MicroLoss(float(loss), micro_weight(MicroBatch(0, 2), figures), figures) for loss, figures in found]
+    assert merge_losses(shares)[1]["prefix"] == pytest.approx(2.0)  # of a step in two pieces, for the log
 
 
 CONTRASTIVE = "loss={mse: 1.0, cross_entropy: 1.0, contrastive: 0.1}"

@@ -159,6 +159,8 @@ LOSSES: Mapping[str, Loss] = {
 OUTSIDE = -1  # the label of a token that the draft vocabulary lacks
 LOSS_POSITIONS = "places"  # as metrics logs have it
 """The figure that counts the positions of a loss: micro-batches are weighted by it; without it, alike."""
+PREFIX, PREFIXES = "prefix", "prefixes"
+"""The mean accepted prefix of a batch's answers, and how many answers these are, by which it is weighted."""
 
 
 @dataclass(frozen=True)

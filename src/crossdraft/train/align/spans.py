@@ -29,6 +29,7 @@ from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_ta
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
+from crossdraft.heads.networks.objective import PREFIX, PREFIXES
 from crossdraft.load import (
     load_model_drafter,
     load_output_head,
@@ -210,7 +211,7 @@ def span_loss(
     loss = recipe.span * parts["span"] + recipe.cross_entropy * parts["cross_entropy"]
     figures = {name: float(part.detach()) for name, part in parts.items()}
     figures["right"] = float(torch.cat(right).sum() / count)
-    return loss, figures | {"prefix": sum(prefixes) / len(answers)}
+    return loss, figures | {PREFIX: sum(prefixes) / len(answers), PREFIXES: float(len(answers))}
 
 
 def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:

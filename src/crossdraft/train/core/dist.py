@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from crossdraft.engine.devices import usable_device
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.objective import LOSS_POSITIONS
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIX, PREFIXES
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -78,12 +78,14 @@ def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
 
 
 def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
-    """Loss and figures of the whole step: weighted means, and the sum of loss positions."""
+    """Loss and figures of the whole step: weighted means, and the sums of those that count."""
     figures: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part.figures):
         known = [part for part in parts if name in part.figures]
-        mean = _mean([part.figures[name] for part in known], [part.weight for part in known])
-        figures[name] = sum(part.figures[name] for part in known) if name == LOSS_POSITIONS else mean
+        values = [part.figures[name] for part in known]
+        # An accepted prefix is one number an answer, however many positions that has.
+        weights = [part.figures.get(PREFIXES, part.weight) if name == PREFIX else part.weight for part in known]
+        figures[name] = sum(values) if name in {LOSS_POSITIONS, PREFIXES} else _mean(values, weights)
     return _mean([part.loss for part in parts], [part.weight for part in parts]), figures
 
 

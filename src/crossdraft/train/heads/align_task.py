@@ -22,7 +22,7 @@ from crossdraft.align.networks.visual import VisualConfig
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
-from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
+from crossdraft.heads.networks.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.heads.registry import ALIGNED
 from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
@@ -95,14 +95,13 @@ def alignment_loss(
             return loss, figures
         first = predictions[0]
         known = labels if first.valid is None else labels.masked_fill(~first.valid, OUTSIDE)
-        prefix = {"prefix": accepted_prefix(first.logits, batch, known)}
-        return loss, figures | prefix
+        return loss, figures | prefix_figures(first.logits, batch, known)
 
     return full_batch(loss_of)
 
 
 @torch.no_grad()
-def accepted_prefix(logits: Tensor, batch: TrainBatch, labels: Tensor) -> float:
+def prefix_figures(logits: Tensor, batch: TrainBatch, labels: Tensor) -> dict[str, float]:
     """Mean number of tokens of greedy drafts that the target accepts, drafted before it has said anything.
 
     Where all tokens before a position are right, the drafter's own text is the target's; so it is read off predictions
@@ -112,7 +111,8 @@ def accepted_prefix(logits: Tensor, batch: TrainBatch, labels: Tensor) -> float:
     right = (logits.argmax(-1) == labels) & (labels != OUTSIDE) & asked
     positions = torch.arange(labels.shape[1], device=labels.device)
     before = positions < batch.starts[:, None] - 1
-    return float(((right | before).long().cumprod(1).bool() & asked).sum() / len(batch))
+    accepted = (right | before).long().cumprod(1).bool() & asked
+    return {PREFIX: float(accepted.sum() / len(batch)), PREFIXES: float(len(batch))}
 
 
 def paired_answers(

@@ -13,7 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft.heads.networks.objective import LOSS_POSITIONS
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIXES
 from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft.train.capture.store import CaptureStore
@@ -174,7 +174,7 @@ def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
             loss, figures = loss_of(batch, MicroBatch())
             parts.append(MicroLoss(float(loss), figures.get(LOSS_POSITIONS, 1.0), figures))
         loss, figures = merge_losses(parts)
-        return {"loss": loss} | {key: value for key, value in figures.items() if key != LOSS_POSITIONS}
+        return {"loss": loss} | {key: value for key, value in figures.items() if key not in {LOSS_POSITIONS, PREFIXES}}
 
     return check
 

@@ -34,7 +34,7 @@ from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_json
 from crossdraft.train.heads.align_data import ClipAnswers
-from crossdraft.train.heads.align_task import accepted_prefix, paired_answers
+from crossdraft.train.heads.align_task import paired_answers, prefix_figures
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.gate import ASKED, LEAST, MOST, Agreements, answer_losses, fit_gate, gate_figures
 from crossdraft.train.heads.measure import figures_json, measure_hidden
@@ -202,7 +202,7 @@ def vision_loss(
             wanted, labels = teacher(batch, decoder.rows, depth, lookup)
         logits = decoder.logits(predicted, batch.tokens)
         words, more = score(Objective(of_text), [DraftLogits(0, logits)], batch, wanted, labels)
-        return total + words, figures | more | {"prefix": accepted_prefix(logits, batch, labels)}
+        return total + words, figures | more | prefix_figures(logits, batch, labels)
 
     return full_batch(loss_of)
 
