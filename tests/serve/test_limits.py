@@ -112,7 +112,7 @@ def test_every_refusal_is_counted_by_its_status(keyed):
     assert found == dict.fromkeys(("401", "400", "404", "429", "413", "503"), 1.0)
 
 
-def test_a_websocket_that_is_refused_is_counted_logged_and_told_like_any_request(start, caplog):
+def test_a_websocket_that_is_refused_is_answered_counted_and_logged_like_any_request(start, caplog):
     server = start(streams=0)
     at, found = server.url.replace("http", "ws"), {}
     caplog.set_level("INFO", "crossdraft.serve")

@@ -52,9 +52,7 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):
 def test_a_broken_variable_is_said_to_be_one(tmp_path, monkeypatch, file):
     monkeypatch.setenv("CROSSDRAFT_OPTIONS", "x")
     (tmp_path / "serve.yaml").write_text("port: 1")
-    with pytest.raises(
-        CrossdraftError, match=r"^A variable of the environment, CROSSDRAFT_…, .*\"options\".* as JSON\.$"
-    ):
+    with pytest.raises(CrossdraftError, match=r'^A variable of the environment, .*"options".* as JSON\.$'):
         read_settings(file and tmp_path / file, {})
 
 

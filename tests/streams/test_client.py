@@ -38,6 +38,6 @@ def hanging_up():
 
 
 def test_a_server_that_hangs_up_at_once_is_one_sentence():
-    with hanging_up() as address, WatchClient(address) as client:
-        with pytest.raises(CrossdraftError, match=r"is lost .*; connect anew\.$"):
-            client.open({"questions": ["What is ahead?"]})
+    lost = pytest.raises(CrossdraftError, match=r"is lost .*; connect anew\.$")
+    with hanging_up() as address, WatchClient(address) as client, lost:
+        client.open({"questions": ["What is ahead?"]})
