@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from crossdraft.errors import CrossdraftError
 
+LOCK = ".lock"  # in a folder, locked as long as a process fills it
 T = TypeVar("T")
 
 
@@ -142,7 +143,7 @@ def only_process(folder: Path) -> Iterator[None]:
     import fcntl  # there is none on Windows, where the rest of this file works
 
     try:
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise CrossdraftError(f"Cannot write in {folder}: {error.strerror}; name another folder.") from error
     try:

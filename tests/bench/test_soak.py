@@ -7,7 +7,8 @@ import pytest
 
 import crossdraft as cd
 from crossdraft.bench.resources import Leftovers, MemorySample
-from crossdraft.bench.soak import Ask, Known, Mix, Soak, SoakReport, check, check_error, lines, run_soak
+from crossdraft.bench.soak import Ask, Known, Mix, Soak, check, check_error, run_soak
+from crossdraft.bench.soak_report import SoakReport, lines
 from crossdraft.engine.request import Finish
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats

@@ -36,7 +36,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch):
     [
         ("- {name: a, sha256: x}", "sha256"),
         ("- {name: a, key: secret}", "key"),
-        ("name: a", "list"),
+        ("name: a", "holds no list; write a list of keys"),
         ("- [", "no YAML"),
         (f"- {line_of(A)}\n- {line_of(A.model_copy(update={'sha256': '1' * 64}))}", "same name"),
         (f"- {line_of(A)}\n- {line_of(A.model_copy(update={'name': 'b'}))}", "same sha256"),
@@ -67,5 +67,14 @@ def test_names_are_given_once(tmp_path):
 def test_a_key_is_added_behind_a_last_line_without_an_end(tmp_path):
     path = tmp_path / "keys.yaml"
     path.write_text(f"- {line_of(A)}")
+    append_key(path, KeyRecord(name="ben", sha256=digest_of("b")))
+    assert read_keys(path, Client()).client("b").name == "ben"
+
+
+@pytest.mark.parametrize("text", ["", "# of the office\n"])
+def test_a_file_without_keys_lets_nobody_in_and_takes_a_new_one(tmp_path, text):
+    path = tmp_path / "keys.yaml"
+    path.write_text(text)
+    assert read_keys(path, Client()).client("") is None
     append_key(path, KeyRecord(name="ben", sha256=digest_of("b")))
     assert read_keys(path, Client()).client("b").name == "ben"

@@ -1,11 +1,14 @@
 """How much a client may ask, of every route that costs something; and what is counted and logged of what is refused."""
 
 import json
+import re
 import time
 from contextlib import ExitStack
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from crossdraft.serve.keys import Client, KeyRecord, digest_of
 from tests.serve.conftest import body
@@ -107,6 +110,29 @@ def test_every_refusal_is_counted_by_its_status(keyed):
         assert server.post(body(), headers=KEY).status_code == 503
         found = failures(server)
     assert found == dict.fromkeys(("401", "400", "404", "429", "413", "503"), 1.0)
+
+
+def test_a_websocket_that_is_refused_is_answered_counted_and_logged_like_any_request(start, caplog):
+    server = start(streams=0)
+    at, found = server.url.replace("http", "ws"), {}
+    caplog.set_level("INFO", "crossdraft.serve")
+    for path in ("/v1/edge", "/v1/watch", "/v1/nothing"):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(at + path, additional_headers={"X-Request-Id": "mine"}, proxy=None)
+        reply = refused.value.response
+        found[path] = reply.status_code
+        assert reply.headers["x-request-id"] == "mine"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "message" in json.loads(reply.body)["error"]
+    assert found == {"/v1/edge": 404, "/v1/watch": 503, "/v1/nothing": 404}
+    assert failures(server) == {"404": 2.0, "503": 1.0}
+    said = [record.getMessage() for record in caplog.records if "WEBSOCKET" in record.getMessage()]
+    assert said == [f"WEBSOCKET {path} {status}" for path, status in found.items()]
+
+
+def test_a_websocket_that_is_taken_has_an_id_too(server):
+    with connect(f"{server.url.replace('http', 'ws')}/v1/watch", proxy=None) as socket:
+        assert re.fullmatch("[0-9a-f]{32}", socket.response.headers["x-request-id"])
 
 
 def test_the_log_has_a_path_as_it_was_sent(server, caplog):

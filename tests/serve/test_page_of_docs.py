@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from crossdraft.serve.app import ROUTERS
+from crossdraft.serve.errors import GONE, TYPES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
@@ -18,7 +19,8 @@ PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
 def names(server) -> set[str]:
     """Every metric of a server, without what Prometheus adds for histograms."""
     text = httpx.get(f"{server.url}/metrics").text
-    return set(re.findall(r"^# TYPE crossdraft:(\w+) (?:gauge|counter|histogram)$", text, re.MULTILINE))
+    found = set(re.findall(r"^# TYPE crossdraft:(\w+) (?:gauge|counter|histogram)$", text, re.MULTILINE))
+    return {name for name in found if not name.endswith("_created")}
 
 
 def test_its_python_runs(server, capsys):
@@ -44,8 +46,13 @@ def test_its_metrics_are_those_of_the_server(server):
     part = PAGE[PAGE.index("## Metrics") : PAGE.index("Mean acceptance length = ")]
     named = {name.partition("{")[0] for name in re.findall(r"`(\w+(?:{\w+})?)`", part) if "_" in name}
     known = names(server)
-    assert len(named) > 20
-    assert {name for name in named if name not in known} == set()
+    assert len(known) > 20
+    assert named == known
+
+
+def test_its_statuses_are_those_of_the_server():
+    (part,) = re.findall(r"^Errors are OpenAI's: .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    assert {int(status) for status in re.findall(r"\b\d{3}\b", part)} == TYPES.keys() - {GONE}
 
 
 def test_its_routes_are_those_of_the_server():

@@ -48,6 +48,14 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):
         read_settings(file, {})
 
 
+@pytest.mark.parametrize("file", [None, "serve.yaml"])
+def test_a_broken_variable_is_said_to_be_one(tmp_path, monkeypatch, file):
+    monkeypatch.setenv("CROSSDRAFT_OPTIONS", "x")
+    (tmp_path / "serve.yaml").write_text("port: 1")
+    with pytest.raises(CrossdraftError, match=r'^A variable of the environment, .*"options".* as JSON\.$'):
+        read_settings(file and tmp_path / file, {})
+
+
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
 def test_a_server_on_loopback_needs_no_keys(host):
     assert read_settings(None, {"host": host}).host == host

@@ -86,7 +86,7 @@ def test_nobody_else_may_read_them(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in files(tmp_path / "new")} == {0o600}
     assert found.path.exists()
     uploads.close()
 
@@ -100,7 +100,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
 def test_two_servers_do_not_share_a_folder(uploads, tmp_path):
     """The second would delete the uploads of the first."""
     kept = uploads.add("anna", "clip.mp4", "x", io.BytesIO(b"x"))
-    with pytest.raises(CrossdraftError, match="Another server keeps its uploads"):
+    with pytest.raises(CrossdraftError, match="Another process fills"):
         Uploads(tmp_path, 100, 100, 1000)
     assert kept.path.exists()
     uploads.close()

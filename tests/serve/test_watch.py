@@ -22,7 +22,10 @@ from websockets.sync.client import connect
 from crossdraft import Request
 from crossdraft.cli.main import main
 from crossdraft.events import read_events
+from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import KeyRecord, append_key, digest_of, new_key
+from crossdraft.serve.live import LiveSource
 from crossdraft.streams import EventBuffer, SlidingWindows, Watch, Windowing
 from crossdraft.streams.messages import ROUTE, SCHEMA, PushedEvents, PushedFrame, StreamEnd
 from crossdraft.video import iter_frames
@@ -291,7 +294,6 @@ HOSTILE = {
     "no polarity": ([events([5], p=7)], "polarity"),
     "columns that differ": ([packed(1, "events", bytes(8), b"", b"", b"")], "differ in length"),
     "half a number": ([packed(1, "events", bytes(7), b"", b"", b"")], "numbers of 8 bytes"),
-    "after the end": ([SCHEMA.encode(StreamEnd(0.0)), frame()], ""),
 }
 
 
@@ -302,12 +304,24 @@ def test_what_is_no_stream_is_refused_with_one_sentence(server, name):
         for message in messages:
             socket.send(message)
         *_, last = received(socket)
-    if words:
-        assert last["type"] == "error", last
-        assert words in last["error"]["message"]
-        assert not set(re.findall(r"/\w+", last["error"]["message"])) - {"/1"}  # no path
-        assert socket.close_code == 1008
+    assert last["type"] == "error", last
+    assert words in last["error"]["message"]
+    assert not set(re.findall(r"/\w+", last["error"]["message"])) - {"/1"}  # no path
+    assert socket.close_code == 1008
     assert idle(server)
+
+
+def test_what_comes_after_the_end_is_refused(server):
+    """Not over the network, where the stream may be over before it comes."""
+    media, watch = server.service.media, Watch(lambda *_: None, [Request(QUESTION)])
+    share = MediaShare(media.budget)
+    source = LiveSource(media, Windowing(EVERY_S, WINDOW_S, FRAMES), watch, share, None)
+    source.push(StreamEnd(0.0))
+    for late in (PushedFrame(0.1, b"x"), StreamEnd(0.2)):
+        with pytest.raises(ApiError, match="after the end of the stream; connect anew"):
+            source.push(late)
+    assert source.counts == {"end": 1}
+    share.close()
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from crossdraft.bench.environment import MIB
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")  # noqa: S108 - looked at, never written to
+MOST_GROWTH = 0.03  # of memory that is flat: `flatness` of its `part_medians`
+SETTLED = 0.2  # memory is judged after this share of what is asked
+PARTS = 8  # of the samples: within one, memory swings by what requests hold
 PATIENCE_S = 10.0  # for processes and threads that are ending
 
 
@@ -110,6 +114,16 @@ def flatness(values: Sequence[float]) -> float:
     0.019801980198019802
     """
     return (max(values) - min(values)) / median(values) if len(values) > 1 else 0.0
+
+
+def part_medians(values: Sequence[float]) -> list[float]:
+    """The median of each of `PARTS` parts of values in the order of time; of fewer values, these.
+
+    >>> part_medians([*range(16)])
+    [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
+    """
+    bounds = [len(values) * part // PARTS for part in range(PARTS + 1)]
+    return [median(values[start:stop]) for start, stop in pairwise(bounds) if stop > start]
 
 
 @contextmanager

@@ -12,25 +12,17 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from crossdraft.api import Engine
 from crossdraft.bench.environment import environment
-from crossdraft.bench.resources import (
-    Leftovers,
-    MemorySample,
-    descendants,
-    flatness,
-    leftovers,
-    own_temporary_folder,
-    sample,
-)
+from crossdraft.bench.resources import SETTLED, MemorySample, descendants, leftovers, own_temporary_folder, sample
+from crossdraft.bench.soak_report import SoakReport
 from crossdraft.bench.workload import Workload, items
 from crossdraft.checks import whole
 from crossdraft.engine.request import Answer, Finish, Request
@@ -39,10 +31,6 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 
-SETTLED = 0.2  # memory is judged after this share of the requests
-MOST_GROWTH = 0.03  # (max - min) / median, of the medians of parts
-PARTS = 8  # of the samples: within one, memory swings by what requests hold
-LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 SHOWN = 20  # failures in the report
 INTERVAL_S = 0.5
 LENGTHS = (2, 4, 8, 16, 24)
@@ -129,90 +117,6 @@ class Ask:
     way: str
     cancel_s: float | None = None
     refusal: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SoakReport:
-    """What came out.
-
-    Args:
-        outcomes: how many requests ended how.
-        failures: what was wrong, in words; the first of them.
-        failed: how many.
-        samples: of memory, in the order of time.
-        kills: processes that were killed.
-        rows: of the engine's cache that were in use when nothing was asked any more.
-        left: see `Leftovers`.
-    """
-
-    requests: int
-    seconds: float
-    environment: Mapping[str, object]
-    outcomes: Mapping[str, int]
-    failures: tuple[str, ...]
-    failed: int
-    samples: tuple[MemorySample, ...]
-    kills: int
-    rows: int
-    left: Leftovers
-
-    @property
-    def settled(self) -> list[MemorySample]:
-        """Samples after the first fifth of the requests, with the drafter's process running."""
-        return [one for one in self.samples if one.done >= SETTLED * self.requests and one.whole]
-
-    @property
-    def growth(self) -> float:
-        """(max - min) / median of the medians of `PARTS` equal parts of the settled samples: what stays."""
-        return flatness(part_medians([one.total_mib for one in self.settled]))
-
-    @property
-    def swing(self) -> float:
-        """(max - min) / median of the settled samples themselves: with what requests hold for a moment."""
-        return flatness([one.total_mib for one in self.settled])
-
-    @property
-    def flat(self) -> bool:
-        """Whether memory is flat, or too few requests were asked to say."""
-        return self.requests < LEAST_REQUESTS or self.growth <= MOST_GROWTH
-
-    @property
-    def passed(self) -> bool:
-        """Whether all is well."""
-        return not self.failed and self.flat and not self.rows and not self.left.any
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "environment": dict(self.environment),
-            "requests": self.requests,
-            "seconds": round(self.seconds, 1),
-            "passed": self.passed,
-            "outcomes": dict(self.outcomes),
-            "failed": self.failed,
-            "failures": list(self.failures),
-            "kills": self.kills,
-            "memory": {
-                "growth": round(self.growth, 4),
-                "growth_of_parent": round(flatness(part_medians([one.parent_mib for one in self.settled])), 4),
-                "swing": round(self.swing, 4),
-                "most": MOST_GROWTH,
-                "judged": self.requests >= LEAST_REQUESTS,
-                "samples": [one.to_json() for one in self.samples],
-            },
-            "rows": self.rows,
-            "left": self.left.to_json(),
-        }
-
-
-def part_medians(values: Sequence[float]) -> list[float]:
-    """The median of each of `PARTS` parts of values in the order of time; of fewer values, these.
-
-    >>> part_medians([*range(16)])
-    [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
-    """
-    bounds = [len(values) * part // PARTS for part in range(PARTS + 1)]
-    return [median(values[start:stop]) for start, stop in itertools.pairwise(bounds) if stop > start]
 
 
 def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakReport:
@@ -446,25 +350,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-def lines(report: SoakReport) -> list[str]:
-    """Sentences for people."""
-    settled = report.settled
-    memory = "Memory: too few samples."
-    if settled:
-        low, high = min(one.total_mib for one in settled), max(one.total_mib for one in settled)
-        memory = (
-            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {len(settled)} readings after the first fifth, "
-            f"(max - min) / median {report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, asked at "
-            f"most {MOST_GROWTH:.0%}"
-            + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
-        )
-    return [
-        f"{report.requests} requests in {report.seconds:.0f} s; the drafter was killed {report.kills} times.",
-        *(f"  {count:5d} {outcome.removeprefix('!')}" for outcome, count in report.outcomes.items()),
-        memory,
-        f"Rows in use: {report.rows}. Left over: {report.left}.",
-        *(f"FAILED {failure}" for failure in report.failures),
-        "All is well." if report.passed else "Something is wrong.",
-    ]

@@ -100,7 +100,8 @@ def soak(
     over: rows, processes, threads, files.
     """
     output.check()
-    from crossdraft.bench.soak import Soak, lines, run_soak
+    from crossdraft.bench.soak import Soak, run_soak
+    from crossdraft.bench.soak_report import lines
     from crossdraft.options import Options
 
     hush()

@@ -8,10 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, edge, files, status, watch
-from crossdraft.serve.errors import ApiError, as_api_error, bad_request, gone
+from crossdraft.serve.errors import NO_ROUTE, ApiError, as_api_error, bad_request, gone
 from crossdraft.serve.gate import Gate, Guarded
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
@@ -27,6 +28,7 @@ def create_app(service: Service) -> ASGIApp:
     routes.state.edges = edge.EdgeSessions()
     for router in ROUTERS:
         routes.include_router(router)
+    routes.add_api_websocket_route("/{path:path}", no_websocket)
     for kind in (ApiError, CrossdraftError, ValidationError, Exception):
         routes.add_exception_handler(kind, refused)
     routes.add_exception_handler(HTTPException, unrouted)
@@ -62,9 +64,14 @@ async def left(request: Request, error: Exception) -> Response:
 async def unrouted(request: Request, error: Exception) -> Response:
     """The handler of what no route takes."""
     code = error.status_code if isinstance(error, HTTPException) else 500
-    messages = {404: "There is no such route; see docs/serve.md.", 405: "The route does not take this method."}
+    messages = {404: NO_ROUTE, 405: "The route does not take this method."}
     headers = error.headers if isinstance(error, HTTPException) else None
     return ApiError(code, messages.get(code, "The request cannot be read."), headers=headers).response()
+
+
+async def no_websocket(socket: WebSocket) -> None:
+    """The route of WebSockets that no other takes. Of itself starlette would refuse them with an empty 403."""
+    raise ApiError(404, NO_ROUTE)
 
 
 async def misnamed(request: Request, error: Exception) -> Response:

@@ -14,13 +14,15 @@ log = logging.getLogger(__name__)
 TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 429: "rate_limit_error",
-    431: "invalid_request_error", 499: "cancelled", 500: "server_error", 503: "overloaded_error",
+    431: "invalid_request_error", 499: "cancelled", 500: "server_error", 501: "server_error",
+    503: "overloaded_error",
 }  # fmt: skip
 # Fields of which only the neutral value is taken.
 LACKING = frozenset(
     {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
 )
 GONE = 499  # nginx's status for a client that went away
+NO_ROUTE = "There is no such route; see docs/serve.md."
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000

@@ -15,7 +15,6 @@ from urllib.parse import SplitResult, quote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
@@ -34,6 +33,7 @@ BEYOND = "beyond_connections"  # in the scope's state: more connections are ther
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
+HEADS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
@@ -48,6 +48,7 @@ class RequestInfo:
         since: when it came, by `time.perf_counter`.
         facts: for the log.
         answer: what it got, if it asked for one.
+        status: of the response, once it has begun; 101 of a WebSocket that is taken.
         body_bytes, commas: of its body that have come.
         arriving: its body is not whole.
     """
@@ -57,6 +58,7 @@ class RequestInfo:
     since: float = field(default_factory=time.perf_counter)
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     answer: Answer | None = None
+    status: int = 0
     body_bytes: int = 0
     commas: int = 0
     arriving: bool = False
@@ -134,6 +136,27 @@ def _kind(scope: Scope) -> str:
     return UPLOAD if scope["path"] == UPLOAD else ""
 
 
+def _request_id(headers: Headers) -> str:
+    """The client's own, if it has the form of one, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+
+def _answering(send: Send, asked: RequestInfo) -> Send:
+    """Sends a response with the headers that all have, and notes its status: also of what a route refuses by itself."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] in HEADS:
+            asked.status = message.get("status", 101)
+            found = MutableHeaders(raw=message.setdefault("headers", []))
+            found["x-request-id"] = asked.request_id
+            for name, value in ALWAYS.items():
+                found.setdefault(name, value)
+        await send(message)
+
+    return answer
+
+
 class Gate:
     """The outermost layer of the application."""
 
@@ -149,19 +172,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        asked = RequestInfo(given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16))
-        status = [0]
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                status[0] = message["status"]
-                found = MutableHeaders(raw=message.setdefault("headers", []))
-                found["x-request-id"] = asked.request_id
-                for name, value in ALWAYS.items():
-                    found.setdefault(name, value)
-            await send(message)
-
+        asked = RequestInfo(_request_id(headers))
+        answer = _answering(send, asked)
         try:
             _check_head(headers)
             _check_room(scope)
@@ -171,29 +183,31 @@ class Gate:
             scope.setdefault("state", {})["asked"] = asked
             await self._app(scope, self._bounded(scope, headers, receive, asked), answer)
         except ApiError as error:
-            if status[0]:
+            if asked.status:
                 raise
             await error.response()(scope, receive, answer)
         finally:
             self._arrived(scope, asked)
             self._service.bodies.release(asked.client, asked.body_bytes)
-            self._record(scope, headers, asked, status[0])
+            self._record(scope, headers, asked)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket pass, or refuse it with the status that a request would have."""
-        headers, asked = Headers(scope=scope), RequestInfo(secrets.token_hex(16))
-        status = 101
+        headers = Headers(scope=scope)
+        asked = RequestInfo(_request_id(headers))
+        answer = _answering(send, asked)
         try:
             _check_head(headers)
             self._check_origin(headers)
             asked.client = self._client(headers)
             scope.setdefault("state", {})["asked"] = asked
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, answer)
         except ApiError as error:
-            status = error.status
-            await WebSocket(scope, receive, send).send_denial_response(error.response())
+            if asked.status:
+                raise
+            await error.response()(scope, receive, answer)
         finally:
-            self._record(scope, headers, asked, status)
+            self._record(scope, headers, asked)
 
     def _check_origin(self, headers: Headers) -> None:
         """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
@@ -279,7 +293,8 @@ class Gate:
             asked.arriving = False
             self._service.bodies.end(asked.client, _kind(scope))
 
-    def _record(self, scope: Scope, headers: Headers, asked: RequestInfo, status: int) -> None:
+    def _record(self, scope: Scope, headers: Headers, asked: RequestInfo) -> None:
+        status = asked.status
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
         path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too

@@ -93,6 +93,10 @@ def read_keys(path: Path, defaults: Client) -> Keys:
     Raises:
         CrossdraftError: it cannot be read, others may write it, or a record is wrong or there twice.
     """
+    return Keys(_records(path), defaults)
+
+
+def _records(path: Path) -> list[KeyRecord]:
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
         given = yaml.safe_load(text)
@@ -102,6 +106,9 @@ def read_keys(path: Path, defaults: Client) -> Keys:
         raise CrossdraftError(f"{path} is no YAML; write a list of keys, as `crossdraft serve new-key` does.") from None
     if mode & 0o022:
         raise CrossdraftError(f"Others may write {path}, and so add keys; run: chmod go-w {path}")
+    given = [] if given is None else given  # of a file that is empty, or has nothing but comments
+    if not isinstance(given, list):
+        raise CrossdraftError(f"{path} holds no list; write a list of keys, as `crossdraft serve new-key` does.")
     try:
         records = TypeAdapter(list[KeyRecord]).validate_python(given)
     except ValidationError as error:
@@ -112,7 +119,7 @@ def read_keys(path: Path, defaults: Client) -> Keys:
         values = [getattr(one, what) for one in records]
         if len(set(values)) < len(values):
             raise CrossdraftError(f"{path} has two keys of the same {what}; each client has a key of its own.")
-    return Keys(records, defaults)
+    return records
 
 
 def append_key(path: Path, record: KeyRecord) -> None:
@@ -123,10 +130,9 @@ def append_key(path: Path, record: KeyRecord) -> None:
     """
     text = ""
     if path.exists():
-        read_keys(path, Client())
-        text = path.read_text(encoding="utf-8")
-        if any(one["name"] == record.name for one in yaml.safe_load(text)):
+        if any(one.name == record.name for one in _records(path)):
             raise CrossdraftError(f"{path} has a key of {record.name}; choose another name, or delete that one.")
+        text = path.read_text(encoding="utf-8")
     try:
         with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write("\n" if text and not text.endswith("\n") else "")  # an editor may leave it out

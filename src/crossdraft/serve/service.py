@@ -1,11 +1,9 @@
 """What all routes share: the engine, the media, who may ask how much, and the server's state."""
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
 from crossdraft.serve.errors import overloaded, too_many
 from crossdraft.serve.fetch import Fetcher
+from crossdraft.serve.folder import server_folder
 from crossdraft.serve.keys import Client, Keys, read_keys
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
@@ -134,8 +133,8 @@ class Service:
         self.streams = 0  # of `/v1/watch`
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
-        self._folder = tempfile.TemporaryDirectory(prefix="crossdraft-serve-")
-        folder = Path(self._folder.name)
+        self._held = ExitStack()
+        folder = self._held.enter_context(server_folder())
         spool, recordings = folder / "spool", folder / "recordings"
         for made in (spool, recordings):
             made.mkdir(mode=0o700)
@@ -197,7 +196,7 @@ class Service:
             self.spans.close()
         self.media.files.close()
         self.uploads.close()
-        self._folder.cleanup()
+        self._held.close()
 
 
 def load_engine(settings: ServerSettings) -> Engine:

@@ -18,6 +18,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
 
@@ -263,8 +264,12 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
         return Layered(**flags)
     except ValidationError as error:
         raise CrossdraftError(_sentence(error, file)) from None
+    except SettingsError as error:
+        raise CrossdraftError(
+            f"A variable of the environment, CROSSDRAFT_…, cannot be read: {error}; write its value as JSON."
+        ) from None
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        raise CrossdraftError(f"The configuration {file or ''} cannot be read: {error}; mend the file.") from None
+        raise CrossdraftError(f"The configuration {file} cannot be read: {error}; mend the file.") from None
 
 
 def _sentence(error: ValidationError, file: Path | None) -> str:

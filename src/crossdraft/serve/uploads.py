@@ -1,22 +1,22 @@
 """Uploads: files that a client sends once and names by an id afterwards. Each belongs to the client that sent it."""
 
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import only_process
 from crossdraft.serve.errors import ApiError, bad_request
 
 ID = re.compile(r"file-[0-9a-f]{32}")
 SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
-LOCK = ".lock"  # in the folder, locked as long as a server has it
 CHUNK = 1 << 20
 MOST_FILES = 1000  # of one client
 EXPIRE_S = 60.0  # from one look for what is too old to the next
@@ -80,18 +80,12 @@ class Uploads:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_mode & 0o077:
                 raise CrossdraftError(f"Others may enter the upload folder {folder}; run: chmod go= {folder}")
-            self._held = open(folder / LOCK, "ab", opener=_private)  # noqa: SIM115 - until `close`
         except OSError as error:
             raise CrossdraftError(
                 f"Uploads cannot be kept in {folder}: {error.strerror}; choose another --upload-folder."
             ) from None
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it goes with the process
-        except OSError:
-            self._held.close()
-            raise CrossdraftError(
-                f"Another server keeps its uploads in {folder}; choose another --upload-folder."
-            ) from None
+        self._held = ExitStack()
+        self._held.enter_context(only_process(folder))
         for path in folder.iterdir():  # of a server that was killed
             if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -83,24 +83,25 @@ class WatchClient:
             CrossdraftError: the server cannot be reached, is full, or refuses the key or what is asked.
         """
         try:
-            connection = self._connection = self._held.enter_context(self._address.connect(MOST_MESSAGE))
+            self._connection = self._held.enter_context(self._address.connect(MOST_MESSAGE))
         except InvalidStatus as error:
             raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
         except (InvalidHandshake, OSError, EOFError) as error:
             raise CrossdraftError(
                 f"The server {self._address} cannot be reached ({error}); check the address, and the certificates."
             ) from None
-        connection.send(json.dumps(asked))
+        self._send(json.dumps(asked))
         started = next(self.messages())
         return int(started["frames"])
 
     def push(self, message: Pushed) -> None:
         """Send; once the connection is over nothing is sent, and who reads learns why."""
-        try:
-            if self._connection is not None:
-                self._connection.send(SCHEMA.encode(message))
-        except (ConnectionClosed, OSError):
-            pass
+        self._send(SCHEMA.encode(message))
+
+    def _send(self, data: str | bytes) -> None:
+        if self._connection is not None:
+            with suppress(ConnectionClosed, OSError):
+                self._connection.send(data)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the server says, until the stream is over.

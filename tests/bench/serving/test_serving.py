@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.bench.serving.load import _part_medians, most_wait_ms
+from crossdraft.bench.serving.load import most_wait_ms
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
@@ -17,10 +17,6 @@ from crossdraft.errors import CrossdraftError
 def test_percentiles_are_in_ms():
     assert percentiles_ms([0.001 * i for i in range(1, 102)]) == {"p50": 51.0, "p95": 96.0, "p99": 100.0, "max": 101.0}
     assert percentiles_ms([]) == {}
-
-
-def test_memory_is_compared_by_medians_of_parts():
-    assert _part_medians([*range(16)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
 
 
 def test_an_answer_may_take_three_times_what_the_queue_does(tmp_path):
@@ -62,6 +58,8 @@ def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):
         ServePlan(tmp_path, pairs=0)
     with pytest.raises(CrossdraftError, match="kills"):
         ServePlan(tmp_path, kills=-1)
+    with pytest.raises(CrossdraftError, match="seconds is 0"):
+        ServePlan(tmp_path, seconds=0)
 
 
 @pytest.fixture

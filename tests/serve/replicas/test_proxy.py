@@ -10,6 +10,7 @@ import websockets.sync.client
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import InvalidStatus
 
+from crossdraft.serve.errors import TYPES
 from crossdraft.serve.keys import digest_of
 from tests.serve.conftest import body, messages
 
@@ -101,15 +102,22 @@ def test_a_stream_that_is_lost_ends_with_one_error(proxied, server):
         list(found.client().chat.completions.create(**body(stream=True)))
 
 
-def test_uploads_and_edges_are_refused_in_one_sentence(proxied):
+def test_uploads_edges_and_streams_are_refused_in_one_sentence(proxied):
     found = proxied()
     reply = httpx.post(f"{found.url}/v1/files", files={"file": ("a.mp4", b"x")}, data={"purpose": "user_data"})
     assert (reply.status_code, reply.json()["error"]["code"]) == (501, "uploads_refused")
     assert "send the file as data:" in reply.json()["error"]["message"]
     assert httpx.get(f"{found.url}/v1/files/file-0/content").status_code == 501
-    with pytest.raises(InvalidStatus) as refused:
-        websockets.sync.client.connect(f"{found.url.replace('http', 'ws')}/v1/edge")
-    assert refused.value.response.status_code == 501
+    for path, status, says in (
+        ("/v1/edge", 501, "Edges are not served"),
+        ("/v1/watch", 501, "Streams are not watched"),
+        ("/v1/nothing", 404, "no such route"),
+    ):
+        with pytest.raises(InvalidStatus) as refused:
+            websockets.sync.client.connect(f"{found.url.replace('http', 'ws')}{path}", proxy=None)
+        error = json.loads(refused.value.response.body)["error"]
+        assert (refused.value.response.status_code, error["type"]) == (status, TYPES[status])
+        assert says in error["message"]
     assert not found.replicas.calls
 
 

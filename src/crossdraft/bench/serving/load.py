@@ -11,19 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from statistics import median
 from typing import Any
 
-from crossdraft.bench.resources import flatness
+from crossdraft.bench.resources import MOST_GROWTH, SETTLED, flatness, part_medians
 from crossdraft.bench.serving.fuzz import Mutant, Seeds, run_fuzz, sent_to
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import ServerProcess
 
-MOST_GROWTH = 0.03  # of resident memory: (max - min) / median of the medians of parts
-MOST_FUZZED = 0.1  # of the same under mutants, whose media are of all sizes
+MOST_FUZZED = 0.1  # of resident memory as `MOST_GROWTH`, under mutants, whose media are of all sizes
 MOST_WAITS = 3.0  # times the mean time of an answer, for p99
 SAMPLES = 200  # of memory, among the mutants
-SETTLED, PARTS = 0.2, 8
 INTERVAL_S = 0.5
 KILL_EVERY_S = 4.0
 SOON_S = 10.0
@@ -90,7 +87,7 @@ def load(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick
     clients.run(plan.clients, plan.seconds, watch)
     tick("load")
     settled = memory[int(SETTLED * len(memory)) :]
-    growth = flatness(_part_medians(settled))
+    growth = flatness(part_medians(settled))
     latency, most_ms = percentiles_ms(clients.latencies), most_wait_ms(plan, len(clients.latencies))
     kept = set(clients.statuses) <= {"200", "503"} and not clients.wrong
     return {
@@ -188,7 +185,7 @@ def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
         alive = connection.request("GET", "/health").status == 200
     tick("mutants")
     settled = memory[int(SETTLED * len(memory)) :]
-    growth = flatness(_part_medians(settled))
+    growth = flatness(part_medians(settled))
     kept = alive and not any("!" in name for name in found)
     return {
         "passed": kept and not server.spooled() and growth <= MOST_FUZZED,
@@ -198,8 +195,3 @@ def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
         "resident_mib": {"first": round(settled[0], 1), "last": round(settled[-1], 1), "most": round(max(memory), 1)},
         "growth": round(growth, 4),
     }
-
-
-def _part_medians(values: Sequence[float]) -> list[float]:
-    bounds = [len(values) * part // PARTS for part in range(PARTS + 1)]
-    return [median(values[start:stop]) for start, stop in itertools.pairwise(bounds) if stop > start]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossdraft.bench.workload import Item
-from crossdraft.checks import whole
+from crossdraft.checks import positive, whole
 from crossdraft.engine.request import Request
 from crossdraft.serve.settings import ServerSettings, read_settings
 
@@ -60,6 +60,7 @@ class ServePlan:
             whole(name, getattr(self, name))
         for name in ("clients", "cancels", "kills", "mutants"):
             whole(name, getattr(self, name), least=0)
+        positive("seconds", self.seconds)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from crossdraft.edge import frames as edge
 from crossdraft.serve import sse
 from crossdraft.serve.bodies import BodyLimits
-from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import NO_ROUTE, ApiError, as_api_error, gone, overloaded
 from crossdraft.serve.files import local_path, sent
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -24,9 +25,14 @@ from crossdraft.serve.replicas.metrics import ProxyMetrics
 from crossdraft.serve.replicas.sticky import session_of
 from crossdraft.serve.service import RequestLimits, RequestRates
 from crossdraft.serve.settings import ServerSettings
+from crossdraft.streams import messages as watch
 
 ANSWERS = ("/v1/chat/completions", "/page/alone")
 UPLOADS, MEDIA = "/v1/files", "/v1/media/content"
+REFUSED = {
+    edge.ROUTE: "Edges are not served by replicas on Ray; start a server of its own for them.",
+    watch.ROUTE: "Streams are not watched by replicas on Ray; start a server of its own for them.",
+}
 LOOK_S = 5.0  # seconds in which all replicas must say how they are
 PASSED_ON = (
     "type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "client",
@@ -96,7 +102,8 @@ class ReplicaProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] == "websocket":
-            raise ApiError(501, "Edges are not served by replicas on Ray; start a server of its own for them.")
+            refused = REFUSED.get(scope["path"])
+            raise ApiError(501, refused) if refused is not None else ApiError(404, NO_ROUTE)
         request = Request(scope, receive)
         try:
             found = await self._answered_here(request)

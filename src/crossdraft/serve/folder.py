@@ -1,0 +1,40 @@
+"""The server's temporary folder: locked for as long as its server runs, so that those of killed ones are known."""
+
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import LOCK, only_process
+
+PREFIX = "crossdraft-serve-"
+STARTING_S = 60.0  # in which a server that has made its folder has locked it, too
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """Yield a folder of one server, for its user alone; those that killed servers of the user left are removed first.
+
+    Raises:
+        CrossdraftError: it cannot be locked.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if _is_left(folder):
+            with suppress(CrossdraftError, FileNotFoundError), only_process(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, only_process(Path(name)):
+        yield Path(name)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether it is a server's, unless that still has the lock. One that never had any may be anybody's."""
+    with suppress(OSError):
+        found = folder.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return ours and time.time() - found.st_mtime > STARTING_S and (folder / LOCK).is_file()
+    return False
