@@ -112,8 +112,8 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
         ),
         sure=(
             f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block, or what a pass "
-            "reached; FLOPs and bytes are counted from shapes, not by hardware counters, and bytes are the least that a "
-            "pass reads. "
+            "reached; FLOPs and bytes are counted from shapes, not by hardware counters, and bytes are the least that "
+            "a pass reads. "
             f"{_gpu_sentence(found)}"
         ),
         tables=(_busy_table(busy), _roofline_table(stages, peaks)),
