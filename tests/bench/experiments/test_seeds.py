@@ -1,13 +1,10 @@
 """Seeds stand in every line, as docs/experiments.md promises, and what they are the seeds of was asked."""
 
-from dataclasses import replace
-
 from crossdraft import scenes
 from crossdraft.bench.experiments import alignment, streaming
 from crossdraft.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, AlignmentConfig, training
 from crossdraft.bench.experiments.record import Setting
 from crossdraft.bench.watch import StreamRun
-from crossdraft.bench.workload import items
 from crossdraft.streams import WatchSummary
 
 SMALL = AlignmentConfig(rungs=("linear", "l6"), clips=3, validation_clips=2, test_clips=1, questions=2, learned=2)
@@ -38,6 +35,5 @@ def test_what_is_captured_and_trained_has_its_seeds(tmp_path, monkeypatch):
 
 
 def test_what_is_accepted_has_the_scenes_that_were_learned_and_asked():
-    learned = [one.seed for one in items(replace(SMALL.work, split="train", pairs=SMALL.learned))]
-    asked = [one.seed for one in items(SMALL.work)]
-    assert SMALL.seeds(ACCEPTANCE) == tuple(dict.fromkeys([*learned, *asked]))
+    assert SMALL.seeds(ACCEPTANCE) == (TRAIN[0], TEST[0]), "two questions about each"
+    assert AlignmentConfig().seeds(ACCEPTANCE) == (*TRAIN[: 256 // 4], *TEST[:48])
