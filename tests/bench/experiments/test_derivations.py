@@ -60,7 +60,7 @@ def test_every_claim_is_held_against_something_or_says_why_not():
         Claim("survey", "fast", REFUTED, "No.", "crossdraft plan")
 
 
-def test_commands_print_the_figure_that_stands_beside_the_claim():
+def test_commands_print_the_figure_of_the_claim():
     """`plan` with the claim's numbers, the experiment that was measured, or the table of claims."""
     planned = 0
     for one in claims():
