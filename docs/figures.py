@@ -113,8 +113,8 @@ def real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
             )
     begun = [f"{each['trace']['first_token_accepted']} of {each['trace']['traces']}" for each in found.values()]
     yield f"first token is the target's in {begun[0]}, {begun[1]} and {begun[2]} answers"
-    yield from _by_question(found["ten_questions"])
     stages = plan["stages"]
+    yield from by_question(found["ten_questions"], stages)
     yield (
         f"prefill {stages['prefill']:g} ms, {stages['step']:g} ms a token; EventGPT {stages['draft_prefill']:g} ms and "
         f"{stages['draft_step']:g} ms a token. With an assumed acceptance of {stages['alpha']}"
@@ -123,14 +123,16 @@ def real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
     yield f"1/ρ = {plan['bound']:.2f}× bounds all hiding"
 
 
-def _by_question(found: Mapping[str, JSON]) -> Iterator[str]:
-    """Ten questions; the bound is of answers of this length, 326 ms and 15.2 ms a token."""
+def by_question(found: Mapping[str, JSON], stages: JSON) -> Iterator[str]:
+    """Ten questions; the bound 1/ρ is of answers of this length, by the plan's times of the target."""
+    prefill, step = stages["prefill"], stages["step"]
     for question, row in found["trace"]["by_question"].items():
         tokens = row["mean_tokens"]
+        bound = (prefill + step * (tokens - 1)) / prefill
         taus = [found[drafter]["by_question"][question]["tau"]["value"] for drafter in ("trace", "memory", "ngram")]
         yield (
             f"| {question} | {row['first_token_accepted']} of {row['answers']} | {row['hidden_accepted']['value']:.1f} "
-            f"| {tokens:.1f} | {(326 + 15.2 * (tokens - 1)) / 326:.2f} | {' | '.join(f'{tau:.2f}' for tau in taus)} |"
+            f"| {tokens:.1f} | {bound:.2f} | {' | '.join(f'{tau:.2f}' for tau in taus)} |"
         )
 
 

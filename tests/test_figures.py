@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tools.figures
-from docs.figures import TIES, growth, head_card, readme
+from docs.figures import TIES, by_question, growth, head_card, readme
 from docs.untied import EARLIER_RUNS, SETTINGS
 from tools.figures import ANY, check, compare, corrected, figures, main, pages, read
 
@@ -78,6 +78,23 @@ def test_a_number_that_is_wrong_is_named(right, wrong):
     (sentence,) = compare("README.md", TABLE.replace(right, wrong), said())[0]
     assert "the JSON gives" in sentence
     assert sentence.startswith("README.md: ")
+
+
+@pytest.mark.parametrize("more", ["8", ".5", ",500"])
+def test_a_number_at_the_end_of_a_sentence_does_not_go_on(more):
+    page = f"With an acceptance of 0.75{more}. And 3 more."
+    assert compare("p", page, ["an acceptance of 0.75"])[0], page
+    assert compare("p", page, ["With an acceptance of 0.75", f"{ANY} more"])[0], page
+    assert compare("p", "an acceptance of **0.75**. And 3", ["an acceptance of 0.75"])[0] == []
+    assert corrected(page, ["an acceptance of 0.75"]) == "With an acceptance of 0.75. And 3 more."
+
+
+def test_the_bound_of_a_question_is_of_the_plans_stages():
+    row = {"first_token_accepted": 1, "answers": 2, "hidden_accepted": {"value": 0.5}, "mean_tokens": 11.0}
+    row |= {"tau": {"value": 1.5}}
+    found = {name: {"by_question": {"What?": row}} for name in ("trace", "memory", "ngram")}
+    (shown,) = by_question(found, {"prefill": 200.0, "step": 10.0})
+    assert shown == "| What? | 1 of 2 | 0.5 | 11.0 | 1.50 | 1.50 | 1.50 | 1.50 |", "(200 + 10 · 10) / 200"
 
 
 def test_another_run_makes_the_page_wrong():

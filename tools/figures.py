@@ -36,6 +36,7 @@ FIGURE = re.compile(
 )
 
 LITERAL = re.compile(r"\d+(?:\.\d+|,\d+)*")
+ENDS = r"(?![\d.,]*\d)"  # behind a number: it does not go on
 ESCAPED = re.compile(r"\d+(?:\\\.\d+|,\d+)*")  # the same in an escaped text
 
 
@@ -72,13 +73,16 @@ def pattern(said: str, *, numbers: bool = True) -> re.Pattern[str]:
     True
     >>> pattern("τ 1.5 here", numbers=False).search("a τ 1.7\nhere")[0]
     'τ 1.7\nhere'
+    >>> bool(pattern("it is 0.75").search("it is 0.758"))
+    False
     """
 
     def piece(text: str) -> str:
         words = [re.escape(word) for word in text.replace("*", "").split()]
+        ends = ENDS if words and words[-1][-1].isdigit() else ""
         if not numbers:
             words = [ESCAPED.sub(r"[\\d.,]+", word) for word in words]
-        return r"\s+".join(rf"\**{word}\**" for word in words)
+        return r"\s+".join(rf"\**{word}\**" for word in words) + ends
 
     return re.compile(r"(?<![\w.])" + r"[^\n]*?".join(f"({piece(part)})" for part in said.split(ANY)))
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise, figures, sentence, to_json
+from crossdraft.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise
+from crossdraft.bench.plan_report import figures, sentence, to_json
 from crossdraft.engine.estimates import steady_speedup
 from crossdraft.errors import CrossdraftError
 

@@ -121,6 +121,20 @@ def test_many_methods_need_the_correction():
     assert corrected == 0
 
 
+def test_what_is_detectable_among_many_methods_is_found_among_them():
+    """One of ten methods is slower by what is said to be detectable: four of five experiments call it different."""
+    own, found, least = np.ones(40), 0, minimum_detectable(40, 0.05 / 10)
+    for seed in range(30):
+        noise = np.exp(np.random.default_rng(seed).normal(0, 0.02, (10, 40)))
+        noise[0] *= np.exp(least * 0.02)
+        methods = {str(number): row.tolist() for number, row in enumerate(noise)}
+        compared = compare_paired(own.tolist(), methods, list(range(40)))
+        found += compared["0"].differs
+        spread = float(np.std(np.log(noise[1]), ddof=1))
+        assert compared["1"].detectable == pytest.approx(math.expm1(least * spread))
+    assert 0.6 <= found / 30 <= 0.97
+
+
 def test_a_planted_leak_of_one_token_is_found():
     """A drafter that is told one token of each held-out answer, beside the best text of other answers."""
     rng = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from crossdraft.datasets.export import export
+from crossdraft.datasets.fill import fill
 from crossdraft.datasets.index import PairIndex
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.datasets.split import SplitPlan, count_splits, divide, leaks
@@ -89,6 +90,24 @@ def test_an_interrupted_part_goes_on_where_it_was(tmp_path, monkeypatch):
         again = Made(1000)
         index.add(again, "all")
         assert again.given == 0, "a part that is done is not opened again"
+
+
+@pytest.mark.parametrize(("good", "at_once"), [(7, 5000), (7, 7), (7, 3), (0, 5000)])
+def test_rows_before_a_broken_one_are_kept(tmp_path, monkeypatch, good, at_once):
+    monkeypatch.setattr("crossdraft.datasets.index.ROWS_AT_ONCE", at_once)
+
+    class Broken(Made):
+        def samples(self, part):
+            for sample in super().samples(part):
+                if sample.id == f"q{good}":
+                    raise CrossdraftError("A row is no object.")
+                yield sample
+
+    with PairIndex(tmp_path, create=True) as index:
+        assert fill(index, Broken(100), ["all"]).broken == {"all": "A row is no object."}
+        assert (index.counts().samples, index.counts().open_parts) == (good, 1)
+        assert fill(index, Made(100), ["all"]).broken == {}, "once it is mended, the rest is read"
+        assert [row["id"] for row in index.samples()] == [f"q{number}" for number in range(100)]
 
 
 def test_a_limit_can_be_raised_later(tmp_path):

@@ -52,3 +52,15 @@ def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('[{"a": "' + "x" * 1_000_000)
     with pytest.raises(CrossdraftError, match="no whole JSON"):
         list(json_rows(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize("block", [1, 5, 1 << 16])
+@pytest.mark.parametrize("rest", ['{"a": 2}', "]", ",", '[{"a": 2}]', " " * 20 + "x"])
+def test_whatever_follows_a_list_is_refused(tmp_path, monkeypatch, block, rest):
+    monkeypatch.setattr(rows, "BLOCK", block)
+    path = tmp_path / "a.json"
+    path.write_text('[{"a": 1}] \r\n\t')
+    assert list(json_rows(path)) == [{"a": 1}]
+    path.write_text(f'[{{"a": 1}}]\n{rest}')
+    with pytest.raises(CrossdraftError, match="more follows the end of its list"):
+        list(json_rows(path))

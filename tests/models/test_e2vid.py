@@ -91,3 +91,17 @@ def test_a_recording_becomes_a_video(tmp_path):
     frames = read_frames(found[0].video, 4)[0]
     assert frames.shape == (4, 32, 48, 3)
     assert int((frames.max(-1).values - frames.min(-1).values).max()) < 12, "grey"
+
+
+def test_the_weights_are_loaded_once_for_all_clips(tmp_path, monkeypatch):
+    from crossdraft.datasets.catalogue import open_dataset
+    from crossdraft.datasets.recorded import ClipPlan
+
+    weights(tmp_path / "a.safetensors")
+    (tmp_path / "data").mkdir()
+    write_events(tmp_path / "data" / "boxes.txt", made_up(2000, 48, 32, 0, 450_000))
+    loaded, load = [], Reconstructor.load
+    monkeypatch.setattr(Reconstructor, "load", lambda path: (loaded.append(path), load(path))[1])
+    plan = ClipPlan(tmp_path / "out", 0.2, questions=("What is it?",), weights=tmp_path / "a.safetensors")
+    assert len(list(open_dataset(tmp_path / "data", "e2vid", plan).samples("boxes"))) == 2
+    assert loaded == [tmp_path / "a.safetensors"]

@@ -30,7 +30,8 @@ class PairedComparison:
         effect: Cohen's d_z: mean log ratio over its standard deviation.
         rank_biserial: (sum of ranks in favour - against) / all, -1 to 1.
         detectable: the smallest change of the ratio, as a share, that so many scenes of this spread show in four of
-            five experiments; what is smaller may be there and not be seen.
+            five experiments at the strictest level of Holm's correction, α over the number of comparisons; what is
+            smaller may be there and not be seen.
     """
 
     ratio: Figure
@@ -66,7 +67,7 @@ class PairedComparison:
 def compare_paired(
     baseline: Sequence[float], methods: Mapping[str, Sequence[float]], scenes: Sequence[Hashable]
 ) -> dict[str, PairedComparison]:
-    """Every method against the baseline, with Holm's correction over all of them.
+    """Every method against the baseline, with Holm's correction over all of them, also in what is detectable.
 
     Args:
         baseline: seconds (or another cost above 0) of each run.
@@ -84,6 +85,7 @@ def compare_paired(
         )
     logs = {name: _log_ratio(own, by_scene(values, scenes), name) for name, values in methods.items()}
     p_values = {name: wilcoxon(log) for name, log in logs.items()}
+    detectable = minimum_detectable(len(own), ALPHA / max(1, len(methods)))
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return {
         name: PairedComparison(
@@ -92,7 +94,7 @@ def compare_paired(
             adjusted[name],
             cohens_dz(logs[name]),
             rank_biserial(logs[name]),
-            math.expm1(minimum_detectable(len(own)) * float(np.std(logs[name], ddof=1))),
+            math.expm1(detectable * float(np.std(logs[name], ddof=1))),
         )
         for name, values in methods.items()
     }

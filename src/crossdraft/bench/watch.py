@@ -173,10 +173,15 @@ def watch_once(
     return StreamRun(watch.summary, tokens)
 
 
+def stream_seeds(seconds: int) -> tuple[int, ...]:
+    """The scenes of a stream, one each second."""
+    seeds = scenes.split_seeds("test")
+    return tuple(seeds[number % len(seeds)] for number in range(seconds))
+
+
 def stream_files(seconds: int, folder: Path) -> tuple[Path, Path]:
     """Video and events of a stream of held-out scenes, on one clock."""
-    seeds = scenes.split_seeds("test")
-    found = [scenes.make_scene(seeds[number % len(seeds)]) for number in range(seconds)]
+    found = [scenes.make_scene(seed) for seed in stream_seeds(seconds)]
     times = np.arange(round(scenes.DURATION_S * scenes.VIDEO_FPS)) / scenes.VIDEO_FPS
     frames = (frame for scene in found for frame in scenes.render(scene, times, scenes.VIDEO_SIZE))
     video, events = folder / "stream.mp4", folder / "stream.h5"

@@ -4,9 +4,10 @@ E2VID (Rebecq et al., TPAMI 2019): `<sequence>.zip` or `.txt`, first line `width
 N-Caltech101 (Orchard et al. 2015): `Caltech101/<class>/image_0001.bin`, 0.3 s each, three saccades over a picture.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,21 @@ from crossdraft.events.hdf5_write import write_dsec_h5
 from crossdraft.events.read import iter_events
 from crossdraft.events.stream import Events
 
+if TYPE_CHECKING:
+    from crossdraft.models.e2vid import Reconstructor
+
 FPS = 20  # of the video that is made
 OBJECT_QUESTION = "What object is this?"
+Video = Callable[[Iterator[Events]], Iterator[NDArray[np.uint8]]]
+
+
+def drawn_frames(windows: Iterator[Events]) -> Iterator[NDArray[np.uint8]]:
+    """Each window as EventGPT sees it, [H, W, 3]; white where it is empty."""
+    for window in windows:
+        if len(window):
+            yield eventgpt_frames(window, 1)[0]
+        else:
+            yield np.full((window.height, window.width, 3), 255, np.uint8)
 
 
 class EventSequence:
@@ -30,12 +44,12 @@ class EventSequence:
 
     Args:
         path: of the recording.
-        weights: of an event-to-video network, or `None` for drawn events (`eventgpt_frames`).
+        video: makes a frame of each window of events.
         fps: of the frames.
     """
 
-    def __init__(self, path: Path, weights: Path | None = None, fps: float = FPS) -> None:
-        self._path, self._weights, self._frame_us = path, weights, round(1e6 / fps)
+    def __init__(self, path: Path, video: Video = drawn_frames, fps: float = FPS) -> None:
+        self._path, self._video, self._frame_us = path, video, round(1e6 / fps)
 
     @property
     def group(self) -> str:
@@ -63,23 +77,26 @@ class EventSequence:
         if not len(times):
             return
         events = Excerpt(self._path, int(times[0]), int(times[-1]) + self._frame_us).read()
-        windows = (events.slice(int(time), int(time) + self._frame_us) for time in times)
-        if self._weights is None:
-            yield from (drawn(window) for window in windows)
-            return
+        yield from self._video(events.slice(int(time), int(time) + self._frame_us) for time in times)
+
+
+class EventsReader(RecordedReader):
+    """Recordings of events alone; their video is drawn, or made by the network whose weights the plan names."""
+
+    def video(self, windows: Iterator[Events]) -> Iterator[NDArray[np.uint8]]:
+        """A frame of each window."""
+        network = self._network
+        return drawn_frames(windows) if network is None else network.frames(windows)
+
+    @cached_property
+    def _network(self) -> "Reconstructor | None":
+        """Loaded with the first clip that is cut, for all of them."""
         from crossdraft.models.e2vid import Reconstructor
 
-        yield from Reconstructor.load(self._weights).frames(windows)
+        return None if self.plan.weights is None else Reconstructor.load(self.plan.weights)
 
 
-def drawn(window: Events) -> NDArray[np.uint8]:
-    """A window as EventGPT sees it, [H, W, 3]; white where it is empty."""
-    if not len(window):
-        return np.full((window.height, window.width, 3), 255, np.uint8)
-    return eventgpt_frames(window, 1)[0]
-
-
-class E2vid(RecordedReader):
+class E2vid(EventsReader):
     """Recordings in E2VID's text form. A text is read once, into an HDF5 of which spans can be read.
 
     Raises:
@@ -98,11 +115,11 @@ class E2vid(RecordedReader):
     def sequence(self, part: str) -> FrameSequence:
         path, folder = self._paths[part], self.plan.folder
         if folder is None:
-            return EventSequence(path, self.plan.weights)
+            return EventSequence(path, self.video)
         indexed = folder / part / "events.h5"
         if not indexed.is_file():
             write_dsec_h5(indexed, iter_events(path, format="e2vid"))
-        return EventSequence(indexed, self.plan.weights)
+        return EventSequence(indexed, self.video)
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
         for sample in super().samples(part):
@@ -111,7 +128,7 @@ class E2vid(RecordedReader):
             )
 
 
-class NCaltech101(RecordedReader):
+class NCaltech101(EventsReader):
     """Every recording is a clip; its question is what it shows, and the class's name the answer.
 
     Raises:
@@ -128,13 +145,13 @@ class NCaltech101(RecordedReader):
         return sorted(self._folders)
 
     def sequence(self, part: str) -> FrameSequence:
-        return EventSequence(next(iter(self._recordings(part))), self.plan.weights)
+        return EventSequence(next(iter(self._recordings(part))), self.video)
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
         if self.plan.folder is None:
             raise CrossdraftError("Clips of a recording need a folder to be written to; name one.")
         for path in self._recordings(part):
-            sequence = EventSequence(path, self.plan.weights)
+            sequence = EventSequence(path, self.video)
             start, end = int(sequence.times_us[0]), int(sequence.times_us[-1]) + round(1e6 / FPS)
             files = cut(sequence, start, end, self.plan.folder / part / path.stem)
             if files is not None:

@@ -133,8 +133,7 @@ class PairIndex:
         read, missing, done = known
         if done or (most is not None and read >= most):
             return read
-        samples = watch(islice(reader.samples(part), read, most))
-        while some := list(islice(samples, ROWS_AT_ONCE)):
+        for some in _batches(watch(islice(reader.samples(part), read, most))):
             read += len(some)
             missing += sum(bool(sample.missing) for sample in some)
             self._keep(part, [sample for sample in some if not sample.missing], (read, missing, 0))
@@ -217,6 +216,23 @@ class PairIndex:
             raise CrossdraftError(
                 f"The index {self.folder / FILE} cannot be used ({error}); if it is damaged, make it anew."
             ) from error
+
+
+def _batches(samples: Iterator[DatasetSample]) -> Iterator[list[DatasetSample]]:
+    """A few thousand at a time; those before an error of the reader come before the error does."""
+    some = list[DatasetSample]()
+    try:
+        for sample in samples:
+            some.append(sample)
+            if len(some) == ROWS_AT_ONCE:
+                yield some
+                some = []
+    except CrossdraftError:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
 
 
 def _as_mapping(row: tuple[Any, ...], names: tuple[str, ...]) -> Mapping[str, Any]:

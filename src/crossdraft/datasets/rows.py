@@ -11,6 +11,7 @@ from crossdraft.errors import CrossdraftError
 BLOCK = 1 << 16  # characters read at a time
 MOST_CHARACTERS = 1 << 24  # of one row
 MOST_ROWS = 20_000_000
+SPACE = " \t\r\n"  # of JSON
 BETWEEN = re.compile(r"[ \t\r\n,]*")  # what stands between two values
 
 
@@ -18,7 +19,8 @@ def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a JSON list, or of JSON lines.
 
     Raises:
-        CrossdraftError: missing, no JSON, a row that is no object, a row or a number of rows beyond all reason.
+        CrossdraftError: missing, no JSON, a row that is no object, a row or a number of rows beyond all reason, more
+            behind the end of a list.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -43,6 +45,7 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
             at += listed
             continue
         if listed and held.startswith("]", at):
+            _check_rest(held[at + 1 :], file, path)
             return
         value: Any = None
         try:
@@ -63,6 +66,14 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
         held = held[at:]
         more = file.read(max(BLOCK, len(held)))
         held, at, ended = held + more, 0, not more
+
+
+def _check_rest(held: str, file: TextIO, path: Path) -> None:
+    """Nothing but space may follow a list: what does is another file's, or the list is cut short."""
+    while not held.strip(SPACE):
+        if not (held := file.read(BLOCK)):
+            return
+    raise CrossdraftError(f"{path} is no whole JSON: more follows the end of its list; copy it again.")
 
 
 def field(row: Mapping[str, Any], name: str, path: Path) -> str:

@@ -5,10 +5,10 @@ from crossdraft.scenes.pace import Pace
 from crossdraft.scenes.questions import KINDS, QA, ask, wordings
 from crossdraft.scenes.render import EVENT_HZ, SENSOR_SIZE, VIDEO_FPS, VIDEO_SIZE, render, simulate_events
 from crossdraft.scenes.scene import ATTRIBUTES, DURATION_S, Scene, attributes, make_scene, split_seeds
-from crossdraft.scenes.score import score
+from crossdraft.scenes.score import score, stated
 
 __all__ = [
     "ATTRIBUTES", "DURATION_S", "EVENT_HZ", "KINDS", "QA", "SENSOR_SIZE", "VIDEO_FPS", "VIDEO_SIZE", "ClipFiles",
     "Pace", "Scene", "ask", "attributes", "clip_files", "make_scene", "render", "score", "simulate_events",
-    "split_seeds", "wordings", "write_clip",
+    "split_seeds", "stated", "wordings", "write_clip",
 ]  # fmt: skip

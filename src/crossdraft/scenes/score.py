@@ -93,6 +93,20 @@ def score(facts: Mapping[str, str], text: str) -> dict[str, bool]:
     return {slot: _holds(slot, value, plain) for slot, value in facts.items()}
 
 
+def stated(slot: str, text: str) -> str:
+    """The value of a slot that a text states, as a short answer; "" if it states none, or several.
+
+    >>> stated("weather", "It is a rainy day."), stated("time", "By day and by night.")
+    ('rain', '')
+
+    Raises:
+        CrossdraftError: there is no such slot.
+    """
+    if slot not in PHRASES:
+        raise CrossdraftError(f"There is no slot '{slot}'; known slots: {', '.join(PHRASES)}.")
+    return next((value for value in PHRASES[slot] if score({slot: value}, text)[slot]), "")
+
+
 def _holds(slot: str, value: str, plain: str) -> bool:
     if value not in PHRASES.get(slot, {}):
         raise CrossdraftError(f"No phrase states {slot} = {value!r}; known slots: {', '.join(PHRASES)}.")

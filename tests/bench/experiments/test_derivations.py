@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from crossdraft.bench.experiments.claims import CLAIMS, CONFIRMED, REFUTED, claims, measured
+from crossdraft.bench.experiments.claims import CLAIMS, CONFIRMED, REFUTED, Claim, claims, measured
 from crossdraft.bench.experiments.derivations import DERIVATIONS, derived
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import run_experiment
+from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
 
 
@@ -51,6 +53,32 @@ def test_every_claim_stands_with_its_reason_and_command():
         assert not one.measured or one.measured[0] in EXPERIMENTS, one.claim
 
 
+def test_every_claim_is_held_against_something_or_says_why_not():
+    for one in claims():
+        assert (one.derive is not None or bool(one.measured)) != one.no_figure.endswith("."), one.claim
+    with pytest.raises(CrossdraftError, match="derive or measured, or else no_figure"):
+        Claim("survey", "fast", REFUTED, "No.", "crossdraft plan")
+
+
+def test_commands_print_the_figure_of_the_claim():
+    """`plan` with the claim's numbers, the experiment that was measured, or the table of claims."""
+    planned = 0
+    for one in claims():
+        _, command, *rest = one.command.split()
+        assert "--help" not in rest, one.claim
+        if command == "plan" and one.derive is not None:
+            planned += 1
+            done = CliRunner().invoke(app, ["plan", *rest, "--json"])
+            assert done.exit_code == 0, (one.claim, done.output)
+            found = json.loads(done.stdout)
+            alone, *_ = found["ways"]
+            said = [*(way["speedup"] for way in found["ways"]), found["least_alpha"], alone["shares"]["prefill"]]
+            assert any(value == pytest.approx(one.value, rel=0.005) for value in said), (one.claim, one.value, said)
+        elif command == "experiment" and rest[0] != "claims":
+            assert one.measured[:1] == (rest[0],) or one.derive is not None, one.claim
+    assert planned > 10
+
+
 def test_claims_agree_with_their_arithmetic_or_not_as_they_say():
     """A figure that is confirmed is within 2 % of its derivation, or below 1 where it says that nothing is gained."""
     for one in claims():
@@ -67,16 +95,34 @@ def test_all_kinds_are_used():
     assert {str(one.derive["kind"]) for one in claims() if one.derive is not None} == set(DERIVATIONS)
 
 
+def summary_of(folder, name, figures, size="full size"):
+    """As an experiment leaves it."""
+    (folder / name).mkdir(exist_ok=True)
+    path = folder / name / "summary.json"
+    path.write_text(json.dumps({"figures": figures, "size": size}))
+    return path
+
+
 def test_figures_of_other_experiments_are_looked_up(tmp_path):
-    assert measured(tmp_path, ("drafters", "event", "speedup", "value")) is None
-    (tmp_path / "drafters").mkdir()
-    summary = tmp_path / "drafters" / "summary.json"
-    summary.write_text(json.dumps({"figures": {"eagle3": {"speedup": {"value": 1.25}}}}))
-    assert measured(tmp_path, ("drafters", "eagle3", "speedup", "value")) == 1.25
-    assert measured(tmp_path, ("drafters", "dream", "speedup", "value")) is None
-    assert measured(tmp_path, ()) is None
+    nothing = {"measured": None, "size": None}
+    assert measured(tmp_path, ("drafters", "event", "speedup", "value")) == nothing
+    summary = summary_of(tmp_path, "drafters", {"eagle3": {"speedup": {"value": 1.25}}})
+    found = measured(tmp_path, ("drafters", "eagle3", "speedup", "value"))
+    assert found == {"measured": 1.25, "size": "full size"}
+    assert measured(tmp_path, ("drafters", "dream", "speedup", "value")) == nothing
+    assert measured(tmp_path, ()) == nothing
     outcome = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
-    assert any("1.25" in row for row in outcome.summary.tables[0].rows)
+    assert [row[5] for row in outcome.summary.tables[0].rows if row[5]] == ["1.25"]
+    assert sum(outcome.summary.figures["statuses"].values()) == len(claims())
     summary.write_text("nonsense")
     with pytest.raises(CrossdraftError, match="run drafters again"):
         measured(tmp_path, ("drafters", "event"))
+
+
+def test_figures_of_another_size_are_named(tmp_path):
+    """A quick run takes two pairs: what it gives does not stand unnamed beside what a full one gave."""
+    summary_of(tmp_path, "drafters", {"eagle3": {"speedup": {"value": 1.25}}}, "quick size")
+    summary_of(tmp_path, "utilisation", {"decode_reached": 0.5}, "a size of its own")
+    found = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None).summary
+    assert [row[5] for row in found.tables[0].rows if row[5]] == ["1.25 (quick size)", "0.5 (a size of its own)"]
+    assert "quick size" in {one["size"] for one in found.figures["claims"]}

@@ -1,5 +1,6 @@
 """The report: nothing in it is markup that a text brought along, and nothing is loaded from elsewhere."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -96,3 +97,18 @@ def test_a_report_is_made_of_the_runs_that_are_there(tmp_path):
     names = [path.name for path in write_report(tmp_path)]
     assert names == ["report.html", "report.md"]
     assert "proposal documents" in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_shows_what_the_experiments_say_now(tmp_path):
+    """Claims stand beside figures of other experiments; those may have run again since."""
+    drafters = tmp_path / "drafters"
+    drafters.mkdir()
+    for speedup in (1.25, 7.75):
+        figures = {"eagle3": {"speedup": {"value": speedup}}}
+        (drafters / "summary.json").write_text(json.dumps({"figures": figures, "size": "full size"}))
+        if speedup == 1.25:
+            run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    write_report(tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    assert "| 7.75 |" in page
+    assert "| 1.25 |" not in page

@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from crossdraft.bench.experiments import utilisation
 from crossdraft.bench.experiments.blocks import pooled
-from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, summarise
+from crossdraft.bench.experiments.record import Setting
+from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape
+from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, machine_peaks, summarise
+from crossdraft.load import load_target
 from tests.bench.experiments.planted import block, run
 
 PEAK = {"gflops": 100.0, "copy_gbs": 10.0, "cached_gbs": 20.0}
@@ -48,3 +52,30 @@ def test_a_machine_without_a_gpu_is_said_and_one_with_a_gpu_too():
     earlier = planted()
     del earlier.found["no_gpu"]
     assert summarise(UtilisationConfig(), [earlier]).sure.endswith("No GPU was sampled."), "a run of an earlier version"
+
+
+def test_peaks_are_of_the_targets_own_weights(tmp_path, monkeypatch):
+    """Its packed layers hold no parameters: what is left of them fits a cache."""
+    asked = []
+
+    def peak(weights, layers):
+        asked.append((weights, layers))
+        return MachinePeak(1, 1, 1)
+
+    monkeypatch.setattr(utilisation, "machine_peak", peak)
+    plain, packed = (load_target("reference", "cpu", "float32", packed=packed) for packed in (False, True))
+    machine_peaks(packed, ModelShape.of(packed), Setting(None, tmp_path))
+    embedded = plain.model.get_input_embeddings().weight.nbytes
+    held = sum(parameter.nbytes for parameter in plain.model.parameters()) - embedded
+    assert asked == [(held, [(320, 320), (320, 864), (864, 320)])] * 2
+
+
+def test_no_pass_reaches_more_than_the_peak():
+    """The engine's kernels may be faster than what was measured for a peak: then they are it."""
+    slow = {"gflops": 0.01, "copy_gbs": 0.001, "cached_gbs": 0.002}
+    found = summarise(UtilisationConfig(), [planted(peaks={"target": slow, "target-all": PEAK})])
+    _, roofline = found.tables
+    reached = [float(row[-1].removesuffix("%")) for row in roofline.rows]
+    assert max(reached) == 100
+    assert found.figures["decode_reached"] <= 1
+    assert found.figures["peaks"]["target-all"] == PEAK

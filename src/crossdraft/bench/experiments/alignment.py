@@ -19,9 +19,11 @@ from crossdraft.bench.align_rows import KeptRows
 from crossdraft.bench.experiments.alignment_findings import summarise
 from crossdraft.bench.experiments.alignment_ladder import (
     ACCEPTANCE,
+    CAPTURE,
     DISTILLED,
     FOREIGN,
     LADDER,
+    SEED,
     AlignmentConfig,
     training,
     watched,
@@ -33,7 +35,6 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 
-CAPTURE = "capture"
 ROWS = "rows.json"  # of the acceptance, until all are there
 LONGEST_S = 24 * 3600.0  # of a command
 AT_ONCE = 4  # trainings: each needs a core and a gigabyte
@@ -48,11 +49,11 @@ def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> I
     """In that order: later ones read what earlier ones left in the folder for work."""
     folder = setting.work.resolve()
     if CAPTURE in keys:
-        yield UnitResult(CAPTURE, (), _captured(config, folder))
+        yield UnitResult(CAPTURE, config.seeds(CAPTURE), _captured(config, folder))
     yield from _trainings(config, folder, [rung for rung in config.rungs if training(rung) in keys])
     drafters = {FOREIGN: FOREIGN, **{rung: _spec(folder, rung) for rung in config.rungs}, DISTILLED: DISTILLED}
     if ACCEPTANCE in keys:
-        yield UnitResult(ACCEPTANCE, (), _accepted(config, drafters, setting))
+        yield UnitResult(ACCEPTANCE, config.seeds(ACCEPTANCE), _accepted(config, drafters, setting))
     plan = config.plan(drafters)
     yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
 
@@ -89,7 +90,8 @@ def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> I
         running = {pool.submit(_trained, config, folder, rung): rung for rung in rungs}
         try:
             for done in as_completed(running):
-                yield UnitResult(training(running[done]), (), done.result())
+                key = training(running[done])
+                yield UnitResult(key, config.seeds(key), done.result())
         finally:
             pool.shutdown(cancel_futures=True)  # after an error: those that run go on to their end, no other begins
 
@@ -103,7 +105,7 @@ def _trained(config: AlignmentConfig, folder: Path, rung: str) -> dict[str, Any]
         "train", recipe, "--event", FOREIGN, "--capture", str(folder / "train"),
         "--validation", str(folder / "validation"), "--out", str(_folder(folder, rung)), "--json",
     ]  # fmt: skip
-    return run_command([*command, *overrides, "measure.pairs=0", "threads=1", *more])
+    return run_command([*command, *overrides, "measure.pairs=0", "threads=1", f"seed={SEED}", *more])
 
 
 def run_command(arguments: Sequence[str]) -> dict[str, Any]:

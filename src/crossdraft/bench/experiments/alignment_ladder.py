@@ -1,17 +1,19 @@
 """The rungs of experiment 3, from a foreign drafter to an aligned one, and how much each is trained and measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from crossdraft.bench.common import check_names
 from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.workload import Workload
+from crossdraft.scenes import split_seeds
 
 FOREIGN = "foreign"  # nobody aligned it
 DISTILLED = "event"  # distilled from the target's answers from the beginning; shipped
-ACCEPTANCE, TIMES = "acceptance", "times, pairs"  # keys of units, the second with a number after it
+CAPTURE, ACCEPTANCE, TIMES = "capture", "acceptance", "times, pairs"  # keys of units, the last with a number after it
+SEED = 0  # of every training
 
 # rung: the recipe of `crossdraft train`, and what of it differs
 LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -62,6 +64,16 @@ class AlignmentConfig:
         """The test questions."""
         pairs = self.test_clips * self.questions
         return Workload(pairs, max_new_tokens=self.max_new_tokens, questions=self.questions)
+
+    def seeds(self, key: str) -> tuple[int, ...]:
+        """Of a unit that is no block: the scenes that it asks about; those of training first. A training's own seed."""
+        train, validation, test = (split_seeds(split) for split in ("train", "validation", "test"))
+        if key == CAPTURE:
+            return (*train[: self.clips], *validation[: self.validation_clips])
+        if key == ACCEPTANCE:
+            learned = replace(self.work, split="train", pairs=self.learned).scenes
+            return (*train[:learned], *test[: self.work.scenes])
+        return (SEED,)
 
     def plan(self, drafters: Mapping[str, str]) -> BlockPlan:
         """The blocks of end-to-end times."""

@@ -17,6 +17,7 @@ from crossdraft.errors import CrossdraftError
 
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
 STYLES = {CONFIRMED: "hidden-draft", REFUTED: "other", UNTESTABLE: "encoder"}
+FULL = "full size"  # see `ExperimentOutcome.size`
 LARGEST = 1 << 26  # bytes of a summary
 
 
@@ -33,9 +34,10 @@ class Claim:
         claimed, unit: its number; a range's nearer end.
         derive: arithmetic that it is held against; see `derivations.derived`.
         measured: an experiment's name and the keys of a figure in its summary.
+        no_figure: where there is neither: why no figure of ours can stand beside it, a sentence.
 
     Raises:
-        CrossdraftError: a status that is none.
+        CrossdraftError: a status that is none, or a claim that is held against nothing and does not say why.
     """
 
     document: str
@@ -47,8 +49,11 @@ class Claim:
     unit: str = ""
     derive: Mapping[str, object] | None = None
     measured: tuple[str, ...] = ()
+    no_figure: str = ""
 
     def __post_init__(self) -> None:
+        if (self.derive is None and not self.measured) != bool(self.no_figure):
+            raise CrossdraftError(f"Give the claim '{self.claim}' derive or measured, or else no_figure.")
         if self.status not in STYLES:
             raise CrossdraftError(f"'{self.status}' is no status of a claim; write one of: {', '.join(STYLES)}.")
 
@@ -75,33 +80,35 @@ class ClaimsConfig:
 def measure(config: ClaimsConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """The claims in one unit, with what the other experiments in the same folder found, where they ran."""
     results = setting.work.parent.parent
-    found = [{"derived": one.value, "measured": measured(results, one.measured)} for one in claims()]
+    found = [{"derived": one.value, **measured(results, one.measured)} for one in claims()]
     for key in keys:
         yield UnitResult(key, (), {"claims": found})
 
 
-def measured(results: Path, path: Sequence[str]) -> Any:
-    """The figure of another experiment; `None` if that has not run, or has no such figure.
+def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
+    """The figure of another experiment and the size that it ran at; `None` if that has not run, or has no such figure.
 
     Raises:
         CrossdraftError: its summary cannot be read.
     """
+    nothing: dict[str, Any] = {"measured": None, "size": None}
     if not path:
-        return None
+        return nothing
     summary = results / path[0] / "summary.json"
     if not summary.exists():
-        return None
+        return nothing
     if summary.stat().st_size > LARGEST:
         raise CrossdraftError(f"{summary} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
     try:
-        found = json.loads(summary.read_text(encoding="utf-8")).get("figures", {})
+        whole = json.loads(summary.read_text(encoding="utf-8"))
+        found, size = whole.get("figures", {}), whole.get("size")
     except (OSError, ValueError, AttributeError) as error:
         raise CrossdraftError(f"{summary} is no summary of an experiment; run {path[0]} again.") from error
     for key in path[1:]:
         if not isinstance(found, Mapping) or key not in found:
-            return None
+            return nothing
         found = found[key]
-    return found
+    return {"measured": found, "size": size}
 
 
 def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
@@ -116,7 +123,7 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
     rows = [
         (
             str(number), one.document, one.claim, one.status, shown(value["derived"], one.unit),
-            shown(value["measured"], ""), one.why, one.command,
+            _sized(value), f"{one.why} {one.no_figure}".strip(), one.command,
         )
         for number, (one, value) in enumerate(zip(known, values, strict=True), 1)
     ]  # fmt: skip
@@ -137,7 +144,8 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
                 ("", "document", "claim", "status", "derived", "measured here", "why", "command"),
                 tuple(rows),
                 "Derived: what the arithmetic gives in the claim's unit. Measured here: our figure of the reference "
-                "pair, from the experiments that ran into the same folder; empty if they did not.",
+                "pair, from the experiments that ran into the same folder, with their size where it is not the full "
+                "one; empty if they did not.",
             ),
         ),
         figure=stacked_bars(
@@ -153,13 +161,19 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
             "claims",
         ),
         figures={
-            "statuss": dict(counts),
+            "statuses": dict(counts),
             "claims": [
                 {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status, **value}
                 for one, value in zip(known, values, strict=True)
             ],
         },
     )  # fmt: skip
+
+
+def _sized(value: Mapping[str, Any]) -> str:
+    """What was measured, with the size of its experiment unless that is the full one."""
+    text, size = shown(value["measured"], ""), value.get("size")
+    return f"{text} ({size})" if text and size != FULL else text
 
 
 def shown(value: Any, unit: str) -> str:

@@ -1,20 +1,26 @@
 """Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.figure import Figure
-from crossdraft.bench.quality import ScoredAnswer, text_scores
+from crossdraft.bench.quality import ScoredAnswer, accuracies, text_scores
 from crossdraft.bench.rules import facts_figures
+from crossdraft.bench.significance import ALPHA, holm, least_scenes, paired_difference
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.drawing.shapes import Drawing
-from crossdraft.scenes import score
+from crossdraft.scenes import score, stated
 
+# Kinds of question that a short answer is right for, and the fact that is asked for.
+SHORT = {
+    "layout": "layout", "ego motion": "ego", "lead motion": "lead.motion", "cyclist": "cyclist",
+    "count": "people.count", "presence": "presence", "colour": "lead.colour", "action": "driver",
+}  # fmt: skip
 SAMPLED = 1.0  # the temperature at which rules for sampled answers are compared
 GREEDY = "greedy"
 
@@ -43,9 +49,9 @@ class QualityConfig:
 
     @property
     def plans(self) -> Mapping[str, BlockPlan]:
-        """Greedy answers, and sampled ones for the rules."""
+        """Greedy answers, and sampled ones for the rules; compressed targets have all cores."""
         alone = Variant(OWN), Variant(ALL)
-        greedy = (*alone, *map(Variant, self.drafters), *(Variant(spec, OWN, spec) for spec in self.compressions))
+        greedy = (*alone, *map(Variant, self.drafters), *(Variant(spec, ALL, spec) for spec in self.compressions))
         sampled = (*alone, Variant("event, speculative", "event"), *map(_rule, self.rules))
         found = {GREEDY: (greedy, 0.0), "sampled": (sampled, SAMPLED)}
         return {
@@ -79,6 +85,9 @@ class QualityRow:
         lossless: by what it is, whatever came out.
         equal, total: answers that are the target's own.
         facts, gained: share of facts that are right, and that minus the target's own.
+        p, adjusted_p: of Wilcoxon's test on what was gained, by scene; the second after Holm's correction over all
+            lossy rows. `None` for lossless rows.
+        short: accuracies of the short answers that are stated, where the question has one; see `SHORT`.
         metrics: BLEU-4, ROUGE-L and CIDEr against the right answer.
         own: the same against the target's own answer.
         speedup: per token where answers differ.
@@ -94,6 +103,14 @@ class QualityRow:
     own: Sequence[Figure]
     speedup: Interval
     prompt: float
+    short: Sequence[Figure] = ()
+    p: float | None = None
+    adjusted_p: float | None = None
+
+    @property
+    def worse(self) -> bool:
+        """Whether fewer facts are right: both the interval and the corrected test say so."""
+        return self.adjusted_p is not None and self.adjusted_p < ALPHA and self.gained.high < 0
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -102,6 +119,9 @@ class QualityRow:
             "equal": [self.equal, self.total],
             "facts": self.facts.to_json(),
             "facts_gained": self.gained.to_json(),
+            "p_wilcoxon": self.p,
+            "p_holm": self.adjusted_p,
+            "short_answers": [one.to_json() for one in self.short],
             "metrics": [one.to_json() for one in self.metrics],
             "metrics_with_target": [one.to_json() for one in self.own],
             "speedup": self.speedup.to_json(),
@@ -113,6 +133,8 @@ def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> Qualit
     """The figures of a method."""
     facts = [len(pair["facts"]) for pair in found.pairs]
     right = {one: _right(found, one) for one in (name, OWN)}
+    scenes = [pair["scene"] for pair in found.pairs]
+    p = None if lossless else paired_difference(name, right[name], right[OWN], scenes)[1]
     return QualityRow(
         lossless,
         *found.equal(name),
@@ -121,6 +143,8 @@ def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> Qualit
         _scores(found, name, found.answers[OWN]),
         found.speedup(name, per_token=sampled or not lossless),
         found.mean(name, "prompt_tokens").value,
+        _short(found, name),
+        p,
     )
 
 
@@ -129,6 +153,16 @@ def _right(found: Pooled, name: str) -> list[int]:
     return [
         sum(score(pair["facts"], text).values()) for pair, text in zip(found.pairs, found.answers[name], strict=True)
     ]
+
+
+def _short(found: Pooled, name: str) -> list[Figure]:
+    """Accuracies of the values that answers state of what was asked; none where no question has a short answer."""
+    asked = [
+        ScoredAnswer(pair["scene"], stated(slot, text), (pair["facts"][slot],), pair["kind"])
+        for pair, text in zip(found.pairs, found.answers[name], strict=True)
+        if (slot := SHORT.get(pair["kind"], "")) in pair["facts"]
+    ]
+    return accuracies(asked) if asked else []
 
 
 def _scores(found: Pooled, name: str, references: Sequence[str]) -> list[Figure]:
@@ -142,20 +176,24 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     groups = {
         name: pooled([unit for unit in found if unit.key in set(plan.keys)]) for name, plan in config.plans.items()
     }
-    rows = {
-        name: {
-            variant.name: row_of(
-                groups[name], variant.name, lossless=variant.lossless, sampled=plan.work.temperature > 0
-            )
-            for variant in plan.variants
+    rows = corrected(
+        {
+            name: {
+                variant.name: row_of(
+                    groups[name], variant.name, lossless=variant.lossless, sampled=plan.work.temperature > 0
+                )
+                for variant in plan.variants
+            }
+            for name, plan in config.plans.items()
         }
-        for name, plan in config.plans.items()
-    }
+    )
     greedy = rows[GREEDY]
     wrong = [name for name, row in greedy.items() if row.lossless and row.equal < row.total]
-    lossless = sum(row.lossless for row in greedy.values())
+    lossless = sum(row.lossless for name, row in greedy.items() if name != OWN)
     lossy = {name: row for each in rows.values() for name, row in each.items() if not row.lossless}
-    worse = [name for name, row in lossy.items() if row.gained.high < 0]
+    worse = [name for name, row in lossy.items() if row.worse]
+    scenes, least = len({pair["scene"] for pair in groups[GREEDY].pairs}), least_scenes(len(lossy))
+    few = "" if scenes >= least else f" {scenes} scenes cannot show it of {len(lossy)} rows; {least} can."
     equality = (
         f"All {lossless} lossless rows are equal to the target's, answer by answer."
         if not wrong
@@ -166,7 +204,11 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
             f"{equality} Of {len(lossy)} lossy rows {len(worse)} get significantly fewer facts right than the target "
             f"({greedy[OWN].facts.value:.2f} of them)."
         ),
-        sure=f"{sure(groups[GREEDY], 1)} Facts are judged by rules that know the scene.",
+        sure=(
+            f"{sure(groups[GREEDY], 1)} Facts are judged by rules that know the scene. Fewer are right where the "
+            "interval says so and Wilcoxon's signed-rank test over scenes, with Holm's correction over all lossy rows, "
+            f"has p < {ALPHA:g}.{few}"
+        ),
         tables=tuple(_table(name, each) for name, each in rows.items()),
         figure=_figure(config, rows),
         figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
@@ -175,23 +217,35 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     )
 
 
+def corrected(rows: Mapping[str, Mapping[str, QualityRow]]) -> dict[str, dict[str, QualityRow]]:
+    """The same with p values after Holm's correction over all lossy rows."""
+    tested = {(name, one): row.p for name, each in rows.items() for one, row in each.items() if row.p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {
+        name: {one: replace(row, adjusted_p=adjusted.get((name, one))) for one, row in each.items()}
+        for name, each in rows.items()
+    }
+
+
 def _table(name: str, rows: Mapping[str, QualityRow]) -> FigureTable:
     scores = [one.name for one in next(iter(rows.values())).metrics]
-    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", *scores)
-    heads = (*heads, *(f"{score} with the target" for score in scores), "prompt tokens", "speed-up")
+    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", "p, Holm", "VQA accuracy")
+    heads = (*heads, *scores, *(f"{score} with the target" for score in scores), "prompt tokens", "speed-up")
     sampled = name != GREEDY
     return FigureTable(
         f"Quality of {name} answers" + (f", temperature {SAMPLED:g}" if sampled else ""),
         heads,
         tuple(
             (one, "yes" if row.lossless else "NO", "–" if sampled else f"{row.equal}/{row.total}", str(row.facts),
-             str(row.gained), *(str(one.interval) for one in (*row.metrics, *row.own)), f"{row.prompt:.0f}",
-             str(row.speedup))
+             str(row.gained), "–" if row.adjusted_p is None else f"{row.adjusted_p:.2g}",
+             str(row.short[0].interval) if row.short else "–",
+             *(str(one.interval) for one in (*row.metrics, *row.own)), f"{row.prompt:.0f}", str(row.speedup))
             for one, row in rows.items()
         ),
         "Scores are against the world's right answer, and against the target's own: "
         + "; ".join(f"{one.name}: {one.note}" for one in next(iter(rows.values())).metrics)
-        + ". Speed-ups of rows whose answers differ are per token.",
+        + ". VQA accuracy is exact match of the short answer that is stated, where the question has one. Speed-ups of "
+        "rows whose answers differ are per token.",
     )  # fmt: skip
 
 

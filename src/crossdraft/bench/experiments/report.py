@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossdraft import __version__
 from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
 from crossdraft.bench.experiments.real_pair import RealPairPage
-from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable
+from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable
 from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.runner import read_outcome
+from crossdraft.bench.experiments.runner import read_outcome, run_experiment
 from crossdraft.bench.experiments.runs import RUNS
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
@@ -84,13 +84,14 @@ def has_experiments(out: Path) -> bool:
 def write_report(out: Path) -> list[Path]:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
-    Everything is made of the runs themselves, so that nothing is shown that is not in them.
+    Everything is made of the runs themselves, so that nothing is shown that is not in them; what is derived from other
+    experiments is made anew, for those may have run again.
 
     Raises:
         CrossdraftError: no experiment ran there, or one is not complete.
-        ModuleNotFoundError: jinja2 is not installed.
+        ModuleNotFoundError: jinja2 is not installed, or matplotlib for what is made anew.
     """
-    found = [outcome for one in EXPERIMENTS.values() if (outcome := read_outcome(one, out)) is not None]
+    found = [outcome for one in EXPERIMENTS.values() if (outcome := _outcome(one, out)) is not None]
     if not found:
         raise CrossdraftError(
             f"{out} holds no experiment; run one first: crossdraft experiment all --quick --out {out}"
@@ -103,6 +104,13 @@ def write_report(out: Path) -> list[Path]:
         with atomic_path(out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
     return [out / name for name in pages]
+
+
+def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
+    """Of the runs that are there."""
+    if one.derived and (out / one.name / RUNS).exists():
+        return run_experiment(one, one.full, out, None)
+    return read_outcome(one, out)
 
 
 def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:

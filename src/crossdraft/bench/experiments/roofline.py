@@ -1,16 +1,18 @@
 """The roofline (Williams et al. 2009): what a machine reaches in products and copies, and what passes ask of it."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
 
-SIDE = 1024  # of the matrices
+SIDE = 1024  # of the plain matrices
+ROWS = (64, 256, 512)  # of products with a layer's weights: pieces of a prompt
 COPY_BYTES = 1 << 28  # beyond any cache
 BYTES = 4  # of a float32
 
@@ -20,7 +22,7 @@ class MachinePeak:
     """Of some threads.
 
     Args:
-        gflops: of float32 products of matrices, 10⁹ a second.
+        gflops: of float32 products, 10⁹ a second; the best of plain matrices and of a layer's by the engine's kernels.
         copy_gbs: read and written, of a buffer beyond the caches.
         cached_gbs: the same of a buffer as large as the model's weights, which a cache may hold.
     """
@@ -32,6 +34,14 @@ class MachinePeak:
     def to_json(self) -> dict[str, float]:
         """Plain values."""
         return {name: round(value, 2) for name, value in asdict(self).items()}
+
+    def raised(self, work: "PassWork", seconds: float) -> "MachinePeak":
+        """At least what a pass reached: one that is faster than what was measured for a peak is the peak itself."""
+        return replace(
+            self,
+            gflops=max(self.gflops, work.flops / seconds / 1e9),
+            cached_gbs=max(self.cached_gbs, work.bytes / seconds / 1e9),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +73,28 @@ class PassWork:
         return max(self.flops / (1e9 * peak.gflops), self.bytes / (1e9 * bandwidth))
 
 
-def machine_peak(weights: int, repeats: int = 5) -> MachinePeak:
+def machine_peak(weights: int, layers: Sequence[tuple[int, int]] = (), repeats: int = 5) -> MachinePeak:
     """Measure with as many threads as this thread has; the best of several.
 
     Args:
         weights: bytes of the model's weights.
+        layers: widths [in, out] of the model's matrices.
         repeats: of each.
     """
-    a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
-    product = torch.empty(SIDE, SIDE)
-    seconds = _least(lambda: torch.mm(a, b, out=product), repeats)
-    return MachinePeak(2 * SIDE**3 / seconds / 1e9, _copy_gbs(COPY_BYTES, repeats), _copy_gbs(weights, repeats))
+    gflops = max(flops / _least(call, repeats) / 1e9 for flops, call in _products(layers))
+    return MachinePeak(gflops, _copy_gbs(COPY_BYTES, repeats), _copy_gbs(weights, repeats))
+
+
+def _products(layers: Sequence[tuple[int, int]]) -> Iterator[tuple[float, Callable[[], object]]]:
+    """FLOPs, and what computes them: plain matrices, and packed weights as the engine multiplies by them."""
+    a, b, product = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
+    yield 2.0 * SIDE**3, lambda: torch.mm(a, b, out=product)
+    for width, features in layers:
+        packed = nn.Sequential(nn.Linear(width, features, bias=False)).requires_grad_(requires_grad=False)
+        prepack(packed)
+        for count in ROWS:
+            rows = torch.randn(count, width)
+            yield 2.0 * count * width * features, lambda packed=packed, rows=rows: packed(rows)
 
 
 def _copy_gbs(size: int, repeats: int) -> float:
@@ -108,18 +129,21 @@ class ModelShape:
 
         Counted in an empty copy: the layers of a loaded one may have been packed, and then hold no parameters.
         """
-        with torch.device("meta"):
-            model: Any = type(target.model)(target.model.config)
+        model, language = _empty_copy(target)
         config = target.text_config
         head = model.get_output_embeddings()
         embedded = model.get_input_embeddings().weight.numel()
-        language = model.model.language_model if hasattr(model.model, "language_model") else model.model
         decoder = _weights(language) - embedded
         tied = head.weight is model.get_input_embeddings().weight
         encoder = _weights(model) - decoder - embedded - (0 if tied else head.weight.numel())
         one = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         keys = one * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         return cls(decoder, head.weight.numel(), config.num_hidden_layers, config.hidden_size, keys, encoder)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights that are multiplied."""
+        return BYTES * (self.decoder + self.head + self.encoder)
 
     def pass_over(self, tokens: float, context: float, logits: float) -> PassWork:
         """A pass over so many tokens after a context, with logits for some of them.
@@ -133,6 +157,20 @@ class ModelShape:
         attention = 4.0 * tokens * context * self.width * self.layers
         flops = 2.0 * tokens * self.decoder + 2.0 * logits * self.head + attention
         return PassWork(flops, BYTES * (self.decoder + self.head + 2.0 * context * self.keys * self.layers))
+
+
+def layer_widths(target: Target) -> list[tuple[int, int]]:
+    """Widths [in, out] of the matrices of a target's decoder, each pair once."""
+    _, language = _empty_copy(target)
+    linears = (module for module in language.modules() if isinstance(module, nn.Linear))
+    return list(dict.fromkeys((linear.in_features, linear.out_features) for linear in linears))
+
+
+def _empty_copy(target: Target) -> tuple[Any, nn.Module]:
+    """The model without memory for its weights, and its decoder."""
+    with torch.device("meta"):
+        model: Any = type(target.model)(target.model.config)
+    return model, model.model.language_model if hasattr(model.model, "language_model") else model.model
 
 
 def _weights(module: nn.Module) -> int:

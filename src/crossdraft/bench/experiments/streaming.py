@@ -6,7 +6,7 @@ from typing import Any
 
 from crossdraft.bench.experiments.blocks import MODELS
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch
+from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
 
@@ -48,7 +48,7 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
         question = plan.questions[int(key.removeprefix("question "))]
         runs = run_watch(replace(plan, questions=(question,)), setting.tick)
         found = {name: [_run_json(run) for run in each] for name, each in runs.items()}
-        yield UnitResult(key, (), {"question": question, "runs": found})
+        yield UnitResult(key, stream_seeds(config.seconds), {"question": question, "runs": found})
 
 
 def _run_json(run: StreamRun) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
             f"{pair.identical} of {pair.compared} answers to the same windows are the same."
         ),
         sure=(
-            f"{len(found)} questions, one run of each method each, methods in turn in one process; windows of one run "
+            f"{len(found)} questions, one run of each method each, methods in turn in one process, all of one stream "
+            f"of {config.seconds} scenes: n counts questions, and no interval covers other streams. Windows of one run "
             "overlap, so intervals are 95 % bootstrap over runs; percentiles of times have none."
         ),
         tables=(table,),

@@ -18,7 +18,7 @@ from crossdraft.bench.experiments.blocks import (
     warm_up_items,
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, machine_peak
+from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.gpu import GpuSampler
 from crossdraft.bench.measure import BenchMethod
@@ -66,20 +66,19 @@ def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) ->
             warm = []
             first = next(iter(items(plan.work_of(key))))
             timelines = {name: _spans(method, first) for name, method in made.items()}
-            more = {"shape": asdict(shape), "peaks": _peaks(target, setting), "timelines": timelines}
+            more = {"shape": asdict(shape), "peaks": machine_peaks(target, shape, setting), "timelines": timelines}
             more |= {"gpu": [use.to_json() for use in gpus.uses], "no_gpu": gpus.absent}
             yield replace(found, found={**found.found, **more})
 
 
-def _peaks(target: Target, setting: Setting) -> dict[str, dict[str, float]]:
+def machine_peaks(target: Target, shape: ModelShape, setting: Setting) -> dict[str, dict[str, float]]:
     """Of the target's own core, and of all."""
-    weights = sum(parameter.nbytes for parameter in target.model.parameters())
-    cores = setting.cores
+    cores, layers = setting.cores, layer_widths(target)
     found = {OWN: None if cores is None else cores.target, ALL: None if cores is None else cores.pair}
     peaks = {}
     for name, own in found.items():
         with pinned(own):
-            peaks[name] = machine_peak(weights).to_json()
+            peaks[name] = machine_peak(shape.nbytes, layers).to_json()
     return peaks
 
 
@@ -99,6 +98,9 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
     peaks = {name: _best_peak([unit.found["peaks"][name] for unit in found]) for name in (OWN, ALL)}
     busy = {name: busy_shares(group, name) for name in group.names}
     stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
+    for name, each in stages.items():
+        for work, seconds in each.values():
+            peaks[name] = peaks[name].raised(work, seconds)
     decode, seconds = stages[OWN]["decode step"]
     share = decode.least_s(peaks[OWN]) / seconds
     pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: busy[name]["both"].value)
@@ -109,8 +111,9 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
             f"{busy[pair]['target'].percent()} and the drafter's {busy[pair]['drafter'].percent()} of an answer's time."
         ),
         sure=(
-            f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block; FLOPs and bytes are "
-            "counted from shapes, not by hardware counters, and bytes are the least that a pass reads. "
+            f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block, or what a pass "
+            "reached; FLOPs and bytes are counted from shapes, not by hardware counters, and bytes are the least that "
+            "a pass reads. "
             f"{_gpu_sentence(found)}"
         ),
         tables=(_busy_table(busy), _roofline_table(stages, peaks)),
@@ -162,7 +165,8 @@ def _roofline_table(
         "Passes of the target alone against the roofline",
         ("", "ms", "GFLOP", "MB", "FLOPs a byte", "GFLOP/s", "GB/s", "bound, ms", "reached"),
         tuple(rows),
-        f"{reached}. Bandwidths count bytes read and written. The bound takes the faster of the two.",
+        f"{reached}. GFLOP/s are the best of plain matrices, of products with a layer's weights as the engine computes "
+        "them, and of these passes. Bandwidths count bytes read and written. The bound takes the faster of the two.",
     )
 
 
