@@ -164,14 +164,6 @@ def test_the_round_trip_is_known_before_the_first_question_and_after_a_cut(start
     assert all(answer.report["edge"]["rtt_ms"] >= 500 for answer in answers)
 
 
-def test_pings_count_that_are_answered_after_the_next_one_was_sent(start, edge, monkeypatch):
-    monkeypatch.setattr("crossdraft.serve.edge.PING_S", 0.05)
-    with DelayingProxy(start().address) as proxy, edge.client(proxy.address) as client:
-        client.open()
-        proxy.network = Network(0.2)  # the greeting took none of it
-        assert any(edge.ask(client).report["edge"]["rtt_ms"] > 100 for _ in range(8))
-
-
 def test_an_edge_whose_drafts_come_after_the_answers_end_drafts_no_more(start, edge, alone, known, monkeypatch):
     known(0.001, 0.001)
     begin = edge.drafter.begin

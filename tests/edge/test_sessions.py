@@ -5,13 +5,14 @@ import json
 import secrets
 import time
 
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.estimate import LinkEstimate
-from crossdraft.edge.frames import AskFrame, Commit, Done, Ping, Refused, Resume, decode, encode
+from crossdraft.edge.frames import AskFrame, Commit, Done, Ping, Pong, Refused, Resume, decode, encode
 from crossdraft.engine.request import Origin, Piece
 from crossdraft.serve.chat import Answering
 from crossdraft.serve.edge_sessions import EdgeSession
@@ -25,15 +26,24 @@ def ask(socket, session, **more) -> None:
 
 
 def wait_for(socket, kind):
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while time.monotonic() < until:
-        if isinstance(frame := decode(socket.recv(5)), kind):
+        if isinstance(frame := decode(socket.recv(30)), kind):
             return frame
     raise AssertionError(f"no {kind.kind}")
 
 
-def test_an_answer_goes_on_at_once_on_another_connection_while_the_old_one_seems_alive(start, fingerprint, monkeypatch):
-    """A connection that was cut without a word: its writer waits for pieces, too, and must not take the news."""
+@pytest.fixture
+def estimates(monkeypatch) -> list[LinkEstimate]:
+    """What is known of each connection, in their order."""
+    made = []
+    monkeypatch.setattr("crossdraft.serve.edge.LinkEstimate", lambda: made.append(LinkEstimate()) or made[-1])
+    return made
+
+
+@pytest.fixture
+def unfinished(monkeypatch) -> None:
+    """Answers have one token, and go on for long."""
 
     async def one_piece(session):
         session.pieces.append(Piece((5,), "x", Origin.TARGET))
@@ -42,6 +52,27 @@ def test_an_answer_goes_on_at_once_on_another_connection_while_the_old_one_seems
         await asyncio.sleep(60)
 
     monkeypatch.setattr(EdgeSession, "_answer", one_piece)
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_a_ping_counts_that_is_answered_after_the_next_one_was_sent(start, fingerprint, estimates, monkeypatch):
+    monkeypatch.setattr("crossdraft.serve.edge.PING_S", 0.05)
+    with connected(start(), fingerprint) as socket:
+        ask(socket, secrets.token_bytes(16))
+        first, second, third, _ = (wait_for(socket, Ping).at for _ in range(4))
+        for moment in (first, first, third, second):  # once, and none that is older than one that was answered
+            socket.send(encode(Pong(moment)))
+        ask(socket, secrets.token_bytes(16), model="other")
+        wait_for(socket, Refused)
+        rtt_s = estimates[-1].rtt_s
+    assert rtt_s.weight == pytest.approx(1 + rtt_s.decay)
+    assert rtt_s.value is not None
+    assert rtt_s.value >= 0.09
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_an_answer_goes_on_at_once_on_another_connection_while_the_old_one_seems_alive(start, fingerprint):
+    """A connection that was cut without a word: its writer waits for pieces, too, and must not take the news."""
     running, session = start(), secrets.token_bytes(16)
     with connected(running, fingerprint) as old, connected(running, fingerprint) as new:
         ask(old, session)
@@ -50,9 +81,8 @@ def test_an_answer_goes_on_at_once_on_another_connection_while_the_old_one_seems
         assert wait_for(new, Commit).tokens == (5,)
 
 
-def test_an_outage_is_not_learned_as_drafting_time(start, fingerprint, alone, monkeypatch):
-    estimates, question = [], Answering.question
-    monkeypatch.setattr("crossdraft.serve.edge.LinkEstimate", lambda: estimates.append(LinkEstimate()) or estimates[-1])
+def test_an_outage_is_not_learned_as_drafting_time(start, fingerprint, alone, estimates, monkeypatch):
+    question = Answering.question
 
     async def late(answering, held):
         await asyncio.sleep(1.0)  # the edge is back by then
