@@ -134,10 +134,11 @@ def _sampling(cloud: CloudOptions) -> "Sampling":
 def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
     """The part of the recording that a clip shows; its end, where the clip is not here."""
     from crossdraft.cli.options import RecordingOptions
-    from crossdraft.events.read import BY_CONTENT, SUFFIXES
 
     path = camera.events
     if path is not None and path.is_dir():
+        from crossdraft.events.read import BY_CONTENT, SUFFIXES
+
         named = [one for one in path.iterdir() if one.suffix.lower() in SUFFIXES.keys() | BY_CONTENT.keys()]
         files = [one for one in named if one.is_file() and not one.name.startswith(".")]
         if not files:
