@@ -33,7 +33,7 @@ from crossdraft.errors import CrossdraftError
         ),
         (
             ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--temperature", "-1"],
-            "--temperature is",
+            "temperature is -1",
         ),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--top-p", "2"], "--top-p is 2"),
     ],
