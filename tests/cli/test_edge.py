@@ -1,12 +1,14 @@
 """`crossdraft edge`: what is refused before anything is loaded, and what is shown."""
 
 import json
+import os
 from collections import Counter
 
 import pytest
 
-from crossdraft.cli.edge import figures, report
+from crossdraft.cli.edge import _excerpt, figures, report
 from crossdraft.cli.main import app, run
+from crossdraft.cli.options import RecordingFile
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
 from crossdraft.errors import CrossdraftError
 
@@ -21,6 +23,19 @@ from crossdraft.errors import CrossdraftError
         (["--server", "http://x", "--prompt", "?", "--drafter", "none"], "give its address as ws://"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none"], "cannot be reached"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--draft-top-k", "-1"], "--draft-top-k is -1"),
+        (
+            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--patience", "nan"],
+            "--patience is nan",
+        ),
+        (
+            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--patience", "-1"],
+            "--patience is -1",
+        ),
+        (
+            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--temperature", "-1"],
+            "temperature is -1",
+        ),
+        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--top-p", "2"], "--top-p is 2"),
     ],
 )
 def test_bad_input_has_one_sentence(arguments, words, capsys):
@@ -33,6 +48,15 @@ def test_bad_input_has_one_sentence(arguments, words, capsys):
 def test_an_empty_folder_holds_no_recording(tmp_path, capsys):
     assert run(app, ["edge", "--server", "ws://127.0.0.1:9", "--prompt", "?", "--events", str(tmp_path)]) == 2
     assert "holds no recording" in capsys.readouterr().err
+
+
+def test_the_newest_recording_of_a_folder_is_none_of_its_clips(tmp_path):
+    for seconds, name in enumerate(("old.h5", "clip.H5", "clip.mp4", ".clip.h5", "notes.md")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    found = _excerpt(RecordingFile(tmp_path), None)
+    assert found is not None
+    assert found.path == tmp_path / "clip.H5"
 
 
 def test_figures_and_report_of_an_answer():

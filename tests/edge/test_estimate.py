@@ -1,10 +1,12 @@
 """Round trip, bandwidth and drafting from what is measured, and what follows of them, worked by hand."""
 
 import random
+import threading
 
 import pytest
 
 from crossdraft.edge.estimate import PROBE_EVERY, WINDOW, LineTimes, LinkEstimate
+from crossdraft.engine.estimates import Ema
 
 CLOCKS = 1234.5  # the edge's clock is ahead by that: it must not matter
 DELAY = 0.05
@@ -95,6 +97,32 @@ def test_what_is_not_known_is_not_guessed():
     made.replied(0.2, 100)  # before any ping came back
     made.rtt_s.add(0.15)
     assert (made.reply_s, made.seen_reply_s) == (0.2, 0.2)
+
+
+def test_a_reply_time_is_not_read_while_it_is_changed():
+    """Between its weight and its total the first one would be 0 s."""
+    begun, goes_on, read = threading.Event(), threading.Event(), []
+
+    class Interrupted(Ema):
+        def add(self, value: float) -> None:
+            self.weight += 1
+            begun.set()
+            assert goes_on.wait(10)
+            self.total += value
+
+    made = LinkEstimate(_replied_s=Interrupted())
+    threads = [
+        threading.Thread(target=made.replied, args=(0.3, 100)),
+        threading.Thread(target=lambda: read.append(made.seen_reply_s)),
+    ]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    threads[1].join(0.1)
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert read == [0.3]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def packed(*values):
         ("text", "no binary one"),
         (None, "no binary one"),
         (bytes(FRAME_BYTES + 1), "no binary one"),
-        (packed(VERSION + 1, "ping", 1.0), "version 3"),
+        (packed(VERSION + 1, "ping", 1.0), f"version {VERSION + 1}"),
         (packed(VERSION, "pickle", b"x"), "no frame of the kind 'pickle'"),
         (packed(VERSION, "ping"), "has 1 fields, not 0"),
         (packed(VERSION, "ping", 1.0, 2.0), "has 1 fields, not 2"),

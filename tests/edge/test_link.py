@@ -106,6 +106,18 @@ def test_a_quick_edge_is_waited_for_and_no_longer_once_it_is_cut_off(link, draft
     assert time.perf_counter() - start < 0.9  # the longest wait is 1 s
 
 
+def test_a_pass_waits_once_for_all_of_its_edges(drafter):
+    links = [EdgeLink(SESSION) for _ in range(4)]
+    for link in links:
+        link.estimate.replied(0.01, 0)
+    states = drafter.begin([Request("?", events=EdgeEvents(link)) for link in links])
+    threading.Timer(0.1, links[3].received, [frame((1, 2))]).start()  # while the first one is waited for
+    start = time.perf_counter()
+    drafts = drafter.propose(states, [Budget(8, wait_s=0.4)] * 4)
+    assert 0.4 <= time.perf_counter() - start < 0.8
+    assert [draft.tree.tokens for draft in drafts] == [(), (), (), (1, 2)]
+
+
 def test_of_two_drafts_that_fit_the_one_that_knew_more_is_used(link, drafter, state):
     link.received(frame((1, 2, 3), serial=1))
     link.received(frame((4, 5), (1, 2), serial=2))

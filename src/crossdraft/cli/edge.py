@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checks import whole
-from crossdraft.cli.options import AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
+from crossdraft.cli.options import MAX_SECONDS, AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from crossdraft.edge.frames import Welcome
     from crossdraft.engine.drafter import Drafter
     from crossdraft.engine.request import Request
+    from crossdraft.engine.sampling import Sampling
     from crossdraft.events import Excerpt
 
 app = typer.Typer(help="Draft beside an event camera for a target in the cloud.", add_completion=False)
@@ -78,8 +79,11 @@ def edge(
     """
     check_values(device=device, max_new_tokens=cloud.max_new_tokens)
     whole("--draft-top-k", cloud.draft_top_k, 0)
+    if not 0 <= cloud.patience <= MAX_SECONDS:  # NaN is in no order with anything
+        raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
     excerpt = _excerpt(camera, video)
     _check_drafter(drafter, events=excerpt is not None)
+    drawn = _sampling(cloud)
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
     from crossdraft.edge.client import EdgeClient
@@ -87,7 +91,6 @@ def edge(
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.edge.upload import upload
     from crossdraft.engine.request import Request
-    from crossdraft.engine.sampling import Sampling
     from crossdraft.load import tokenizer_of
 
     hush()
@@ -106,8 +109,6 @@ def edge(
         clip = video
         if video is not None and Path(video).is_file():
             clip = upload(cloud.server, cloud.key, Path(video), tls)
-        top_k = min(filter(None, (cloud.top_k, cloud.draft_top_k)), default=0)
-        drawn = Sampling(cloud.temperature, top_k, cloud.top_p)
         if drafts is not None:
             _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
         for question in prompt:
@@ -122,15 +123,26 @@ def edge(
                     say(console, line)
 
 
+def _sampling(cloud: CloudOptions) -> "Sampling":
+    """How the edge draws, if it is to."""
+    from crossdraft.engine.sampling import Sampling
+
+    top_k = min(filter(None, (cloud.top_k, cloud.draft_top_k)), default=0)
+    return Sampling(cloud.temperature, top_k, cloud.top_p)
+
+
 def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
     """The part of the recording that a clip shows; its end, where the clip is not here."""
     from crossdraft.cli.options import RecordingOptions
 
     path = camera.events
     if path is not None and path.is_dir():
-        files = [one for one in path.iterdir() if one.is_file() and not one.name.startswith(".")]
+        from crossdraft.events.read import BY_CONTENT, SUFFIXES
+
+        named = [one for one in path.iterdir() if one.suffix.lower() in SUFFIXES.keys() | BY_CONTENT.keys()]
+        files = [one for one in named if one.is_file() and not one.name.startswith(".")]
         if not files:
-            raise CrossdraftError(f"The folder {path} holds no recording; check the path.")
+            raise CrossdraftError(f"The folder {path} holds no recording, by the names of its files; give the file.")
         path = max(files, key=lambda one: one.stat().st_mtime_ns)
     recording = RecordingOptions(path, camera.clock, camera.kind, camera.sensor)
     recording.refuse_unused()

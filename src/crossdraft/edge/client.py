@@ -218,6 +218,8 @@ class EdgeClient:
             try:
                 connection.send(encode(self._hello))
                 welcome = decode(connection.recv(OPEN_S))
+                if isinstance(welcome, Welcome):
+                    connection.send(encode(Pong(welcome.at)))
             except ConnectionClosed as error:
                 raise ConnectionError(f"it hung up: {error}") from None
             if isinstance(welcome, Refused):

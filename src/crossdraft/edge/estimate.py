@@ -8,6 +8,7 @@ three changes, and not only once a reply was late.
 """
 
 import math
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,6 +69,9 @@ class LineTimes:
 class LinkEstimate:
     """Of one connection, over its questions.
 
+    It is measured on the connection's thread, which alone reads it, but for `seen_reply_s`: that the engine's thread
+    may read at any time, so whatever it is made of changes under a lock.
+
     Args:
         rtt_s: the round trip.
         line: see above.
@@ -85,13 +89,25 @@ class LinkEstimate:
     _reply_bytes: Ema = field(default_factory=Ema)
     _first_bytes: Ema = field(default_factory=Ema)
     _skipped: int = 0  # questions since one was drafted for
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def came_back(self, seconds: float) -> None:
+        """A ping did, so long after it was sent."""
+        with self._lock:
+            self.rtt_s.add(seconds)
+
+    def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
+        """A draft's frame did; see `LineTimes.came`."""
+        with self._lock:
+            self.line.came(nbytes, sent_s, came_s)
 
     def replied(self, seconds: float, nbytes: int) -> None:
         """A frame of so many bytes came of an edge that knows of a commit, so long after that was sent."""
-        self._replied_s.add(seconds)
-        self._reply_bytes.add(nbytes)
-        if (rtt_s := self.rtt_s.value) is not None:
-            self._drafting_s.add(seconds - rtt_s - self.line.seconds(nbytes))
+        with self._lock:
+            self._replied_s.add(seconds)
+            self._reply_bytes.add(nbytes)
+            if (rtt_s := self.rtt_s.value) is not None:
+                self._drafting_s.add(seconds - rtt_s - self.line.seconds(nbytes))
 
     @property
     def reply_s(self) -> float | None:
@@ -103,8 +119,9 @@ class LinkEstimate:
 
     @property
     def seen_reply_s(self) -> float | None:
-        """The same; `None` unless a reply was seen."""
-        return None if self._replied_s.value is None else self.reply_s
+        """The same, for any thread; `None` unless a reply was seen."""
+        with self._lock:
+            return None if self._replied_s.value is None else self.reply_s
 
     def began(self, seconds: float, nbytes: int) -> None:
         """The first draft of a question, of so many bytes, came so long after the question."""

@@ -15,7 +15,7 @@ from crossdraft.edge.codec import Blob, FrameError, Numbers, Real, Schema, Text,
 from crossdraft.engine.checks import MOST_NODES
 
 ROUTE = "/v1/edge"
-VERSION = 2
+VERSION = 3
 FRAME_BYTES = 1 << 20  # of one message
 CHAT_BYTES = 1 << 16  # of a question: media are named in it, or uploaded first
 REPORT_BYTES = 1 << 18  # of an answer's figures
@@ -53,6 +53,7 @@ class Welcome:
     """Cloud: the target, its vocabulary, ids that end an answer, ids that are no text, and most nodes of a draft.
 
     Args:
+        at: as in `Ping`: the edge answers with a `Pong`, so the round trip is known before any question.
         draws: 1 = it believes what the edge says that tokens were drawn from; else send chosen ones.
     """
 
@@ -63,6 +64,7 @@ class Welcome:
     eos: Tokens
     reserved: Tokens
     nodes: Annotated[int, Whole(MOST_NODES)]
+    at: Annotated[float, Real()]
     draws: Flag = 0
 
 
@@ -187,7 +189,7 @@ class Ping:
 
 @dataclass(frozen=True)
 class Pong:
-    """Edge: the answer to a `Ping`."""
+    """Edge: the answer to a `Ping`, and to `Welcome`."""
 
     kind: ClassVar[str] = "pong"
     at: Annotated[float, Real()]

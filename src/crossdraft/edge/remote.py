@@ -135,16 +135,15 @@ class EdgeLink:
             return (Span("drafter", name, since, self._arrived, tokens),) if self._arrived > since else ()
 
     def draft_after(
-        self, state: "RemoteState", wait_s: float, read: Callable[[HeldDraft], Draft | None]
+        self, state: "RemoteState", until: float, read: Callable[[HeldDraft], Draft | None]
     ) -> Draft | None:
         """The draft that follows the committed tokens; a faulty one of what is none.
 
         Args:
             state: of the answer.
-            wait_s: seconds to wait for it at most.
+            until: when to wait for it no longer, by `time.monotonic`.
             read: what of a draft follows them.
         """
-        until = time.monotonic() + wait_s
         with self._changed:
             while True:
                 if not state.copied:
@@ -213,7 +212,12 @@ class EdgeDrafter:
 
     def propose_async(self, states: Sequence[RemoteState], budgets: Sequence[Budget]) -> Proposal:
         """See `AsyncDrafter`; nothing need be asked: the edge drafts of its own accord."""
-        return lambda: [self._take(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+        def take() -> list[Draft]:
+            now = time.monotonic()  # of all: while one edge is waited for, the others are
+            return [self._take(state, budget, now) for state, budget in zip(states, budgets, strict=True)]
+
+        return take
 
     def commit(self, states: Sequence[RemoteState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
@@ -227,23 +231,23 @@ class EdgeDrafter:
     def end(self, states: Sequence[RemoteState]) -> None:
         """Nothing to free."""
 
-    def _take(self, state: RemoteState, budget: Budget) -> Draft:
+    def _take(self, state: RemoteState, budget: Budget, now: float) -> Draft:
         link = state.link
         if link is None:
             return replace(NOTHING, refusal=NO_EDGE)
-        wait_s = 0.0
+        until = now
         if budget.until is not None:
             budget.until.wait()
         elif not state.copied:
             worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, LONGEST_WAIT_S)
             # A draft that takes longer to come than it is worth is not waited for at all.
             reply_s = link.estimate.seen_reply_s
-            wait_s = worth if link.replies and reply_s is not None and reply_s < worth else 0.0
+            until += worth if link.replies and reply_s is not None and reply_s < worth else 0.0
 
         def read(held: HeldDraft) -> Draft | None:
             return held.after(state.committed, budget.nodes, self._vocabulary, draws=self._draws)
 
-        draft = link.draft_after(state, wait_s, read)
+        draft = link.draft_after(state, until, read)
         if draft is None or draft.fault is not None:
             return draft or NOTHING
         name = "draft" if budget.until is None else "hidden draft"

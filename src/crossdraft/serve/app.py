@@ -25,7 +25,7 @@ def create_app(service: Service) -> ASGIApp:
     # No pages that list the routes: they load scripts from elsewhere.
     routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     routes.state.service = service
-    routes.state.edges = edge.EdgeSessions()
+    routes.state.edges = edge.EdgeSessions(service.settings)
     for router in ROUTERS:
         routes.include_router(router)
     routes.add_api_websocket_route("/{path:path}", no_websocket)

@@ -7,6 +7,7 @@ long ends.
 
 import asyncio
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 
@@ -38,13 +39,14 @@ from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
 from crossdraft.serve.frame_rate import FrameRate
-from crossdraft.serve.gate import RequestInfo
+from crossdraft.serve.gate import RecordRequest, RequestInfo
 from crossdraft.serve.service import Service
 
 router = APIRouter()
 
 PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
 SILENT_S = 20.0  # after which an edge that answers no ping is gone
+MOST_PINGS = 64  # that are not answered
 MOST_REFUSED = 8  # questions, after which a connection ends: what is wrong with one costs time to find out
 POLICY_VIOLATION, GOING_AWAY = 1008, 1001
 
@@ -57,13 +59,14 @@ class EdgeConnection:
         self._service: Service = socket.app.state.service
         self._sessions: EdgeSessions = socket.app.state.edges
         self._asked: RequestInfo = socket.state.asked
+        self._record: RecordRequest = socket.state.record
         settings = self._service.settings
         self._frames, self._bytes = FrameRate(settings.edge_frames), FrameRate(settings.edge_bytes)
         self._refused = 0  # questions
         self._session: EdgeSession | None = None
         self._sent = 0  # pieces
         self._tasks: list[asyncio.Task[None]] = []  # that send, for the session
-        self._pinged: float | None = None
+        self._pinged = deque[float](maxlen=MOST_PINGS)  # when, the oldest first
         self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
         self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
 
@@ -107,24 +110,22 @@ class EdgeConnection:
         if not isinstance(hello, Hello):
             raise FrameError(f"The first frame is of the kind {hello.kind}; begin with hello.")
         target = service.engine.target
-        fingerprint = sessions.fingerprint(service)
-        if hello.fingerprint != fingerprint:
+        if hello.fingerprint != sessions.fingerprint:
             raise FrameError("The edge's vocabulary is not the target's; name the same one with --target.")
         self._asked.facts["drafter"] = hello.drafter
         eos, reserved = tuple(sorted(target.eos)), tuple(sorted(target.reserved))
         nodes, draws = service.engine.options.hidden_nodes, int(_believed(service.settings.drafter))
-        await self._send(Welcome(service.settings.model, fingerprint, target.vocab_size, eos, reserved, nodes, draws))
+        ids = target.vocab_size, eos, reserved
+        await self._send(Welcome(service.settings.model, hello.fingerprint, *ids, nodes, self._ping_time(), draws))
 
     async def _take(self, frame: Frame, nbytes: int) -> None:
         match frame:
             case DraftFrame():
-                self._estimate.line.came(nbytes, 1e-6 * frame.sent_us, self._received_s)
+                self._estimate.came(nbytes, 1e-6 * frame.sent_us, self._received_s)
                 if self._session is not None:  # else it is of an answer that is whole already
                     self._session.received(frame, nbytes)
-            case Pong() if frame.at == self._pinged:
-                self._estimate.rtt_s.add(time.monotonic() - frame.at)
             case Pong():
-                pass
+                self._came_back(frame.at)
             case AskFrame():
                 await self._ask(frame)
             case Resume():
@@ -144,18 +145,20 @@ class EdgeConnection:
             return
         if self._refused >= MOST_REFUSED:
             raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
-        service.rates.check(client)
+        asked = replace(self._asked, since=time.perf_counter(), facts={**self._asked.facts})
         try:
             chat = read_chat(service, frame.chat, client)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
-            service.metrics.failed(failed.status)
+            self._record(replace(asked, status=failed.status))
             self._refused += 1
             await self._send(Refused(failed.code or str(failed.status), failed.message))
             return
-        asked = replace(self._asked, since=time.perf_counter(), facts={})
         most, mode = service.engine.options.hidden_nodes, MODES[frame.drafts]
-        made = EdgeSession(frame.session, chat, Answering(service, chat, asked), most, mode)
+        answering = Answering(service, chat, asked)
+        made = EdgeSession(
+            frame.session, chat, answering, most, mode, lambda status: self._record(replace(asked, status=status))
+        )
         self._sessions.add(client.name, frame.session, made)
         self._hold(made, 0)
 
@@ -177,9 +180,7 @@ class EdgeConnection:
         if self._session is not None and self._session is not session:
             self._let_go(whole=True)
         self._cancel_tasks()
-        session.holder = self
-        session.link.resumed(self._estimate)
-        session.changed.set()
+        session.hold(self, self._estimate)
         self._session, self._sent = session, sent
         self._received_s = time.monotonic()
         self._tasks = [asyncio.create_task(work) for work in (self._ping(), self._write(session))]
@@ -202,6 +203,9 @@ class EdgeConnection:
         with suppress(WebSocketDisconnect, RuntimeError):
             while session.holder is self:
                 await session.changed.wait()
+                if session.holder is not self:  # its writer waits for the same
+                    session.changed.set()
+                    return
                 session.changed.clear()
                 while self._sent < len(session.pieces):
                     frame, self._sent = session.commit(self._sent)
@@ -220,9 +224,20 @@ class EdgeConnection:
                 if time.monotonic() - self._received_s > SILENT_S:
                     await self._socket.close(GOING_AWAY)
                     return
-                self._pinged = time.monotonic()
-                await self._send(Ping(self._pinged))
+                await self._send(Ping(self._ping_time()))
                 await asyncio.sleep(PING_S)
+
+    def _ping_time(self) -> float:
+        """Now, for the edge to send it back."""
+        self._pinged.append(time.monotonic())
+        return self._pinged[-1]
+
+    def _came_back(self, at: float) -> None:
+        """What was sent then is answered; what was sent before is not any more."""
+        if at in self._pinged:
+            self._estimate.came_back(time.monotonic() - at)
+            while self._pinged.popleft() != at:
+                pass
 
     async def _receive(self) -> tuple[Frame, int]:
         """A frame and its bytes."""
@@ -271,8 +286,7 @@ async def edge(socket: WebSocket) -> None:
         ApiError: nothing here drafts at an edge; 503, 429: as `EdgeSessions.connected`.
     """
     service, sessions = socket.app.state.service, socket.app.state.edges
-    spec = service.settings.drafter
-    if spec in ("auto", "none") or "edge" not in read_spec(spec).names:
+    if sessions.fingerprint is None:
         raise ApiError(404, "No edge drafts for this server; start it with --drafter edge, or union:edge,memory.")
     with sessions.connected(service, socket.state.asked.client):
         await EdgeConnection(socket).run()

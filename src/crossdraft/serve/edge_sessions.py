@@ -4,11 +4,12 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 
 from crossdraft.edge.committed import Committed
+from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import (
     HIDDEN,
     MOST_PIECES,
@@ -24,12 +25,14 @@ from crossdraft.edge.frames import (
 from crossdraft.edge.remote import EdgeEvents, EdgeLink
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.load import tokenizer_of
+from crossdraft.methods import read_spec
 from crossdraft.serve import convert
 from crossdraft.serve.chat import Answering
-from crossdraft.serve.errors import ApiError, overloaded
+from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
+from crossdraft.serve.settings import ServerSettings
 
 
 class EdgeSession:
@@ -41,29 +44,47 @@ class EdgeSession:
         answering: how it is answered.
         most: nodes of a draft.
         mode: most of the edge's drafting, of `MODES`.
+        record: told the status of the answer, for the log, when it is whole or given up.
     """
 
-    def __init__(self, session: bytes, chat: ChatRequest, answering: Answering, most: int, mode: str) -> None:
+    def __init__(
+        self,
+        session: bytes,
+        chat: ChatRequest,
+        answering: Answering,
+        most: int,
+        mode: str,
+        record: Callable[[int], None],
+    ) -> None:
         self.link, self._mode = EdgeLink(session, replies=mode == ROUNDS), mode
-        self._decided: str | None = None  # of `MODES`, once the first tokens are committed
+        self._decided = None if mode == ROUNDS else mode  # of `MODES`, once the first tokens are committed
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
         self.changed = asyncio.Event()
         self.last: Done | Refused | None = None
         self.holder: object = None  # the connection that it belongs to now
-        self._chat, self._answering, self._most = chat, answering, most
+        self._moved = False  # to another connection
+        self._chat, self._answering, self._most, self._record = chat, answering, most, record
         self._longest = chat.longest
         self._began = time.monotonic()
         self.task = asyncio.get_running_loop().create_task(self._answer())
 
+    def hold(self, holder: object, estimate: LinkEstimate) -> None:
+        """It belongs to this connection now, of which this is known."""
+        self._moved |= self.holder not in (None, holder)
+        self.holder = holder
+        self.link.resumed(estimate)
+        self.changed.set()
+
     def received(self, frame: DraftFrame, nbytes: int) -> None:
         """A draft's frame of so many bytes came."""
-        if self.link.first_s is None:
+        if self.link.first_s is None and not self._moved:  # else the time without a connection is in it
             self.link.estimate.began(time.monotonic() - self._began, nbytes)
         self.link.received(frame, nbytes)
 
     async def _answer(self) -> None:
         """Have the question answered, and note the pieces."""
+        status = GONE
         try:
             async with AsyncExitStack() as held:
                 question = await self._answering.question(held)
@@ -74,6 +95,7 @@ class EdgeSession:
                 async for piece in stream:
                     self.pieces.append(piece)
                     self.committed.add(piece.tokens)
+                    self._decide()
                     self.changed.set()
             answer = _whole(stream.answer)
             self._answering.count(answer)
@@ -87,10 +109,13 @@ class EdgeSession:
             finish = convert.FINISH_REASONS[answer.finish]
             figures = json.dumps(report).encode()
             self.last = Done(len(self.committed), self.committed.digest(), finish, figures, int(pays))
+            status = 200
         except Exception as error:  # noqa: BLE001 - told to the edge
-            failed = self._answering.broken(error)
+            failed = self._answering.failed(error)
             self.last = Refused(failed.code or str(failed.status), failed.message)
+            status = failed.status
         finally:
+            self._record(status)
             self.changed.set()
 
     def commit(self, sent: int) -> tuple[Commit, int]:
@@ -112,7 +137,6 @@ class EdgeSession:
     def _wants(self) -> int:
         """Nodes of the next draft; 0 where none is worth its way."""
         if not self.link.replies:
-            self._decided = self._mode
             return 0
         length, estimate = len(self.committed), self.link.estimate
         if not length:
@@ -120,9 +144,12 @@ class EdgeSession:
         # Of the first answer what a pass takes is not known: too much, for this includes the reading.
         pass_s = estimate.pass_s.value or (time.monotonic() - self._began) / length
         pays = estimate.rounds_pay(pass_s, self._most, (self._longest or self._most) - length)
-        if self._decided is None:
-            self._decided = ROUNDS if pays else HIDDEN
         return self._most if pays else 0
+
+    def _decide(self) -> None:
+        """By the first tokens, once they are here: all of the answer may be, and its report, before they are sent."""
+        if self._decided is None and len(self.committed):
+            self._decided = ROUNDS if self._wants() else HIDDEN
 
     def _learn(self, answer: Answer) -> bool:
         """Note what the answer took; whether the next question is worth drafting for."""
@@ -130,17 +157,24 @@ class EdgeSession:
         rounds = stats.rounds - 1
         pass_s = (stats.total_s - stats.ttft_s) / rounds if rounds > 0 else None
         drafted, came = self._mode != OFF, self.link.first_s is not None
-        estimate.answered(time.monotonic() - self._began, pass_s, drafted=drafted, came=came)
+        if not self._moved:
+            estimate.answered(time.monotonic() - self._began, pass_s, drafted=drafted, came=came)
         return estimate.drafts_pay
 
 
 class EdgeSessions:
-    """The answers of all edges, by client and session; and how many edges there are."""
+    """The answers of all edges, by client and session; and how many edges there are.
 
-    def __init__(self) -> None:
+    Args:
+        settings: of the server.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.fingerprint: bytes | None = None  # of the target's vocabulary, if anything drafts at an edge
+        if settings.drafter not in ("auto", "none") and "edge" in read_spec(settings.drafter).names:
+            self.fingerprint = fingerprint_of(tokenizer_of(settings.target).get_vocab())  # seconds, of a large one
         self._connected = Counter[str]()  # edges of each client
         self._sessions: dict[tuple[str, bytes], EdgeSession] = {}
-        self._fingerprint: bytes | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -167,12 +201,6 @@ class EdgeSessions:
             self._connected[client.name] -= 1
             if not self._connected[client.name]:
                 del self._connected[client.name]
-
-    def fingerprint(self, service: Service) -> bytes:
-        """Of the target's vocabulary."""
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint_of(tokenizer_of(service.settings.target).get_vocab())
-        return self._fingerprint
 
     def get(self, client: str, session: bytes) -> EdgeSession | None:
         """A client's own answer."""

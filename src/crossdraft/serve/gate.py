@@ -8,7 +8,9 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -62,6 +64,10 @@ class RequestInfo:
     body_bytes: int = 0
     commas: int = 0
     arriving: bool = False
+
+
+RecordRequest = Callable[[RequestInfo], None]
+"""Notes one of the requests that come over a WebSocket, which is over now, as one over HTTP is."""
 
 
 class FailureCounts(Protocol):
@@ -200,7 +206,7 @@ class Gate:
             _check_head(headers)
             self._check_origin(headers)
             asked.client = self._client(headers)
-            scope.setdefault("state", {})["asked"] = asked
+            scope.setdefault("state", {}).update(asked=asked, record=partial(self._record, scope, headers))
             await self._app(scope, receive, answer)
         except ApiError as error:
             if asked.status:

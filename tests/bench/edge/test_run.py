@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 
 from crossdraft.bench.edge.proxy import Network
-from crossdraft.bench.edge.run import POLICY, WAYS, NetworkFigures, results_table
+from crossdraft.bench.edge.run import POLICY, WAYS, EdgePlan, NetworkFigures, results_table
 from crossdraft.edge.client import EdgeAnswer
+from crossdraft.errors import CrossdraftError
 
 OWN = ((1, 2, 3), (4, 5))
 
@@ -54,3 +55,18 @@ def test_the_report_is_json_with_intervals():
     assert policy["e2e"]["ms"] == pytest.approx(200.0)
     assert policy["policies"] == {"rounds": 2}
     assert results_table([figures()]).row_count == len(WAYS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"drafter": "nonsense"}, "no drafter 'nonsense'"),
+        ({"drafter": "eagle2"}, "not at the edge"),
+        ({"jitter": -1.0}, "jitter is -1"),
+        ({"jitter": float("nan")}, "jitter is nan"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ],
+)
+def test_a_plan_that_cannot_be_measured_is_refused_before_anything_runs(tmp_path, given, words):
+    with pytest.raises(CrossdraftError, match=words):
+        EdgePlan(tmp_path, (0.0,), (100.0,), **given)

@@ -28,8 +28,9 @@ from crossdraft.edge.frames import HIDDEN, OFF, fingerprint_of
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.errors import CrossdraftError
 from crossdraft.load import tokenizer_of
-from crossdraft.methods import build
+from crossdraft.methods import build, check_spec, needs_target, read_spec
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,6 +55,9 @@ class EdgePlan:
         max_new_tokens: the longest answer.
         cuts: connections that are cut in the midst of an answer, at every network.
         seed: of the order, the jitter and the cuts.
+
+    Raises:
+        CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
     """
 
     folder: Path
@@ -69,6 +73,13 @@ class EdgePlan:
     def __post_init__(self) -> None:
         whole("pairs", self.pairs)
         whole("cuts", self.cuts, least=0)
+        whole("max_new_tokens", self.max_new_tokens)
+        if not 0 <= self.jitter <= 1:  # NaN is in no order with anything
+            raise CrossdraftError(f"jitter is {self.jitter:g}; give a share of the round trip, 0 to 1.")
+        spec = read_spec(self.drafter)
+        check_spec(spec)
+        if needs_target(spec):
+            raise CrossdraftError(f"The drafter {self.drafter} reads the target, which is not at the edge; try event.")
 
     @property
     def networks(self) -> tuple[Network, ...]:
