@@ -11,7 +11,7 @@ import pytest
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.request import Request
-from crossdraft.engine.scheduler import Scheduler, without_frames
+from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, RequestError
 
 
@@ -76,6 +76,23 @@ def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
         assert len(scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens) == 4
     finally:
         scheduler.close()
+
+
+def test_whoever_asked_is_refused_when_what_was_asked_before_ends_the_thread(target):
+    """All of it is taken up at once; the first one's end is told to who does not return."""
+    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+
+    def leave(future):
+        raise SystemExit
+
+    scheduler.post(Call(held.wait, lambda error: None))
+    first, second = (scheduler.submit(Request("x", max_new_tokens=4)) for _ in range(2))
+    first.future.add_done_callback(leave)
+    first.cancel()
+    held.set()
+    with pytest.raises(CrossdraftError, match="This engine's thread ended"):
+        second.result(10)
+    scheduler.close()
 
 
 def test_an_error_that_is_raised_again_and_again_does_not_grow():
