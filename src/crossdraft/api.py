@@ -91,7 +91,7 @@ class Engine:
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
         self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
-        fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
+        fronts = self._fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
         self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
@@ -211,7 +211,9 @@ class Engine:
             loaded = make_target()
             if options.lossy_prefill is not None:
                 loaded = compressed(loaded, options.lossy_prefill)
+        check_target(options.rule, loaded)  # before anything is started
         reader: RemotePrefill | None = None
+        runner: DraftRunner[Any] | None = None
 
         def end() -> None:
             loaded.encode_at_home()
@@ -225,10 +227,13 @@ class Engine:
                 reader = remote_prefill(loaded, options)
                 if options.compile:
                     loaded.compile(options.max_batch, 1 + options.nodes)
-            runner = None if drafter is None else assemble(drafter, context, loaded, options)
+            if drafter is not None:
+                runner = assemble(drafter, context, loaded, options)
             spec = drafter if isinstance(drafter, Spec) else None
             engine = cls(loaded, runner, options, cost, spec, end, reader)
         except BaseException:
+            if runner is not None:
+                runner.close()
             end()
             raise
         if options.measure:  # where passes will run
@@ -344,7 +349,11 @@ class Engine:
         return f"Engine(target={model}, drafter={drafter!r}, placement={self.options.placement!r})"
 
     def close(self) -> None:
-        """Stop the loop's thread and the drafter. May be called twice, and from any thread."""
+        """Stop the loop's thread, those that read for it, and the drafter. May be called twice, and from any thread."""
+        # Not in the finalizer: an engine may be collected in the very thread that is waited for.
+        self._scheduler.close(begun=True)
+        if self._fronts is not None:
+            self._fronts.close()
         self._finalizer()
 
     def __enter__(self) -> Self:

@@ -79,19 +79,21 @@ def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
 
 
 def test_whoever_asked_is_refused_when_what_was_asked_before_ends_the_thread(target):
-    """All of it is taken up at once; the first one's end is told to who does not return."""
+    """All of it is taken up at once; the first one's end is told to who does not return, nor does the second one's."""
     scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
 
     def leave(future):
         raise SystemExit
 
     scheduler.post(Call(held.wait, lambda error: None))
-    first, second = (scheduler.submit(Request("x", max_new_tokens=4)) for _ in range(2))
+    first, second, third = (scheduler.submit(Request("x", max_new_tokens=4)) for _ in range(3))
     first.future.add_done_callback(leave)
+    second.future.add_done_callback(leave)
     first.cancel()
     held.set()
-    with pytest.raises(CrossdraftError, match="This engine's thread ended"):
-        second.result(10)
+    for one in (second, third):
+        with pytest.raises(CrossdraftError, match="This engine's thread ended"):
+            one.result(10)
     scheduler.close()
 
 

@@ -102,9 +102,13 @@ class Decoder(Admission):
         self._leave()
 
     def close(self) -> None:
-        """Cancel every request, for good."""
+        """Cancel every request, for good; what another thread has begun for one, `join` waits for."""
         self.drop()
         self._side.shutdown(wait=False)
+
+    def join(self) -> None:
+        """After `close`: wait until no other thread uses the target any more."""
+        self._side.shutdown()
 
     @torch.inference_mode()
     def step(self) -> None:

@@ -309,8 +309,12 @@ class Scheduler:
         if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
             raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
 
-    def close(self) -> None:
-        """End the thread. Requests that are not answered yet end with an error; may be called twice."""
+    def close(self, *, begun: bool = False) -> None:
+        """End the thread. Requests that are not answered yet end with an error; may be called twice.
+
+        Args:
+            begun: wait for what other threads have begun for requests, too.
+        """
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -321,6 +325,8 @@ class Scheduler:
             self._room.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+            if begun and self._decoder is not None:
+                self._decoder.join()
 
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
@@ -352,12 +358,11 @@ class Scheduler:
         finally:  # whatever happened, nobody must wait for ever
             with self._changed:
                 self._closed = True
-            for pending in self._pending.values():
-                pending.settle(error)
-            for call in self._calls:
-                call.refuse(error)
             with self._room:
                 self._room.notify_all()
+            for tell in (*(one.settle for one in self._pending.values()), *(one.refuse for one in self._calls)):
+                with suppress(BaseException):  # of a callback: the others are told as well
+                    tell(error)
 
     def _turn(self) -> bool:
         """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""
