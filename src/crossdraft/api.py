@@ -91,12 +91,12 @@ class Engine:
 
         # It knows nothing of this engine, so that one that is not closed can be collected.
         self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
-        fronts = self._fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
+        fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
         self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
         self._scheduler = Scheduler(self._make, options.target_cores, limits, target.defaults.most(target.context))
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, fronts, release)
 
     @property
     def drafter(self) -> DraftRunner[Any] | None:
@@ -350,11 +350,9 @@ class Engine:
 
     def close(self) -> None:
         """Stop the loop's thread, those that read for it, and the drafter. May be called twice, and from any thread."""
-        # Not in the finalizer: an engine may be collected in the very thread that is waited for.
-        self._scheduler.close(begun=True)
-        if self._fronts is not None:
-            self._fronts.close()
-        self._finalizer()
+        if (registered := self._finalizer.detach()) is not None:
+            _, close, parts, _ = registered
+            close(*parts, begun=True)
 
     def __enter__(self) -> Self:
         return self
@@ -431,9 +429,23 @@ def new_decoder(
     )
 
 
-def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: Callable[[], None]) -> None:
+def _close(
+    process: int,
+    scheduler: Scheduler,
+    supervisor: Supervisor,
+    fronts: RemoteFronts | None,
+    release: Callable[[], None],
+    *,
+    begun: bool = False,
+) -> None:
+    """End an engine's parts, and if `begun` wait for what threads that read have begun.
+
+    Not where it is collected: that may be in one of these threads.
+    """
     if os.getpid() == process:  # in a fork of that one, thread and drafter are not ours
-        scheduler.close()
+        scheduler.close(begun=begun)
+        if fronts is not None:
+            fronts.close(wait=begun)
         supervisor.close()
         release()
 
