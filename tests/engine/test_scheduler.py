@@ -3,6 +3,7 @@
 import gc
 import logging
 import threading
+from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -74,6 +75,21 @@ def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
                 scheduler.submit(Request("x", max_new_tokens=4), watch).result(60)
             assert caught.value.__cause__.__traceback__ is None
         assert len(scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens) == 4
+    finally:
+        scheduler.close()
+
+
+def test_a_request_cancelled_before_it_begins_is_over_for_all_who_wait(target):
+    """`concurrent.futures.wait` takes a future for done when its waiters were notified, not when it is cancelled."""
+    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+    scheduler.post(Call(held.wait, lambda error: None))
+    pending = scheduler.submit(Request("x", max_new_tokens=4))
+    pending.cancel()
+    held.set()
+    try:
+        assert wait([pending.future], 10).done
+        with pytest.raises(CancelledError):
+            pending.result()
     finally:
         scheduler.close()
 
