@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
+from crossdraft.assembly import assemble
 from crossdraft.engine.request import Finish, Origin
 
 
@@ -264,3 +265,27 @@ def test_inputs_that_are_no_prompt_are_refused_in_a_sentence(pair, inputs, part)
 def test_fields_of_another_type_are_refused(field, value):
     with pytest.raises(cd.CrossdraftError, match=f"{field} is "):
         cd.Request("x", **{field: value})
+
+
+def test_a_rule_of_another_target_is_refused_before_a_drafter_starts(pair, monkeypatch):
+    monkeypatch.setattr("crossdraft.api.assemble", lambda *_: pytest.fail("a drafter was started"))
+    with pytest.raises(cd.CrossdraftError, match="trained for another target"):
+        cd.Engine.load(str(pair.target), "memory", cd.Options(rule="judge", device="cpu", dtype="float32"))
+
+
+def test_an_engine_that_cannot_be_made_leaves_no_drafter_behind(pair, monkeypatch):
+    runners = []
+
+    def assembled(*given):
+        runners.append(assemble(*given))
+        return runners[0]
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("crossdraft.api.assemble", assembled)
+    monkeypatch.setattr("crossdraft.api.PrefixCache", full)
+    with pytest.raises(MemoryError):
+        cd.Engine.load(str(pair.target), "memory@process", cd.Options(device="cpu", dtype="float32"))
+    (worker,) = runners[0].workers
+    assert worker._child.poll() is not None

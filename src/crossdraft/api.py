@@ -96,7 +96,7 @@ class Engine:
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
         self._scheduler = Scheduler(self._make, options.target_cores, limits, target.defaults.most(target.context))
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, release)
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, fronts, release)
 
     @property
     def drafter(self) -> DraftRunner[Any] | None:
@@ -211,7 +211,9 @@ class Engine:
             loaded = make_target()
             if options.lossy_prefill is not None:
                 loaded = compressed(loaded, options.lossy_prefill)
+        check_target(options.rule, loaded)  # before anything is started
         reader: RemotePrefill | None = None
+        runner: DraftRunner[Any] | None = None
 
         def end() -> None:
             loaded.encode_at_home()
@@ -225,10 +227,13 @@ class Engine:
                 reader = remote_prefill(loaded, options)
                 if options.compile:
                     loaded.compile(options.max_batch, 1 + options.nodes)
-            runner = None if drafter is None else assemble(drafter, context, loaded, options)
+            if drafter is not None:
+                runner = assemble(drafter, context, loaded, options)
             spec = drafter if isinstance(drafter, Spec) else None
             engine = cls(loaded, runner, options, cost, spec, end, reader)
         except BaseException:
+            if runner is not None:
+                runner.close()
             end()
             raise
         if options.measure:  # where passes will run
@@ -344,8 +349,10 @@ class Engine:
         return f"Engine(target={model}, drafter={drafter!r}, placement={self.options.placement!r})"
 
     def close(self) -> None:
-        """Stop the loop's thread and the drafter. May be called twice, and from any thread."""
-        self._finalizer()
+        """Stop the loop's thread, those that read for it, and the drafter. May be called twice, and from any thread."""
+        if (registered := self._finalizer.detach()) is not None:
+            _, close, parts, _ = registered
+            close(*parts, begun=True)
 
     def __enter__(self) -> Self:
         return self
@@ -422,9 +429,23 @@ def new_decoder(
     )
 
 
-def _close(process: int, scheduler: Scheduler, supervisor: Supervisor, release: Callable[[], None]) -> None:
+def _close(
+    process: int,
+    scheduler: Scheduler,
+    supervisor: Supervisor,
+    fronts: RemoteFronts | None,
+    release: Callable[[], None],
+    *,
+    begun: bool = False,
+) -> None:
+    """End an engine's parts, and if `begun` wait for what threads that read have begun.
+
+    Not where it is collected: that may be in one of these threads.
+    """
     if os.getpid() == process:  # in a fork of that one, thread and drafter are not ours
-        scheduler.close()
+        scheduler.close(begun=begun)
+        if fronts is not None:
+            fronts.close(wait=begun)
         supervisor.close()
         release()
 

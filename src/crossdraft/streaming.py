@@ -45,6 +45,8 @@ class Stream:
             return
         pieces: SimpleQueue[Piece | None] = SimpleQueue()
         pending = self._pending = self._submit(pieces.put)
+        if self._cancelled.is_set():  # meanwhile, by who found nothing to cancel
+            pending.cancel()
         pending.future.add_done_callback(lambda _: pieces.put(None))
         try:
             pending.check_waiter()

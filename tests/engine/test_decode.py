@@ -20,8 +20,9 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
 
@@ -264,6 +265,38 @@ def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
     assert cancelled.tokens == alone[4][: len(cancelled.tokens)]
     assert len(cancelled.tokens) < len(alone[4])
     assert other.tokens == alone[3]
+    assert decoding.cache.rows == 0
+
+
+def test_dropping_cancels_those_that_wait_as_well(target):
+    decoding = Decoder(target)
+    running, waiting = (decoding.submit(request) for request in REQUESTS[3:])
+    decoding.step()
+    decoding.drop()
+    assert not decoding.busy
+    assert decoding.answer(running).finish is Finish.CANCELLED
+    with pytest.raises(CancelledError):
+        decoding.answer(waiting)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_answer_that_cannot_be_decoded_ends_alone(target, alone, last):
+    """The other one of its passes goes on, also where the text that is held back cannot be had in the end."""
+    at, spoilt = next((at, token) for at, token in enumerate(alone[4]) if at and token not in alone[3])
+
+    def decode(tokens):
+        if spoilt in tokens:
+            raise KeyError(spoilt)
+        return target.decode(tokens)
+
+    decoding = Decoder(Target(target.model, target.prepare, decode, target.eos), max_batch=2)
+    wrong = decoding.submit(replace(REQUESTS[4], max_new_tokens=at + 1) if last else REQUESTS[4])
+    other = decoding.submit(REQUESTS[3])
+    while decoding.busy:
+        decoding.step()
+    with pytest.raises(RequestError, match="KeyError"):
+        decoding.answer(wrong)
+    assert decoding.answer(other).tokens == alone[3]
     assert decoding.cache.rows == 0
 
 

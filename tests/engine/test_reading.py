@@ -339,6 +339,36 @@ def test_who_waits_for_room_does_not_hold_those_of_a_higher_priority(target, alo
     assert [decoder.answer(one).tokens for one in ended] == [alone[0], alone[5], alone[5]]
 
 
+def test_who_waits_for_room_behind_another_is_cancelled_before_the_next_round(target, alone):
+    decoder = Decoder(target, max_batch=4, kv_bytes=1, prefill_chunk=0)
+    first, second = (decoder.submit(replace(LONG, priority=one)) for one in (9, 0))
+    decoder.step()
+    third = decoder.submit(replace(REQUESTS[0], priority=1))
+    decoder.step()
+    assert [reading.state.request_id for reading in decoder._readings] == [third, second]
+    assert decoder.cancel(second)
+    decoder.step()
+    assert decoder.finished() == [second]
+    assert decoder.answer(second).finish is Finish.CANCELLED
+    run_out(decoder)
+    assert [decoder.answer(one).tokens for one in (first, third)] == [alone[5], alone[0]]
+
+
+def test_nobody_leaves_for_one_that_is_cancelled_while_it_is_read(target, alone, monkeypatch):
+    decoder, left = Decoder(target, prefill_chunk=0), []
+    first = decoder.submit(LONG)
+    decoder.step()
+    monkeypatch.setattr(
+        decoder, "_drop_row", lambda state, drop=decoder._drop_row: left.append(state.request_id) or drop(state)
+    )
+    second = decoder.submit(replace(REQUESTS[0], priority=1), cancelled=lambda: True)
+    decoder.step()
+    assert decoder.answer(second).finish is Finish.CANCELLED
+    assert left == []
+    run_out(decoder)
+    assert decoder.answer(first).tokens == alone[5]
+
+
 def test_nobody_leaves_for_a_request_that_cannot_be_prepared(target, alone, monkeypatch):
     """A row is given up when the prompt that wants it has been read, not before."""
     prepare = target.prepare
@@ -433,6 +463,28 @@ def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypa
     assert decoder.answer(second).tokens == alone[0]
     with pytest.raises(RequestError, match="MemoryError"):
         decoder.answer(first)
+
+
+def test_a_row_that_cannot_be_filled_again_is_given_back(target, alone, monkeypatch):
+    """Memory runs out while one that had to leave gets its keys and values back."""
+    decoder = Decoder(target)
+    first = decoder.submit(LONG)
+    decoder.step()
+    second = decoder.submit(replace(REQUESTS[0], priority=1))
+    decoder.step()
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(decoder.cache, "append", full)
+    while decoder.busy:
+        decoder.step()
+        assert decoder.cache.rows == len(decoder._live)
+    with pytest.raises(RequestError, match="MemoryError"):
+        decoder.answer(first)
+    assert decoder.answer(second).tokens == alone[0]
+    monkeypatch.undo()
+    assert decoder.generate([REQUESTS[1]])[0].tokens == alone[1]
 
 
 def test_chunks_are_small_only_while_others_are_answered(target, alone):

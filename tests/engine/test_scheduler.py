@@ -3,6 +3,7 @@
 import gc
 import logging
 import threading
+from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import pytest
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.request import Request
-from crossdraft.engine.scheduler import Scheduler, without_frames
+from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, RequestError
 
 
@@ -76,6 +77,40 @@ def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
         assert len(scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens) == 4
     finally:
         scheduler.close()
+
+
+def test_a_request_cancelled_before_it_begins_is_over_for_all_who_wait(target):
+    """`concurrent.futures.wait` takes a future for done when its waiters were notified, not when it is cancelled."""
+    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+    scheduler.post(Call(held.wait, lambda error: None))
+    pending = scheduler.submit(Request("x", max_new_tokens=4))
+    pending.cancel()
+    held.set()
+    try:
+        assert wait([pending.future], 10).done
+        with pytest.raises(CancelledError):
+            pending.result()
+    finally:
+        scheduler.close()
+
+
+def test_whoever_asked_is_refused_when_what_was_asked_before_ends_the_thread(target):
+    """All of it is taken up at once; the first one's end is told to who does not return, nor does the second one's."""
+    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+
+    def leave(future):
+        raise SystemExit
+
+    scheduler.post(Call(held.wait, lambda error: None))
+    first, second, third = (scheduler.submit(Request("x", max_new_tokens=4)) for _ in range(3))
+    first.future.add_done_callback(leave)
+    second.future.add_done_callback(leave)
+    first.cancel()
+    held.set()
+    for one in (second, third):
+        with pytest.raises(CrossdraftError, match="This engine's thread ended"):
+            one.result(10)
+    scheduler.close()
 
 
 def test_an_error_that_is_raised_again_and_again_does_not_grow():

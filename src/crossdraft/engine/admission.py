@@ -345,6 +345,8 @@ class Admission(RequestQueue):
             reading.finish()
         elif not reading.advance(self._side, self.drafter.spare_cores(), self._lanes):
             return False
+        if reading.state.over:  # by now: nobody leaves for it
+            return True
         while self.cache.rows == self.cache.max_rows or not self._fits(reading):
             if not self._preempt(reading.state.request.priority):
                 return False

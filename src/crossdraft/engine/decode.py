@@ -95,17 +95,20 @@ class Decoder(Admission):
     @torch.inference_mode()
     def drop(self) -> None:
         """Cancel every request at once; the drafter stays."""
-        self._waiting.clear()
+        for request_id in [*self._waiting]:
+            self.cancel(request_id)
         for state in self._states():
             state.finish = Finish.CANCELLED
         self._leave()
-        while self._readings:
-            self._read_on()
 
     def close(self) -> None:
-        """Cancel every request, for good."""
+        """Cancel every request, for good; what another thread has begun for one, `join` waits for."""
         self.drop()
         self._side.shutdown(wait=False)
+
+    def join(self) -> None:
+        """After `close`: wait until no other thread uses the target any more."""
+        self._side.shutdown()
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -139,7 +142,11 @@ class Decoder(Admission):
         """A request that had to leave has a row again, as if it had never left."""
         row = self.cache.add_row(self._room(reading))
         self.cache.rope_deltas[row] = reading.rope_delta
-        self.cache.append(row, reading.front.prefix)
+        try:
+            self.cache.append(row, reading.front.prefix)
+        except BaseException:
+            self.cache.drop_row(row)
+            raise
         self._live.append(reading.state)
 
     def _join(self, reading: Reading) -> None:
@@ -280,23 +287,22 @@ class Decoder(Admission):
         hidden = origin is Origin.HIDDEN
         for state, draft, logits, layers, root in zip(states, drafts, out.logits, out.hidden, roots, strict=True):
             tree = draft.tree
-            try:
+            try:  # by rules, processors and a decoding of a user's own: an error in them is the request's
                 accepted = state.verify(tree, logits[: 1 + len(tree)])
+                path = accepted.path
+                self.cache.keep(self._live.index(state), path)
+                self.policy.saw_acceptance(state, draft, path, hidden=hidden)
+                emitted = state.emit(tree, accepted, logits, origin, self.target)
+                self._emitted += len(emitted)
+                state.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=hidden)
+                if self.drafter.drafts_for(state):  # of a finished answer too: a drafter may remember it
+                    prompt, state.prompt = state.prompt, None
+                    output = VerifyOutput(path[: len(emitted)], emitted, prompt=prompt)
+                    outputs.append((state, output.of_pass(self.drafter.needs, draft, logits, layers, root)))
             except Exception as error:
                 if not isinstance(error, CrossdraftError):
-                    log.exception("A rule could not verify a draft.")
+                    log.exception("What a pass returned could not become part of an answer.")
                 state.fail(error)
-                continue
-            path = accepted.path
-            self.cache.keep(self._live.index(state), path)
-            self.policy.saw_acceptance(state, draft, path, hidden=hidden)
-            emitted = state.emit(tree, accepted, logits, origin, self.target)
-            self._emitted += len(emitted)
-            state.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=hidden)
-            if self.drafter.drafts_for(state):  # of a finished answer too: a drafter may remember it
-                prompt, state.prompt = state.prompt, None
-                output = VerifyOutput(path[: len(emitted)], emitted, prompt=prompt)
-                outputs.append((state, output.of_pass(self.drafter.needs, draft, logits, layers, root)))
         self.drafter.commit([state for state, _ in outputs], [output for _, output in outputs])
 
     def _leave(self) -> None:
@@ -309,6 +315,9 @@ class Decoder(Admission):
         for state in [state for state in self._paused if state.over]:
             self._paused.remove(state)
             self._end(state, state.error)
+        for reading in [reading for reading in self._readings if reading.state.over]:
+            self._close_reading(reading)
+            self._end(reading.state, reading.state.error)
 
     def _drop_row(self, state: RequestState) -> None:
         """A request has no row any more; what it holds may be kept for later ones."""

@@ -184,18 +184,18 @@ class RemoteFronts:
             return None
         return handle if _waited(handle, state) else None
 
-    def close(self) -> None:
-        """End the process; the target reads by itself from now on."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the process, and wait for what the thread has begun; the target reads by itself from now on."""
         reader, self._reader = self._reader, None
         self._current = None
-        self._side.shutdown(wait=False)  # what was begun is finished
+        self._side.shutdown(wait=wait, cancel_futures=wait)
         if reader is not None:
             reader.close()
 
     def _lost(self, error: CrossdraftError) -> None:
         log.warning("A prefill's process failed: %s", error)
         if isinstance(error, WorkerLost):
-            self.close()
+            self.close(wait=False)  # those that wait are still identified there
 
     def _worthwhile(self, known: CachedPrompt) -> bool:
         return self._reader is not None and len(known.prefix) < self._reader.front(known.prompt)

@@ -259,7 +259,7 @@ class RequestState:
 
     def end(self) -> None:
         """If the answer has ended, hand out the text that was held back: what was streamed is what was answered."""
-        if self.finish is not None and (text := self.text.flush()):
+        if self.finish is not None and self.error is None and (text := self.text.flush()):
             self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, len(self.tokens))
 
     def answer(self) -> Answer:

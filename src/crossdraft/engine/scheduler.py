@@ -79,6 +79,7 @@ class PendingAnswer:
         if self._cancelled:
             self._end()
             self.future.cancel()
+            self.future.set_running_or_notify_cancel()  # else who is in `concurrent.futures.wait` would stay there
             return None
         self._decoder, self._ticket = decoder, self._job(decoder)
         return self._ticket
@@ -308,8 +309,12 @@ class Scheduler:
         if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
             raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
 
-    def close(self) -> None:
-        """End the thread. Requests that are not answered yet end with an error; may be called twice."""
+    def close(self, *, begun: bool = False) -> None:
+        """End the thread. Requests that are not answered yet end with an error; may be called twice.
+
+        Args:
+            begun: wait for what other threads have begun for requests, too.
+        """
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -320,6 +325,8 @@ class Scheduler:
             self._room.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+            if begun and self._decoder is not None:
+                self._decoder.join()
 
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
@@ -351,31 +358,30 @@ class Scheduler:
         finally:  # whatever happened, nobody must wait for ever
             with self._changed:
                 self._closed = True
-            for pending in self._pending.values():
-                pending.settle(error)
-            for call in self._calls:
-                call.refuse(error)
             with self._room:
                 self._room.notify_all()
+            for tell in (*(one.settle for one in self._pending.values()), *(one.refuse for one in self._calls)):
+                with suppress(BaseException):  # of a callback: the others are told as well
+                    tell(error)
 
     def _turn(self) -> bool:
         """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""
-        calls = self._next()
-        for call in calls or ():
-            call.run()
-        if calls is not None and self._decoder is not None:
+        count = self._next()
+        for _ in range(count or 0):
+            self._calls[0].run()
+            del self._calls[0]  # not before: should one end the thread, it and those behind it are refused
+        if count is not None and self._decoder is not None:
             self._step(self._decoder)
-        return calls is not None
+        return count is not None
 
-    def _next(self) -> list[Call] | None:
-        """What was asked for meanwhile; waits if there is nothing else to do. `None` when the engine is closed."""
+    def _next(self) -> int | None:
+        """How much was asked for meanwhile; waits if there is nothing else to do. `None` when the engine is closed."""
         with self._changed:
             while not (self._calls or self._closed or (self._decoder is not None and self._decoder.busy)):
                 self._changed.wait()
             if self._closed:
                 return None
-            calls, self._calls = self._calls, []
-            return calls
+            return len(self._calls)
 
     def _step(self, decoder: Decoder) -> None:
         """One round, and its finished answers to those who wait for them."""

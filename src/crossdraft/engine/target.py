@@ -355,8 +355,8 @@ class Target(PassInputs):
         keys = cache.open_window(rows, width)
         ids, positions = self._inputs(cache, rows, chunks, trees, width)
         embeds = self._embeds(ids, sizes, probe_embeds) if given else None
-        if self._static is not None and static is not None:
-            keys = self._static.window(cache.capacity, keys)
+        if self._static is not None and static is not None and isinstance(cache, StaticKVCache):
+            keys = self._static.window(cache, rows, width)
         mask = self._masks(cache, rows, chunks, trees, width, keys)
         kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 and static is None else width
         began = self.clock.mark()

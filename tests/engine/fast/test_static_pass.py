@@ -255,7 +255,22 @@ def test_widths_and_rows_are_padded_to_few_sizes():
     assert [lean.width(cache, slice(0, 1), width) for width in (1, 3, 8, 9)] == [1, 4, 8, None]
     cache.advance(0, cache.capacity - 32 - 4)
     assert [lean.width(cache, slice(0, 1), width) for width in (4, 5)] == [4, None]
-    assert lean.window(256, 97) == 128
+
+
+def test_what_pads_a_pass_is_written_within_its_window():
+    """Three rows are padded to four, of which the last may be another request's, and longer."""
+    lean, cache = compiled_never(), StaticKVCache(1, 4, 100, 96)
+    for row, length in enumerate((20, 0, 7, 90)):
+        cache.add_row(100)
+        cache.advance(row, length)
+    cache._stores[0].lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
+    one, two, three = (slice(0, stop) for stop in (1, 2, 3))
+    assert [lean.window(cache, rows, 4) for rows in (one, two, three)] == [32, 32, 96]
+    cache.advance(3, cache.capacity - 32 - 4 - 90)
+    assert [lean.width(cache, three, width) for width in (4, 5)] == [4, None]
+    cache.drop_row(3)  # nobody's row is written at its beginning
+    assert lean.window(cache, three, 4) == 32
+    assert lean.width(cache, three, 5) == 8
 
 
 def compiled_never():
@@ -291,6 +306,21 @@ def captured(target, rows):
     cache.made["a pass"] = "its graph"
     hand_back(cache)
     return cache
+
+
+def test_a_row_that_pads_a_pass_may_reach_behind_all_that_the_pass_attends_to(static, counted, monkeypatch):
+    """Where halves alternate: three rows are padded to a fourth, which is another request's, and longer."""
+    monkeypatch.setattr(static_pass, "compile_pass", lambda lean, *_: static_pass.static_pass(lean))
+    cache = read(static, 4)
+    static.extend(cache, slice(3, 4), [Chunk(torch.arange(40))], [DraftTree.empty()])
+    before, root = cache.span(3, 0, cache.lengths[3]), Chunk(torch.tensor([7]))
+    out = static.extend(cache, slice(0, 3), [root] * 3, [DraftTree.chain([9])] * 3)
+    assert counted == [(3, 2)]
+    for mine, its in zip(before.layers, cache.span(3, 0, len(before)).layers, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(mine, its, strict=True))
+    plain = target_of("video_llava", torch.float32)
+    expected = plain.extend(read(plain), slice(0, 1), [root], [DraftTree.chain([9])])
+    assert all((logits - expected.logits[0]).abs().max() < NEAR[torch.float32] for logits in out.logits)
 
 
 def test_a_cache_of_another_size_leaves_the_kept_one_to_who_wants_it(static):

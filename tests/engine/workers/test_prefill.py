@@ -4,8 +4,9 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
-from threading import current_thread, main_thread
+from threading import Event, Timer, current_thread, main_thread
 
 import numpy as np
 import pytest
@@ -147,6 +148,26 @@ def test_a_running_answer_goes_on_while_another_ones_front_is_read(read, asked, 
     assert (decoder.answer(first).tokens, decoder.answer(third).tokens) == (alone[0], alone[2])
 
 
+def test_a_front_that_waits_for_room_is_not_the_next_ones(read, asked, alone):
+    """The second request is read and finds no room; the third passes it, and its front is read meanwhile."""
+    target, reader = read
+    decoder = Decoder(target, max_batch=4, kv_bytes=1, fronts=RemoteFronts(target, PrefixCache(0), reader))
+    decoder.submit(replace(LONG, priority=9))
+    decoder.step()
+    second = decoder.submit(asked[0])
+    while not decoder._readings:
+        decoder.step()
+        time.sleep(0.05)  # not too many rounds of the first one
+    third = decoder.submit(replace(asked[1], priority=1))
+    while len(decoder._readings) < 2:
+        decoder.step()
+        time.sleep(0.05)
+    assert decoder._live
+    while decoder.busy:
+        decoder.step()
+    assert [decoder.answer(one).tokens for one in (second, third)] == alone[:2]
+
+
 def test_a_killed_process_costs_one_note(pair, asked, alone):
     with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=CORES)) as engine:
         assert engine.generate(asked[0]).notes == ()
@@ -251,6 +272,33 @@ def test_a_clip_that_is_replaced_while_it_waits_is_kept_as_what_was_read(read, c
     decoder.drop()
     monkeypatch.setattr(decoder, "fronts", None)
     assert decoder.generate([request])[0].stats.cached_tokens == 0
+
+
+@pytest.mark.parametrize("cores", [None, CORES], ids=["here", "elsewhere"])
+def test_a_closed_engine_prepares_nothing_more(pair, asked, monkeypatch, cores):
+    """What a thread has begun for a request is finished before the target is let go of: it may be another's then."""
+    begun, held, done, released = Event(), Event(), [], []
+    with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=cores)) as engine:
+        target, prepare = engine.target, engine.target.prepare
+
+        def slow(request):
+            begun.set()
+            held.wait(10)
+            done.append(prepare(request))
+            return done[0]
+
+        long = iter(engine.stream(LONG))
+        next(long)
+        monkeypatch.setattr(target, "prepare", slow)
+        monkeypatch.setattr(target, "encode_at_home", lambda: released.append(bool(done)))
+        pending = engine.submit(asked[0])
+        assert begun.wait(30)
+        Timer(0.5, held.set).start()
+        engine.close()
+        assert released == [True]
+    with suppress(cd.CrossdraftError):
+        list(long)
+    assert pending.future.exception() is not None
 
 
 def test_a_planted_bug_in_the_handing_over_changes_answers(pair, asked, alone, monkeypatch):

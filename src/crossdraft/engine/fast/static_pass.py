@@ -89,13 +89,14 @@ class StaticDecoder:
             return None
         padded = next(size for size in self.widths if size >= width)
         # A window as wide as the rows would have a function take its width for theirs.
-        return padded if max(cache.lengths[rows]) + padded <= cache.capacity - WINDOW_STEP else None
+        return padded if _positions(cache, rows.stop, padded) <= cache.capacity - WINDOW_STEP else None
 
-    def window(self, capacity: int, keys: int) -> int:
-        """The window that a pass attends to if it needs so many keys."""
+    def window(self, cache: StaticKVCache, rows: slice, width: int) -> int:
+        """The window that a pass over these rows attends to, of a width as `width` gives it."""
+        keys = _positions(cache, rows.stop, width)
         if self.device.type == "cpu":
             return -(-keys // WINDOW_STEP) * WINDOW_STEP
-        return next(size for size in windows(capacity) if size >= keys)
+        return next(size for size in windows(cache.capacity) if size >= keys)
 
     def shapes(self, max_rows: int, capacity: int) -> Iterator[tuple[int, int, int]]:
         """Rows, width and tokens in the cache of a pass for each function."""
@@ -117,7 +118,7 @@ class StaticDecoder:
         """
         poll()
         count, width = ids.shape
-        rows = next(size for size in row_counts(cache.memory_rows) if size >= count)
+        rows = _padded_rows(cache, count)
         starts = to_device(torch.tensor(cache.starts(rows)), self.device)
         if rows > count or mask is None:
             last = starts[:, None] + torch.arange(width, device=self.device)
@@ -140,6 +141,16 @@ class StaticDecoder:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool)
         return graph
+
+
+def _padded_rows(cache: StaticKVCache, count: int) -> int:
+    """The rows of a pass over the first `count`."""
+    return next(size for size in row_counts(cache.memory_rows) if size >= count)
+
+
+def _positions(cache: StaticKVCache, count: int, width: int) -> int:
+    """How many positions a pass over the first `count` rows reaches: it writes in those that pad it as well."""
+    return max(cache.starts(_padded_rows(cache, count))) + width
 
 
 def windows(capacity: int) -> list[int]:

@@ -100,7 +100,7 @@ class PrefillHandle:
         return self.taken or self._worker.answered(seconds)
 
     def prefix(self) -> tuple[KVPrefix, Encoded]:
-        """The front's keys, values and hidden layers, and the visual features; valid until the next front is begun.
+        """The front's keys, values and hidden layers, and the visual features.
 
         Raises:
             CrossdraftError: it could not be read; a `WorkerLost`: none can be any more.
@@ -113,12 +113,14 @@ class PrefillHandle:
         return self._found
 
     def _unpacked(self, pooled: Sequence[Pooled], tensors: Sequence[Tensor]) -> tuple[KVPrefix, Encoded]:
-        keys_values, rest = tensors[: 2 * self._model_layers], list(tensors[2 * self._model_layers :])
+        # The next front is written where this one lies, while this one's request may still wait for room.
+        tensors = [tensor.clone() for tensor in tensors]
+        keys_values, rest = tensors[: 2 * self._model_layers], tensors[2 * self._model_layers :]
         span = KVSpan(tuple(zip(keys_values[::2], keys_values[1::2], strict=True)))
         hidden, rest = dict(zip(self.layers, rest, strict=False)), rest[len(self.layers) :]
         encoded: dict[str, object] = {}
         for kind, count, listed in pooled:
-            parts, rest = [part.clone() for part in rest[:count]], rest[count:]  # a drafter may keep them
+            parts, rest = rest[:count], rest[count:]
             encoded[kind] = SimpleNamespace(pooler_output=parts if listed else parts[0])
         return KVPrefix(((span, self._size),), (hidden,)), encoded
 
