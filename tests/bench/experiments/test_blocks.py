@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from crossdraft import scenes
 from crossdraft.bench.experiments.blocks import BlockPlan, pooled, speed_row
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.workload import Workload
+from crossdraft.bench.workload import questions as questions_of
 from tests.bench.experiments.planted import TOKENS, block, run
 
 
@@ -66,3 +68,18 @@ def test_blocks_part_the_pairs_and_never_a_clip(questions, size, firsts):
     parts = [plan.work_of(key) for key in plan.keys]
     assert [part.first for part in parts] == firsts
     assert sum(part.pairs for part in parts) == 8
+
+
+@pytest.mark.parametrize(("questions", "size"), [(1, 3), (4, 8)])
+def test_blocks_together_ask_what_the_whole_workload_asks(questions, size):
+    """Kinds and wordings go on in turn from block to block: 20 pairs meet all kinds, and some in another wording."""
+    work = Workload(20, questions=questions)
+    plan = BlockPlan((Variant("target"),), work, size)
+
+    def asked(part):
+        return [(scene.seed, qa) for scene, every in questions_of(part) for qa in every]
+
+    whole = asked(work)
+    assert [one for key in plan.keys for one in asked(plan.work_of(key))] == whole
+    assert {qa.kind for _, qa in whole} == set(scenes.KINDS)
+    assert len({qa.question for _, qa in whole if qa.kind == scenes.KINDS[0]}) == 2

@@ -53,10 +53,10 @@ class DraftersConfig:
         """The methods besides the target alone."""
         return [self.methods[at : at + self.group] for at in range(0, len(self.methods), self.group)]
 
-    @property
-    def plans(self) -> list[BlockPlan]:
-        """One for each group."""
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
+    def plans(self, setting: Setting | None = None) -> list[BlockPlan]:
+        """One for each group; clips are read from files inside the clock."""
+        files = None if setting is None else setting.work / "clips"
+        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens, files=files)
         return [
             BlockPlan(
                 tuple(map(Variant, (*BASELINES, *group))), work, self.block, self.repeats, self.warm_ups,
@@ -68,18 +68,18 @@ class DraftersConfig:
 
 def units(config: DraftersConfig) -> list[str]:
     """Blocks of all groups."""
-    return [key for plan in config.plans for key in plan.keys]
+    return [key for plan in config.plans() for key in plan.keys]
 
 
 def measure(config: DraftersConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Group after group."""
-    for plan in config.plans:
+    for plan in config.plans(setting):
         yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
 
 
 def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     """The methods, fastest first."""
-    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans]
+    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans()]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
     first = groups[0]
     rows = {**dict.fromkeys(BASELINES, first), **by_name}
