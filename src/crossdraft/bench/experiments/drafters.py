@@ -18,7 +18,7 @@ from crossdraft.bench.experiments.blocks import (
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.significance import compare_paired, holm, least_scenes
-from crossdraft.bench.specs import HUGGING_FACE, runs_in_process
+from crossdraft.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.methods import SHIPPED
@@ -147,10 +147,10 @@ def _bar(group: Pooled, name: str) -> IntervalBar:
 def _traits(name: str) -> tuple[str, str, str, str]:
     """Where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
     if name in BASELINES or name in HUGGING_FACE:
-        return ("1 core" if name in (OWN, "hf", "hf-lookup", "hf-assisted") else "all cores", "", "", "")
+        return ("1 core" if name in ON_TARGETS_CORES else "all cores", "", "", "")
     method = SHIPPED[name]
     yes = {True: "yes", False: "–"}
-    where = "own process" if runs_in_process(name) and not method.needs_target else "target's process"
+    where = "own process" if runs_in_process(name) else "target's process"
     return where, yes[method.trained], yes[method.drafts_trees], ", ".join(method.senses) or "–"
 
 

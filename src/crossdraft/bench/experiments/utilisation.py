@@ -22,6 +22,7 @@ from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassW
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.gpu import GpuSampler
 from crossdraft.bench.measure import BenchMethod
+from crossdraft.bench.specs import runs_in_process
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drawing.charts import LaneBar, lanes
@@ -141,7 +142,8 @@ def _busy_table(busy: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
         ("", "target", "drafter", "both together, of two cores"),
         tuple(rows),
         "By the timeline's spans: a lane is busy while something runs on it. While a drafter is idle its core serves "
-        "the target, which these spans do not count. target-all has both cores in one lane.",
+        "the target, which these spans do not count. target-all has both cores in one lane, as has what drafts in the "
+        "target's process: its two lanes take turns.",
     )
 
 
@@ -188,7 +190,8 @@ def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
         return ratio(each, group.results.seconds(name))
 
     shares = {lane: share({lane: 1.0}) for lane in LANES}
-    return shares | {"both": share({"target": 1.0 if name == ALL else 0.5, "drafter": 0.5})}
+    cores = 0.5 if name == OWN or runs_in_process(name) else 1.0  # of two that a lane has
+    return shares | {"both": share({"target": cores, "drafter": cores})}
 
 
 def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, float]]:
