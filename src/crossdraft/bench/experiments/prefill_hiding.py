@@ -7,7 +7,7 @@ of the baseline's time, no such speed-up passes 1/ρ. Only reading less does, as
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from crossdraft.bench.assembly import Models
+from crossdraft.bench.assembly import EngineMethod, Models
 from crossdraft.bench.experiments.blocks import (
     ALL,
     OWN,
@@ -24,10 +24,12 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.measure import BenchMethod
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.engine.target import Target
+from crossdraft.heads.drafting.head_drafter import HeadDrafter
 
 TRAINED = 8  # frames of the clips that the shipped pair was trained on
 READING = ("prepare", "encode", "prefill", "ride-along")
@@ -68,7 +70,7 @@ def units(config: PrefillConfig) -> list[str]:
 class LongerModels(Models):
     """The pair with a target whose context takes as many frames as are asked for.
 
-    Positions are extended: rotary embeddings have no table that would end. The weights have seen clips of 8 frames.
+    Positions are extended: rotary embeddings have no end. The weights have seen clips of 8 frames.
     """
 
     longest: int = 0
@@ -81,6 +83,13 @@ class LongerModels(Models):
         return target
 
 
+def lengthen(method: BenchMethod, longest: int) -> None:
+    """The same for a head that reads the target's features: it reads as long a text."""
+    runner = method.engine.drafter if isinstance(method, EngineMethod) else None
+    if runner is not None and isinstance(runner.drafter, HeadDrafter):
+        runner.drafter.lengthen(longest)
+
+
 def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Size after size."""
     for frames in config.frames:
@@ -90,6 +99,8 @@ def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Ite
             continue
         models = LongerModels(dtype="float32", longest=64 * frames + 512)
         with loaded_methods(plan.variants, setting, models) as (target, made):
+            for method in made.values():
+                lengthen(method, models.longest)
             warm = warm_up_items(plan)
             for key in pending:
                 yield answer_block(key, plan, made, target, warm, setting)
