@@ -83,7 +83,9 @@ def test_every_name_says_which_cores_of_the_pair_are_its():
     assert pair.pair == (0, 1, 2)
     more = "union:ngram,memory", "union:event,ngram", "eagle2", "medusa"
     every = {name: cores_of(name, pair) for name in (*ALL_METHODS, *more)}
-    assert {name for name, own in every.items() if own == Cores((0, 2))} == {"target", "hf"}, "others have a twin on all"
+    assert {name for name, own in every.items() if own == Cores((0, 2))} == {"target", "hf"}, (
+        "others have a twin on all"
+    )
     in_process = {name for name, own in every.items() if own == pair}
     assert {"blind", "event", "glance", "union:event,ngram"} <= in_process
     here = {"target-all", "hf-all", "hf-lookup", "event-inline", "memory", "eagle2", "medusa", "union:ngram,memory"}

@@ -177,6 +177,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         lossy=None if stats.lossless else stats.rule,
         prompt_tokens=stats.prompt_tokens,
         busy_s=busy(answer.timeline),
+        drafter_error=answer.drafter_error,
     )
 
 

@@ -57,6 +57,23 @@ class Interval:
         """How far it reaches below and above the value: the two arms of an error bar."""
         return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
 
+    def scaled(self, factor: float) -> "Interval":
+        """So many times as much: milliseconds of seconds, a per cent of a share.
+
+        >>> str(Interval(0.5, 0.25, 1.0, 4).scaled(1e3))
+        '500.00 [250.00, 1000.00; n=4]'
+        """
+        return Interval(factor * self.value, factor * self.low, factor * self.high, self.n)
+
+    @property
+    def inverse(self) -> "Interval":
+        """Of 1 / value.
+
+        >>> str(Interval(0.5, 0.25, 1.0, 4).inverse)
+        '2.00 [1.00, 4.00; n=4]'
+        """
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low, self.n)
+
     def shown(self, of: str = "", digits: int = 2) -> str:
         """As text.
 
@@ -77,7 +94,7 @@ class Interval:
         >>> Interval(0.5, 0.25, 0.625, 40).percent()
         '50.0 % [25.0, 62.5; n=40]'
         """
-        value, rest = Interval(100 * self.value, 100 * self.low, 100 * self.high, self.n).shown(digits=1).split(" ", 1)
+        value, rest = self.scaled(100).shown(digits=1).split(" ", 1)
         return f"{value} % {rest}"
 
     def __str__(self) -> str:
@@ -130,6 +147,22 @@ def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
     """
     some = [(part, whole) for part, whole in sums if whole]
     return ratio(*zip(*some, strict=True)) if some else None
+
+
+def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
+    """A percentile of the values of all runs together; whole runs are drawn. `None` if there is no value.
+
+    >>> str(percentile([[1, 2], [], [3]], 50))
+    '2.00 [1.50, 3.00; n=2]'
+    """
+    some = [np.asarray(values, dtype=np.float64) for values in runs if len(values)]
+    if not some:
+        return None
+
+    def over(row: Indices) -> np.float64:
+        return np.float64(np.percentile(np.concatenate([some[index] for index in row]), rank))
+
+    return bootstrap(lambda chosen: np.apply_along_axis(over, -1, chosen), len(some))
 
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:

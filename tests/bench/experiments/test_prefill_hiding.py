@@ -14,7 +14,7 @@ def test_a_head_that_has_too_few_positions_says_so_and_drafts_once_it_is_lengthe
         own, short = (made[name].answer(item) for name in ("target", "eaglevlm"))
         assert own.prompt_tokens > 64
         assert sum(short.offered_at) == 0
-        assert any("and the head has 64 positions" in note for note in short.notes)
+        assert any("none of the head's 64 positions" in note for note in short.notes)
         lengthen(made["eaglevlm"], 4096)
         long = made["eaglevlm"].answer(item)
         assert sum(long.offered_at) > 0

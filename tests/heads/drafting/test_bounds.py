@@ -97,7 +97,7 @@ def test_a_text_that_leaves_no_position_is_given_up_in_words(method):
     draft = drafted(drafter, nodes=6)
     assert not len(draft.tree)
     assert draft.refusal is not None
-    assert draft.refusal.endswith("and the head has 8 positions")
+    assert draft.refusal.endswith("none of the head's 8 positions")
     drafter.lengthen(64)
     lengthened = drafted(drafter, nodes=6)
     assert lengthened.refusal is None

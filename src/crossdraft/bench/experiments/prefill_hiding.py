@@ -15,6 +15,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
+    faults_of,
     loaded_methods,
     pooled,
     speed_json,
@@ -25,14 +26,13 @@ from crossdraft.bench.experiments.blocks import (
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.measure import BenchMethod
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.engine.target import Target
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
 
 TRAINED = 8  # frames of the clips that the shipped pair was trained on
-READING = ("prepare", "encode", "prefill", "ride-along")
 BOUND = "bound 1/ρ"
 
 
@@ -107,24 +107,18 @@ def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Ite
                 warm = []
 
 
-def reading_share(found: Pooled, name: str) -> Interval:
-    """ρ: the share of reading, up to and with the prefill's last piece, in the time of an answer."""
-    runs = found.results.runs[name]
-    reading = [sum(run.stages_s.get(stage, 0.0) for run in pair for stage in READING) for pair in runs]
-    return ratio(reading, found.results.seconds(name))
-
-
 def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
     """A table for each size, and the speed-ups as curves below their bound."""
     sizes = {
         frames: pooled([unit for unit in found if unit.key in set(config.plan(frames).keys)])
         for frames in config.frames
     }
-    shares = {frames: reading_share(group, group.alone or OWN) for frames, group in sizes.items()}
+    shares = {frames: group.reading_share(group.alone or OWN) for frames, group in sizes.items()}
+    least, most = (extreme(shares.values(), key=lambda one: one.value) for extreme in (min, max))
     names = [variant.name for variant in config.variants if variant.name not in (OWN, ALL)]
     best = {frames: max(config.drafters, key=lambda name: group.speedup(name).value) for frames, group in sizes.items()}
     said = "; ".join(
-        f"{frames}: {best[frames]} {group.speedup(best[frames])}, bound {1 / shares[frames].value:.2f}"
+        f"{frames}: {best[frames]} {group.speedup(best[frames])}, bound {shares[frames].inverse}"
         for frames, group in sizes.items()
     )
     lost = [
@@ -134,14 +128,11 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         if group.speedup(name).high < 1
     ]
     drawn = [ChartCurve(name, tuple(_point(frames, group, name) for frames, group in sizes.items())) for name in names]
-    bound = ChartCurve(
-        BOUND, tuple((frames, 1 / one.value, 1 / one.high, 1 / one.low) for frames, one in shares.items()), dashed=True
-    )
+    bound = ChartCurve(BOUND, tuple((frames, *_ends(one.inverse)) for frames, one in shares.items()), dashed=True)
     return Findings(
         found=(
             f"Fastest lossless drafter by frames: {said}. The prefill's share of an answer grows from "
-            f"{min(one.value for one in shares.values()):.0%} to {max(one.value for one in shares.values()):.0%}, and "
-            "what hiding can gain shrinks with it."
+            f"{least.percent()} to {most.percent()}, and what hiding can gain shrinks with it."
         ),
         sure=(
             f"{sure(next(iter(sizes.values())), config.repeats)} The weights are trained on clips of {TRAINED} frames; "
@@ -155,6 +146,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         figures={
             str(frames): {
                 "rho": shares[frames].to_json(),
+                "bound": shares[frames].inverse.to_json(),
                 "against": group.alone,
                 "prompt_tokens": group.mean(OWN, "prompt_tokens").value,
                 **{name: speed_json(group, name) for name in group.names},
@@ -162,12 +154,16 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
             for frames, group in sizes.items()
         },
         negative=(f"Reading more makes drafting worth less: {'; '.join(lost)}.",) if lost else (),
+        faults=faults_of((config.plan(frames), group) for frames, group in sizes.items()),
     )  # fmt: skip
 
 
 def _point(frames: int, group: Pooled, name: str) -> tuple[float, float, float, float]:
-    one = group.speedup(name)
-    return frames, one.value, one.low, one.high
+    return frames, *_ends(group.speedup(name))
+
+
+def _ends(one: Interval) -> tuple[float, float, float]:
+    return one.value, one.low, one.high
 
 
 def _table(frames: int, group: Pooled, share: Interval) -> FigureTable:
@@ -176,7 +172,7 @@ def _table(frames: int, group: Pooled, share: Interval) -> FigureTable:
         f"{frames} {'frame' if frames == 1 else 'frames'}, prompts of {prompt:.0f} tokens",
         ("", *SPEED_HEADS, f"× {group.alone}"),
         tuple(speed_row(group, name) for name in group.names),
-        f"ρ of {group.alone}: {share}; no way to hide a draft passes 1/ρ = {1 / share.value:.2f}. Rows of compressions "
+        f"ρ of {group.alone}: {share}; no way to hide a draft passes 1/ρ = {share.inverse}. Rows of compressions "
         "are lossy: their answers are another target's, on all cores, without a drafter. A drafter's core serves the "
         "prefill while it is idle; against the target on one core alone that, which hides nothing, may pass the bound.",
     )

@@ -12,6 +12,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
+    faults_of,
     loaded_methods,
     pooled,
     sure,
@@ -101,12 +102,12 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
     busy = {name: busy_shares(group, name) for name in group.names}
     stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
     decode, seconds = stages[OWN]["decode step"]
-    share = decode.least_s(peaks[OWN]) / seconds
+    share = decode.least_s(peaks[OWN]) / seconds.value
     pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: busy[name]["both"].value)
     return Findings(
         found=(
-            f"A decode step of the target on its core takes {seconds * 1e3:.2f} ms, {share:.0%} of which the roofline "
-            f"explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
+            f"A decode step of the target on its core takes {seconds.scaled(1e3)} ms, {share:.0%} of which the "
+            f"roofline explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
             f"{busy[pair]['target'].percent()} and the drafter's {busy[pair]['drafter'].percent()} of an answer's time."
         ),
         sure=(
@@ -119,7 +120,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
         figures={
             "peaks": {name: peak.to_json() for name, peak in peaks.items()},
             "busy": {name: {lane: one.to_json() for lane, one in each.items()} for name, each in busy.items()},
-            "decode_ms": 1e3 * seconds,
+            "decode_ms": seconds.scaled(1e3).to_json(),
             "decode_reached": round(share, 4),
             "gpu": [unit.found["gpu"] for unit in found],
         },
@@ -128,6 +129,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
             if share < 0.9
             else ()
         ),
+        faults=faults_of([(config.plan(), group)]),
     )
 
 
@@ -148,7 +150,7 @@ def _busy_table(busy: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
 
 
 def _roofline_table(
-    stages: Mapping[str, Mapping[str, tuple[PassWork, float]]], peaks: Mapping[str, MachinePeak]
+    stages: Mapping[str, Mapping[str, tuple[PassWork, Interval]]], peaks: Mapping[str, MachinePeak]
 ) -> FigureTable:
     rows = (
         (f"{name}, {stage}", *_against(work, seconds, peaks[name]))
@@ -194,23 +196,23 @@ def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
     return shares | {"both": share({"target": cores, "drafter": cores})}
 
 
-def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, float]]:
+def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, Interval]]:
     """Work and seconds of the prefill and of a decode step of the target alone; means."""
     runs = group.results.of(name)
     prompt, tokens = fmean(run.prompt_tokens for run in runs), fmean(len(run.tokens) for run in runs)
-    prefill = fmean(run.stages_s["prefill"] + run.stages_s["ride-along"] for run in runs)
-    steps = sum(run.rounds - 1 for run in runs)
-    step = sum(run.stages_s["verify"] for run in runs) / steps
+    prefill, scenes = group.stage(name, "prefill", "ride-along"), group.by_scene
+    verify = [sum(run.stages_s["verify"] for run in each) for each in scenes.runs[name]]
+    step = ratio(verify, [sum(run.rounds - 1 for run in each) for each in scenes.runs[name]])
     return {
         "prefill": (shape.pass_over(prompt, prompt / 2, 1), prefill),  # causal: half of the prompt on average
         "decode step": (shape.pass_over(1, prompt + tokens / 2, 1), step),
     }
 
 
-def _against(work: PassWork, seconds: float, peak: MachinePeak) -> tuple[str, ...]:
-    least = work.least_s(peak)
+def _against(work: PassWork, mean: Interval, peak: MachinePeak) -> tuple[str, ...]:
+    least, seconds = work.least_s(peak), mean.value
     return (
-        f"{1e3 * seconds:.2f}",
+        str(mean.scaled(1e3)),
         f"{work.flops / 1e9:.3f}",
         f"{work.bytes / 1e6:.1f}",
         f"{work.intensity:.1f}",

@@ -157,7 +157,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
 
     def _propose(self, state: HeadDrafterState[StateT], budget: Budget) -> Draft:
         if budget.nodes and state.positions and not self._has_positions(state.positions + max(1, self.min_positions)):
-            why = f"the text is {state.positions} tokens long, and the head has {self.max_positions} positions"
+            why = f"the text leaves none of the head's {self.max_positions} positions"
             return replace(NOTHING, refusal=why)
         most = state.positions + max(budget.nodes, self.min_positions)
         if state.head_state is None or not budget.nodes or not self._has_positions(most):
