@@ -172,7 +172,7 @@ class Pooled:
         if plan.work.temperature > 0:
             return ()
         ours = [one.name for one in plan.variants if one.lossless and one.drafts not in HUGGING_FACE]
-        return tuple(name for name in ours if len(set(self.equal(name))) > 1)
+        return tuple(name for name in ours if name in self.names and len(set(self.equal(name))) > 1)
 
     def stage(self, name: str, *stages: str) -> Interval:
         """Mean seconds of some stages, over runs; drawn over scenes."""
