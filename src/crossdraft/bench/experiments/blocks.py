@@ -205,13 +205,13 @@ def faults_of(groups: Iterable[tuple[BlockPlan, Pooled]]) -> RowFaults:
             runs = found.results.of(name)
             lost += [name] if any(run.drafter_error for run in runs) else []
             notes += [(name, note) for run in runs for note in run.notes]
-    return RowFaults(tuple(dict.fromkeys(unequal)), tuple(dict.fromkeys(lost)), told(notes))
+    return RowFaults(tuple(dict.fromkeys(unequal)), tuple(dict.fromkeys(lost)), note_lines(notes))
 
 
-def told(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def note_lines(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Rows and what was noted of an answer, each once.
 
-    >>> told([("event", "Lost."), ("event", "Lost.")])
+    >>> note_lines([("event", "Lost."), ("event", "Lost.")])
     ('event, 2 answers: Lost.',)
     """
     counts = Counter(notes).items()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from crossdraft.bench.experiments.blocks import MODELS, told
+from crossdraft.bench.experiments.blocks import MODELS, note_lines
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
 from crossdraft.bench.statistics import Interval, percentile
 from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch
@@ -120,7 +120,7 @@ def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
     """As `blocks.faults_of`; every row is lossless, and greedy."""
     lost = tuple(name for name, each in runs.items() if any(run.drafter_error for run in each))
     return RowFaults(
-        tuple(unequal), lost, told((name, note) for name in runs for run in runs[name] for note in run.notes)
+        tuple(unequal), lost, note_lines((name, note) for name in runs for run in runs[name] for note in run.notes)
     )
 
 
