@@ -41,6 +41,8 @@ def models(pair):
         ("union:ngram,(phased:memory,lookahead)", True),
         ("union:ngram,(phased:memory,event)", False),
         ("view", False),
+        ("eagle2", True),  # it looks into the target, whose process it shares
+        ("union:glance,eagle2", False),
     ],
 )
 def test_what_has_no_model_needs_no_process(spec, cheap):
@@ -79,11 +81,15 @@ def test_specs_race_under_their_own_names_and_are_counted(models):
 def test_every_name_says_which_cores_of_the_pair_are_its():
     pair = Cores((0, 2), (1,))
     assert pair.pair == (0, 1, 2)
-    every = {name: cores_of(name, pair) for name in (*ALL_METHODS, "union:ngram,memory", "union:event,ngram")}
-    assert {name for name, own in every.items() if own == Cores((0, 1, 2))} == {"target-all", "hf-all"}
+    more = "union:ngram,memory", "union:event,ngram", "eagle2", "medusa"
+    every = {name: cores_of(name, pair) for name in (*ALL_METHODS, *more)}
+    assert {name for name, own in every.items() if own == Cores((0, 2))} == {"target", "hf"}, (
+        "others have a twin on all"
+    )
     in_process = {name for name, own in every.items() if own == pair}
     assert {"blind", "event", "glance", "union:event,ngram"} <= in_process
-    assert in_process.isdisjoint({"target", "hf", "event-inline", "memory", "union:ngram,memory"})
+    here = {"target-all", "hf-all", "hf-lookup", "event-inline", "memory", "eagle2", "medusa", "union:ngram,memory"}
+    assert all(every[name] == Cores((0, 1, 2)) for name in here), "equal hardware: it has every core of the pair"
     assert cores_of("target-all", None) is None
 
 

@@ -10,6 +10,7 @@ from crossdraft.bench.statistics import (
     acceptance_length,
     bootstrap,
     per_position,
+    percentile,
     quartiles,
     ratio,
     ratio_per_token,
@@ -87,3 +88,20 @@ def test_per_position_pools_answers_of_different_depth():
     # Depth 1: 2 of 3 and 1 of 1; depth 2: 1 of 2 and nothing offered.
     assert per_position([[2, 1], [1]], [[3, 2], [1]]) == [0.75, 0.5]
     assert per_position([], []) == []
+
+
+def test_a_percentile_is_numpys_and_whole_runs_are_drawn():
+    random = np.random.default_rng(0)
+    runs = [random.exponential(1.0, size) for size in (3, 1, 40, 7)]
+    for rank in (0, 50, 99, 100):
+        found = percentile(runs, rank)
+        assert found.value == pytest.approx(np.percentile(np.concatenate(runs), rank))
+        assert found.low <= found.value <= found.high
+        assert found.n == 4
+    slow = bootstrap(
+        lambda chosen: np.apply_along_axis(lambda row: np.median(np.concatenate([runs[i] for i in row])), -1, chosen), 4
+    )
+    assert (percentile(runs, 50).low, percentile(runs, 50).high) == pytest.approx((slow.low, slow.high))
+    one = percentile([[1.0, 2.0, 4.0]], 50)
+    assert (one.low, one.high) == (2.0, 2.0), "one run says nothing of others"
+    assert percentile([[], []], 50) is None

@@ -16,7 +16,7 @@ from crossdraft.bench.measure import BenchMethod, Run
 from crossdraft.bench.specs import (
     ALONE,
     HUGGING_FACE,
-    ON_ALL_CORES,
+    ON_TARGETS_CORES,
     POLICIES,
     check_methods,
     is_blind,
@@ -177,6 +177,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         lossy=None if stats.lossless else stats.rule,
         prompt_tokens=stats.prompt_tokens,
         busy_s=busy(answer.timeline),
+        drafter_error=answer.drafter_error,
     )
 
 
@@ -243,12 +244,15 @@ def close_all(methods: Iterable[BenchMethod]) -> None:
 def cores_of(name: str, cores: Cores | None) -> Cores | None:
     """The cores of the method of that name, those of the pair being `cores`.
 
-    >>> [str(cores_of(name, Cores((0,), (1,)))) for name in ("target", "target-all", "hf-all", "event", "memory")]
-    ['0', '0-1', '0-1', '0 + 1', '0']
+    What drafts in the target's process has all of them, as it has for users: the hardware is the same for everybody.
+
+    >>> names = "target", "target-all", "hf-all", "event", "memory", "eagle2"
+    >>> [str(cores_of(name, Cores((0,), (1,)))) for name in names]
+    ['0', '0-1', '0-1', '0 + 1', '0-1', '0-1']
     """
     if cores is None or runs_in_process(name):
         return cores
-    return Cores(cores.pair if name in ON_ALL_CORES else cores.target)
+    return Cores(cores.target if name in ON_TARGETS_CORES else cores.pair)
 
 
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:

@@ -36,6 +36,7 @@ class Run:
             the part of it while the target prepared, encoded and prefilled.
         rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
         notes: what the engine wants to be known (a lost drafter).
+        drafter_error: why its drafter drafted nothing, or nothing more: from there on it was the target alone.
         lossy: the acceptance rule with its settings, if it was a lossy one.
         prompt_tokens: that entered the target's language model.
         busy_s: by lane of the timeline, `target` and `drafter`, the time in which something ran there.
@@ -58,6 +59,7 @@ class Run:
     lossy: str | None = None
     prompt_tokens: int = 0
     busy_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    drafter_error: str | None = None
 
 
 class BenchMethod(Protocol):

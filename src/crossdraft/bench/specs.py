@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from crossdraft.bench.common import check_each_once, check_names
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import SHIPPED, check_spec, methods_in, read_spec
+from crossdraft.methods import SHIPPED, check_spec, methods_in, read_spec, repays_a_core
 from crossdraft.specs import Spec
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
+ON_TARGETS_CORES = frozenset(("target", "hf"))  # and not on all of the pair's, as those above are
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
 METHODS = (
@@ -38,12 +39,12 @@ def spec_of(name: str) -> Spec:
 
 
 def needs_no_process(spec: Spec) -> bool:
-    """True if no model drafts anywhere in it.
+    """True if no part of it runs a network of its own that does not look into the target, as `repays_a_core` says.
 
-    >>> needs_no_process(spec_of("union:ngram,memory")), needs_no_process(spec_of("union:event,memory"))
-    (True, False)
+    >>> [needs_no_process(spec_of(text)) for text in ("union:ngram,memory", "eagle2", "union:event,memory")]
+    [True, True, False]
     """
-    return not any(method.has_network for method in methods_in(spec))
+    return not repays_a_core(spec)
 
 
 def runs_in_process(name: str) -> bool:

@@ -57,6 +57,23 @@ class Interval:
         """How far it reaches below and above the value: the two arms of an error bar."""
         return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
 
+    def scaled(self, factor: float) -> "Interval":
+        """So many times as much: milliseconds of seconds, a per cent of a share.
+
+        >>> str(Interval(0.5, 0.25, 1.0, 4).scaled(1e3))
+        '500.00 [250.00, 1000.00; n=4]'
+        """
+        return Interval(factor * self.value, factor * self.low, factor * self.high, self.n)
+
+    @property
+    def inverse(self) -> "Interval":
+        """Of 1 / value.
+
+        >>> str(Interval(0.5, 0.25, 1.0, 4).inverse)
+        '2.00 [1.00, 4.00; n=4]'
+        """
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low, self.n)
+
     def shown(self, of: str = "", digits: int = 2) -> str:
         """As text.
 
@@ -77,7 +94,7 @@ class Interval:
         >>> Interval(0.5, 0.25, 0.625, 40).percent()
         '50.0 % [25.0, 62.5; n=40]'
         """
-        value, rest = Interval(100 * self.value, 100 * self.low, 100 * self.high, self.n).shown(digits=1).split(" ", 1)
+        value, rest = self.scaled(100).shown(digits=1).split(" ", 1)
         return f"{value} % {rest}"
 
     def __str__(self) -> str:
@@ -130,6 +147,29 @@ def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
     """
     some = [(part, whole) for part, whole in sums if whole]
     return ratio(*zip(*some, strict=True)) if some else None
+
+
+def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
+    """A percentile of the values of all runs together; whole runs are drawn. `None` if there is no value.
+
+    >>> str(percentile([[1, 2], [], [3]], 50))
+    '2.00 [1.50, 3.00; n=2]'
+    """
+    some = [values for values in runs if len(values)]
+    if not some:
+        return None
+    values = np.concatenate([np.asarray(each, dtype=np.float64) for each in some])
+    order, run_of = np.argsort(values), np.repeat(np.arange(len(some)), list(map(len, some)))
+
+    def over(chosen: Indices) -> NDArray[np.float64]:
+        """As `np.percentile`: each value counts as often as its run was drawn."""
+        drawn = (chosen[..., None] == np.arange(len(some))).sum(-2)
+        below = drawn[..., run_of[order]].cumsum(-1)
+        place = (below[..., -1] - 1) * rank / 100
+        low, high = (values[order][(below <= end[..., None]).sum(-1)] for end in (np.floor(place), np.ceil(place)))
+        return low + (high - low) * (place % 1)
+
+    return bootstrap(over, len(some))
 
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:

@@ -105,10 +105,19 @@ class StreamBench:
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """One run of one method: its summary, and the tokens of its answers by window."""
+    """One run of one method.
+
+    Args:
+        summary: of its windows.
+        tokens: of its answers, by window.
+        notes: of the engine's, of all answers.
+        drafter_error: why the drafter drafted nothing more, if it did not.
+    """
 
     summary: WatchSummary
     tokens: dict[int, tuple[int, ...]]
+    notes: tuple[str, ...] = ()
+    drafter_error: str | None = None
 
 
 Runs = dict[str, list[StreamRun]]
@@ -163,14 +172,19 @@ def watch_once(
     windows = SlidingWindows(plan.windowing, RecordedEvents(Excerpt(events, 0)))
     request = Request(question, max_new_tokens=plan.max_new_tokens, namespace=namespace)
     watch, tokens = Watch(method.ask, [request]), {}
+    notes: list[str] = []
+    error = None
     # The frames' thread may run on every core of the pair, whoever answers.
     with (
         replaying(video, windows, watch, ReplayClock(plan.speed), most=most),
         pinned(None if method.cores is None else method.cores.target),
     ):
         for window in watch.answers():
-            tokens[window.number] = window.answers[0].answer.tokens
-    return StreamRun(watch.summary, tokens)
+            answer = window.answers[0].answer
+            tokens[window.number] = answer.tokens
+            notes += answer.notes
+            error = error or answer.drafter_error
+    return StreamRun(watch.summary, tokens, tuple(notes), error)
 
 
 def stream_seeds(seconds: int) -> tuple[int, ...]:

@@ -94,13 +94,23 @@ class Item:
 
 def items(work: Workload) -> Iterator[Item]:
     """The pairs, one after another; the same for the same workload, on every machine."""
+    for scene, asked in questions(work):
+        video, events = _clip(scene, work)
+        for qa in asked:
+            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
+
+
+def questions(work: Workload) -> Iterator[tuple[scenes.Scene, list[scenes.QA]]]:
+    """The scenes with what is asked about each; nothing is rendered.
+
+    Kinds and wordings take turns over the whole split: a part of a workload goes on where the part before it ended.
+    """
     seeds = scenes.split_seeds(work.split)
+    begin = work.first * work.questions
     for number in range(work.scenes):
         scene = scenes.make_scene(seeds[work.first + number])
-        video, events = _clip(scene, work)
-        for index in range(number * work.questions, min(work.pairs, (number + 1) * work.questions)):
-            qa = _question(scene, index, work)
-            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
+        indices = range(number * work.questions, min(work.pairs, (number + 1) * work.questions))
+        yield scene, [_question(scene, begin + index, work) for index in indices]
 
 
 def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:

@@ -101,8 +101,8 @@ def bench(
 
     Compares the engine with itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
 
-    On a CPU the target gets one core and a drafter's own process another. The headline ratio is against the faster of
-    the target alone on its own core and on both.
+    On a CPU the target gets one core and a drafter's own process another; a drafter without one, both. The headline
+    ratio is against the faster of the target alone on its own core and on both.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)

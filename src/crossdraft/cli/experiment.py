@@ -34,7 +34,7 @@ def experiment(
 ) -> None:
     """Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the report of them.
 
-    Exit status 1 if a row that is lossless was not: an answer differed from the target's own.
+    Exit status 1 if a row that is lossless was not, an answer differed from the target's own, or a drafter was lost.
     """
     from crossdraft.bench.experiments.real_pair import real_pair
     from crossdraft.bench.experiments.registry import chosen
@@ -65,5 +65,5 @@ def experiment(
         write_report(out)
     if as_json:
         report({each.experiment.name: each.to_json() for each in found}, as_json=True)
-    if any(each.summary.unequal for each in found):
+    if any(each.summary.faults for each in found):
         raise typer.Exit(1)

@@ -18,16 +18,18 @@ def run(total: float, tokens: Sequence[int] = TOKENS, rounds: int = 4, **stages:
 
 
 def block(
-    key: str, methods: Mapping[str, Sequence[Sequence[Run]]], more: Mapping[str, Any] | None = None
+    key: str,
+    methods: Mapping[str, Sequence[Sequence[Run]]],
+    more: Mapping[str, Any] | None = None,
+    scenes: Sequence[int] = (),
 ) -> UnitResult:
-    """A unit: of each method the runs of each pair."""
+    """A unit: of each method the runs of each pair, each about a scene of its own unless `scenes` says which."""
     count = len(next(iter(methods.values())))
-    pairs = [
-        {"scene": seed, "kind": "layout", "question": "?", "facts": {}, "reference": "a road"} for seed in range(count)
-    ]
+    seeds = tuple(scenes or range(count))
+    pairs = [{"scene": seed, "kind": "layout", "question": "?", "facts": {}, "reference": "a road"} for seed in seeds]
     return UnitResult(
         key,
-        tuple(range(count)),
+        seeds,
         {
             "pairs": pairs,
             "methods": {name: [[asdict(one) for one in pair] for pair in found] for name, found in methods.items()},

@@ -37,6 +37,9 @@ def test_busy_shares_by_hand():
     assert shares["drafter"].value == 0.25
     assert (shares["both"].value, shares["both"].n) == (pytest.approx((0.5 + 0.25) / 2), 2)
     assert busy_shares(pooled([planted()]), "target-all")["both"].value == 1.0, "one lane that has both cores"
+    turns = replace(run(4.0), busy_s={"target": 3.0, "drafter": 1.0})
+    here = pooled([block("pairs 0", {"target": [[run(4.0)]], "eagle2": [[turns]]})])
+    assert busy_shares(here, "eagle2")["both"].value == 1.0, "each lane has both cores, one after the other"
 
 
 def test_a_machine_without_a_gpu_is_said_and_one_with_a_gpu_too():

@@ -89,3 +89,16 @@ def test_an_answer_beyond_max_positions_is_not_read_any_further(method):
         drafter.propose([state], [Budget(1)])
     assert state.head_state is None
     assert not len(drafter.propose([state], [Budget(1)])[0].tree)
+
+
+@pytest.mark.parametrize("method", READING)
+def test_a_text_that_leaves_no_position_is_given_up_in_words(method):
+    drafter = some(method, "chain", max_positions=8)
+    draft = drafted(drafter, nodes=6)
+    assert not len(draft.tree)
+    assert draft.refusal is not None
+    assert draft.refusal.endswith("none of the head's 8 positions")
+    drafter.lengthen(64)
+    lengthened = drafted(drafter, nodes=6)
+    assert lengthened.refusal is None
+    assert lengthened.tree == drafted(some(method, "chain"), nodes=6).tree

@@ -11,6 +11,8 @@ from crossdraft.bench.experiments.blocks import (
     SPEED_HEADS,
     BlockPlan,
     Pooled,
+    faults_of,
+    few_scenes,
     measure_blocks,
     pooled,
     speed_json,
@@ -190,6 +192,7 @@ def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
             for name, group in groups.items()
         },
         negative=tuple(lost),
+        faults=faults_of((config.plan(name), group) for name, group in groups.items()),
     )
 
 
@@ -212,7 +215,8 @@ def _ends(name: str, group: Pooled, one: str) -> tuple[float, float, float, int]
 
 def _table(group: AblationGroup, found: Pooled) -> FigureTable:
     sampled = group.temperature > 0
-    note = "Sampled answers differ; speed-ups are per token." if sampled else ""
+    about = f"{group.questions} questions about each clip, which count as one.{few_scenes(found)}"
+    note = "Sampled answers differ; speed-ups are per token." if sampled else about if group.questions > 1 else ""
     heads = ("", *SPEED_HEADS, f"× {found.alone}{' per token' if sampled else ''}")
     return FigureTable(group.title, heads, tuple(speed_row(found, one, per_token=sampled) for one in found.names), note)
 

@@ -1,6 +1,7 @@
 """What experiment 3 found: a row for each rung and control, and how much one is worth over another."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED
@@ -14,7 +15,7 @@ from crossdraft.bench.experiments.alignment_ladder import (
     AlignmentConfig,
     training,
 )
-from crossdraft.bench.experiments.blocks import Pooled, pooled, sure
+from crossdraft.bench.experiments.blocks import ALL, OWN, Pooled, faults_of, pooled, sure
 from crossdraft.bench.experiments.record import FigureTable, Findings, UnitResult
 from crossdraft.bench.significance import holm, paired_difference
 from crossdraft.bench.statistics import Interval
@@ -34,6 +35,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
     strongest = max(blind_ones, key=lambda name: blind_ones[name].value)
     below = [name for name in config.rungs if measured[name].value <= blind_ones[strongest].value]
     wrong = [name for name, row in accepted.items() if _unequal(row)]
+    faults = faults_of([(config.plan({name: name for name in times.names if name not in (OWN, ALL)}), times)])
     steps = _steps(accepted)
     few = config.steps < AlignmentConfig().steps
     warning = " A few steps of training: these figures show that it runs, not what aligning gives." if few else ""
@@ -68,7 +70,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             for name, row in accepted.items()
         }
         | {"differences": steps},
-        unequal=tuple(wrong),
+        faults=replace(faults, unequal=tuple(dict.fromkeys((*wrong, *faults.unequal)))),
         negative=(
             (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
         ),
@@ -109,7 +111,7 @@ def _table(
                 "–" if tau is None else str(Interval.from_json(tau)),
                 "–" if features is None else Interval.from_json(features["cosine"]).shown(digits=3),
                 "–" if features is None else str(Interval.from_json(features["same_position"])),
-                f"{1e3 * sum(run.total_s for run in runs) / len(runs):.1f}" if runs else "–",
+                times.mean(name, "total_s").scaled(1e3).shown(digits=1) if runs else "–",
                 str(times.speedup(name)) if runs else "–",
                 f"{trained[name]['said']['wall_s']:.0f}" if name in trained else "–",
             )

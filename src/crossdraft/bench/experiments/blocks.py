@@ -3,16 +3,17 @@
 All that is compared is compared within blocks, so that whatever disturbs the machine falls on all methods.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import Any
 
 from crossdraft.bench.assembly import Models, close_all
-from crossdraft.bench.experiments.record import Setting, UnitResult
+from crossdraft.bench.experiments.record import RowFaults, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant, make_variant
 from crossdraft.bench.measure import BenchMethod, Results, Run, measure
+from crossdraft.bench.report import FEW_PAIRS
 from crossdraft.bench.specs import HUGGING_FACE
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
@@ -22,6 +23,7 @@ from crossdraft.engine.target import Target
 
 MODELS = Models(dtype="float32")
 OWN, ALL = "target", "target-all"
+READING = ("prepare", "encode", "prefill", "ride-along")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,30 @@ class Pooled:
         ran = [name for name in (OWN, ALL) if name in self.results.runs]
         return min(ran, key=lambda name: sum(self.results.seconds(name)), default=None)
 
+    @property
+    def by_scene(self) -> Results:
+        """The runs of each scene together: questions about one clip are no independent evidence, and are drawn at once.
+
+        >>> one, pairs = Run((1,), 2.0, 1.0, {}, 1), ({"scene": 7}, {"scene": 7}, {"scene": 8})
+        >>> Pooled(pairs, Results({"target": [[one], [one], [one]]}), {}).by_scene.seconds("target")
+        [4.0, 2.0]
+        """
+        scenes = [pair["scene"] for pair in self.pairs]
+        grouped: dict[str, list[list[Run]]] = {}
+        for name, found in self.results.runs.items():
+            each: dict[int, list[Run]] = {scene: [] for scene in scenes}
+            for scene, runs in zip(scenes, found, strict=True):
+                each[scene] += runs
+            grouped[name] = list(each.values())
+        return Results(grouped)
+
     def speedup(self, name: str, against: str | None = None, *, per_token: bool = False) -> Interval:
-        """Σ time of the target alone, the faster way, over Σ time of a method."""
-        return self.results.speedup(name, against or self.alone or OWN, per_token=per_token)
+        """Σ time of the target alone, the faster way, over Σ time of a method; drawn over scenes."""
+        return self.by_scene.speedup(name, against or self.alone or OWN, per_token=per_token)
+
+    def tau(self, name: str) -> Interval:
+        """Tokens of the answers per verify pass; drawn over scenes."""
+        return self.by_scene.tau(name)
 
     def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
         """Runs whose tokens are the target's own, of how many."""
@@ -144,46 +167,81 @@ class Pooled:
         same = [run.tokens == tokens for tokens, runs in zip(own, self.results.runs[name], strict=True) for run in runs]
         return sum(same), len(same)
 
+    def unequal(self, plan: BlockPlan) -> tuple[str, ...]:
+        """Methods of ours that must give the target's own tokens, and did not; of sampled answers none must."""
+        if plan.work.temperature > 0:
+            return ()
+        ours = [one.name for one in plan.variants if one.lossless and one.drafts not in HUGGING_FACE]
+        return tuple(name for name in ours if name in self.names and len(set(self.equal(name))) > 1)
+
     def stage(self, name: str, *stages: str) -> Interval:
-        """Mean seconds of some stages, over runs; drawn over pairs."""
-        each = [
-            sum(run.stages_s.get(stage, 0.0) for run in runs for stage in stages) / len(runs)
-            for runs in self.results.runs[name]
-        ]
-        return ratio(each, [1.0] * len(each))
+        """Mean seconds of some stages, over runs; drawn over scenes."""
+        return self.mean_of(name, lambda run: sum(run.stages_s.get(stage, 0.0) for stage in stages))
 
     def mean(self, name: str, figure: str) -> Interval:
-        """Mean of a figure of runs, drawn over pairs."""
-        each = [sum(getattr(run, figure) for run in runs) / len(runs) for runs in self.results.runs[name]]
-        return ratio(each, [1.0] * len(each))
+        """Mean of a figure of runs, drawn over scenes."""
+        return self.mean_of(name, lambda run: getattr(run, figure))
+
+    def reading_share(self, name: str) -> Interval:
+        """ρ: the share of reading, up to and with the prefill's last piece, in the time of an answer."""
+        scenes = self.by_scene
+        reading = [sum(run.stages_s.get(stage, 0.0) for run in runs for stage in READING) for runs in scenes.runs[name]]
+        return ratio(reading, scenes.seconds(name))
+
+    def mean_of(self, name: str, figure: Callable[[Run], float]) -> Interval:
+        """Mean of what is made of each run, drawn over scenes."""
+        runs = self.by_scene.runs[name]
+        return ratio([sum(map(figure, each)) for each in runs], [len(each) for each in runs])
+
+
+def faults_of(groups: Iterable[tuple[BlockPlan, Pooled]]) -> RowFaults:
+    """What is wrong with rows, and what the engine noted, of all groups; each row is named once."""
+    unequal: list[str] = []
+    lost: list[str] = []
+    notes: list[tuple[str, str]] = []
+    for plan, found in groups:
+        unequal += found.unequal(plan)
+        for name in found.names:
+            runs = found.results.of(name)
+            lost += [name] if any(run.drafter_error for run in runs) else []
+            notes += [(name, note) for run in runs for note in run.notes]
+    return RowFaults(tuple(dict.fromkeys(unequal)), tuple(dict.fromkeys(lost)), note_lines(notes))
+
+
+def note_lines(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Rows and what was noted of an answer, each once.
+
+    >>> note_lines([("event", "Lost."), ("event", "Lost.")])
+    ('event, 2 answers: Lost.',)
+    """
+    counts = Counter(notes).items()
+    return tuple(f"{name}, {n} {'answer' if n == 1 else 'answers'}: {note}" for (name, note), n in counts)
 
 
 SPEED_HEADS = ("same tokens", "τ", "TTFT, ms", "E2E, ms")
 
 
 def speed_row(found: Pooled, name: str, *, per_token: bool = False) -> tuple[str, ...]:
-    """A method's row under `SPEED_HEADS` and its speed-up; medians over runs."""
+    """A method's row under `SPEED_HEADS` and its speed-up; means over runs."""
     equal, total = found.equal(name)
-    runs = found.results.of(name)
-    lossy = any(run.lossy for run in runs)
+    lossy = any(run.lossy for run in found.results.of(name))
     return (
         name,
         "–" if per_token else f"{equal}/{total}" + (" (lossy)" if lossy else ""),
-        f"{found.results.tau(name).value:.2f}",
-        f"{1e3 * median(run.ttft_s for run in runs):.1f}",
-        f"{1e3 * median(run.total_s for run in runs):.1f}",
+        str(found.tau(name)),
+        found.mean(name, "ttft_s").scaled(1e3).shown(digits=1),
+        found.mean(name, "total_s").scaled(1e3).shown(digits=1),
         str(found.speedup(name, per_token=per_token)),
     )
 
 
 def speed_json(found: Pooled, name: str, *, per_token: bool = False) -> dict[str, object]:
     """The same as plain values."""
-    runs = found.results.of(name)
     return {
         "equal": list(found.equal(name)),
-        "tau": found.results.tau(name).to_json(),
-        "ttft_ms": round(1e3 * median(run.ttft_s for run in runs), 2),
-        "e2e_ms": round(1e3 * median(run.total_s for run in runs), 2),
+        "tau": found.tau(name).to_json(),
+        "ttft_ms": found.mean(name, "ttft_s").scaled(1e3).to_json(),
+        "e2e_ms": found.mean(name, "total_s").scaled(1e3).to_json(),
         "speedup": found.speedup(name, per_token=per_token).to_json(),
     }
 
@@ -207,11 +265,16 @@ def run_of(found: Mapping[str, Any]) -> Run:
     return Run(**values)
 
 
-def sure(pairs: Pooled, repeats: int) -> str:
-    """How sure: pairs, repeats, and how many are enough."""
-    count = len(pairs.pairs)
-    few = " Fewer than 10 pairs: the intervals are narrower than the truth." if count < 10 else ""
+def sure(pairs: Pooled, repeats: int, together: str = "all rows of a table") -> str:
+    """How sure: pairs, scenes, repeats, what was interleaved, and how many are enough."""
     return (
-        f"{count} held-out pairs of scene and question, {repeats} {'run' if repeats == 1 else 'runs'} each, all rows "
-        f"interleaved in one process; ratios are of sums, intervals are 95 % bootstrap over pairs.{few}"
+        f"{len(pairs.pairs)} held-out pairs of scene and question, {repeats} {'run' if repeats == 1 else 'runs'} each, "
+        f"{together} interleaved in one process; times are means, ratios are of sums, and intervals are 95 % bootstrap "
+        f"over scenes.{few_scenes(pairs)}"
     )
+
+
+def few_scenes(pairs: Pooled) -> str:
+    """A warning, where there are too few scenes for a bootstrap to draw from."""
+    few = len({pair["scene"] for pair in pairs.pairs}) < FEW_PAIRS
+    return f" Fewer than {FEW_PAIRS} scenes: the intervals are narrower than the truth." if few else ""

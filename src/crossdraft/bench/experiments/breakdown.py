@@ -1,9 +1,8 @@
 """Experiment 2: where the time of an answer goes, stage by stage, and what two cores save over one after the other."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from crossdraft.bench.experiments.blocks import (
     ALL,
@@ -11,6 +10,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
+    faults_of,
     loaded_methods,
     pooled,
     sure,
@@ -18,6 +18,8 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.measure import Run
+from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.engine.target import Target
@@ -94,68 +96,81 @@ def _prepare_s(target: Target, request: object) -> float:
     return least
 
 
-def stages_ms(found: Pooled, name: str, loading: float) -> dict[str, float]:
+def stages_ms(found: Pooled, name: str, loading: float) -> dict[str, Interval]:
     """Mean milliseconds of each stage of `STAGES`; they add up to the mean time of an answer."""
-    prepare = 1e3 * found.stage(name, "prepare").value
-    times = {stage: 1e3 * found.stage(name, *parts).value for stage, (_, parts) in STAGES.items() if parts}
-    return {"load": loading * prepare, "preprocess": (1 - loading) * prepare, **times}
+    prepare = found.stage(name, "prepare").scaled(1e3)
+    times = {stage: found.stage(name, *parts).scaled(1e3) for stage, (_, parts) in STAGES.items() if parts}
+    return {"load": prepare.scaled(loading), "preprocess": prepare.scaled(1 - loading), **times}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTimes:
-    """Mean milliseconds of an answer: work on both lanes, and the wall that it took."""
+    """Mean milliseconds of an answer.
 
-    target: float
-    drafter: float
-    wall: float
+    Args:
+        target, drafter: work on each lane.
+        sequential: what the same work takes when it is done one after the other.
+        wall: the time that it took.
+        hidden: work of one lane that passed while the other one worked, at least.
+    """
+
+    target: Interval
+    drafter: Interval
+    sequential: Interval
+    wall: Interval
+    hidden: Interval
 
     @property
-    def sequential(self) -> float:
-        """What the same work takes when it is done one after the other."""
-        return self.target + self.drafter
-
-    @property
-    def hidden(self) -> float:
-        """Work of one lane that passed while the other one worked, at least."""
-        return max(0.0, self.sequential - self.wall)
+    def all(self) -> dict[str, Interval]:
+        """By name, in the order of the table."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def overlap(found: Pooled, name: str) -> LaneTimes:
     """Of a method."""
-    runs = found.results.of(name)
-    lanes = [fmean(1e3 * run.busy_s.get(lane, 0.0) for run in runs) for lane in ("target", "drafter")]
-    return LaneTimes(lanes[0], lanes[1], fmean(1e3 * run.total_s for run in runs))
+
+    def lanes(run: Run, *named: str) -> float:
+        return sum(run.busy_s.get(lane, 0.0) for lane in named)
+
+    means = (
+        found.mean_of(name, lambda run: lanes(run, "target")),
+        found.mean_of(name, lambda run: lanes(run, "drafter")),
+        found.mean_of(name, lambda run: lanes(run, "target", "drafter")),
+        found.mean(name, "total_s"),
+    )
+    more = found.mean_of(name, lambda run: lanes(run, "target", "drafter") - run.total_s)
+    hidden = replace(more, value=max(0.0, more.value), low=max(0.0, more.low), high=max(0.0, more.high))
+    return LaneTimes(*(one.scaled(1e3) for one in (*means, hidden)))
 
 
 def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
     """Stages, and sequential sums beside walls."""
     found = pooled(units)
-    loading = fmean(unit.found["loading"] for unit in units)
-    stages = {name: stages_ms(found, name, loading) for name in found.names}
+    shares = [unit.found["loading"] for unit in units]
+    loading = ratio(shares, [1.0] * len(shares))
+    stages = {name: stages_ms(found, name, loading.value) for name in found.names}
     lanes = {name: overlap(found, name) for name in found.names}
     speedups = {name: found.speedup(name) for name in found.names}
-    walls = {name: sum(stages[name].values()) for name in found.names}
     rows = tuple(
-        (name, *(f"{value:.1f}" for value in stages[name].values()), f"{walls[name]:.1f}", str(speedups[name]))
+        (name, *(one.shown(digits=1) for one in (*stages[name].values(), lanes[name].wall)), str(speedups[name]))
         for name in found.names
     )
-    both = tuple(
-        (name, *(f"{value:.1f}" for value in (one.target, one.drafter, one.sequential, one.wall, one.hidden)))
-        for name, one in lanes.items()
-    )
+    both = tuple((name, *(each.shown(digits=1) for each in one.all.values())) for name, one in lanes.items())
     bars = [
-        StackedBar(name, tuple(BarPart(stage, STAGES[stage][0], value) for stage, value in stages[name].items()))
+        StackedBar(name, tuple(BarPart(stage, STAGES[stage][0], one.value) for stage, one in stages[name].items()))
         for name in found.names
     ]
     alone = found.alone or OWN
-    reading = {name: sum(stages[name][stage] for stage in BEFORE) for name in stages}
+    reading = {name: sum(stages[name][stage].value for stage in BEFORE) for name in stages}
+    share = found.reading_share(alone)
     best = max((name for name in found.names if name not in (OWN, ALL)), key=lambda name: speedups[name].value)
     worse = [name for name in found.names if name not in (OWN, ALL) and reading[name] > 1.05 * reading[alone]]
     return Findings(
         found=(
-            f"Reading ({', '.join(BEFORE)}) is {reading[alone] / walls[alone]:.0%} of an answer of {alone}, "
-            f"{walls[alone]:.0f} ms. {best} takes {walls[best]:.0f} ms, {speedups[best]} times as fast; "
-            f"{lanes[best].hidden:.0f} ms of work passed on one core while the other one worked."
+            f"Reading ({', '.join(BEFORE)}) is {share.percent()} of an answer of {alone}, "
+            f"{lanes[alone].wall.shown(digits=0)} ms. {best} takes {lanes[best].wall.shown(digits=0)} ms, "
+            f"{speedups[best]} times as fast; {lanes[best].hidden.shown(digits=0)} ms of work passed on one core while "
+            "the other one worked."
         ),
         sure=sure(found, config.repeats),
         tables=(
@@ -164,7 +179,7 @@ def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
                 "On the target's lane: draft is the drafter's computing that the target waited for, overhead the "
                 "engine's own part, the exchange with the drafter's process, and what is in no stage. Loading is told "
                 "from preprocessing by preparing the same clips from memory as well; it is "
-                f"{loading:.0%} of preparing them.",
+                f"{loading.percent()} of preparing them, drawn over blocks.",
             ),
             FigureTable(
                 "Both lanes: the sequential sum of their work beside the wall",
@@ -175,15 +190,20 @@ def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
         ),
         figure=stacked_bars("Mean time of an answer by stage", bars, "ms"),
         figures={
-            "stages_ms": stages,
+            "stages_ms": {name: _json(each) for name, each in stages.items()},
             "speedup": {name: one.to_json() for name, one in speedups.items()},
             "against": alone,
-            "reading_share": round(reading[alone] / walls[alone], 4),
-            "lanes_ms": {name: asdict(one) for name, one in lanes.items()},
+            "reading_share": share.to_json(),
+            "lanes_ms": {name: _json(one.all) for name, one in lanes.items()},
             "equal": {name: list(found.equal(name)) for name in found.names},
         },
         negative=(f"Reading takes longer than in {alone} beside a drafter: {', '.join(worse)}.",) if worse else (),
+        faults=faults_of([(config.plan(), found)]),
     )  # fmt: skip
+
+
+def _json(each: Mapping[str, Interval]) -> dict[str, dict[str, object]]:
+    return {name: one.to_json() for name, one in each.items()}
 
 
 BREAKDOWN = Experiment(

@@ -1,7 +1,7 @@
 """Experiment 0: every drafter that is shipped, beside the target alone and Hugging Face, on equal hardware."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossdraft.bench.experiments.blocks import (
     ALL,
@@ -9,6 +9,7 @@ from crossdraft.bench.experiments.blocks import (
     SPEED_HEADS,
     BlockPlan,
     Pooled,
+    faults_of,
     measure_blocks,
     pooled,
     speed_json,
@@ -17,8 +18,8 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.significance import compare_paired, holm, least_scenes
-from crossdraft.bench.specs import HUGGING_FACE, runs_in_process
+from crossdraft.bench.significance import PairedComparison, compare_paired, holm, least_scenes
+from crossdraft.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.methods import SHIPPED
@@ -53,10 +54,10 @@ class DraftersConfig:
         """The methods besides the target alone."""
         return [self.methods[at : at + self.group] for at in range(0, len(self.methods), self.group)]
 
-    @property
-    def plans(self) -> list[BlockPlan]:
-        """One for each group."""
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
+    def plans(self, setting: Setting | None = None) -> list[BlockPlan]:
+        """One for each group; clips are read from files inside the clock."""
+        files = None if setting is None else setting.work / "clips"
+        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens, files=files)
         return [
             BlockPlan(
                 tuple(map(Variant, (*BASELINES, *group))), work, self.block, self.repeats, self.warm_ups,
@@ -68,68 +69,88 @@ class DraftersConfig:
 
 def units(config: DraftersConfig) -> list[str]:
     """Blocks of all groups."""
-    return [key for plan in config.plans for key in plan.keys]
+    return [key for plan in config.plans() for key in plan.keys]
 
 
 def measure(config: DraftersConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Group after group."""
-    for plan in config.plans:
+    for plan in config.plans(setting):
         yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
 
 
 def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     """The methods, fastest first."""
-    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans]
+    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans()]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
     first = groups[0]
     rows = {**dict.fromkeys(BASELINES, first), **by_name}
     ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
     drafting = [name for name in ranked if name in SHIPPED]
-    adjusted = _adjusted_p(groups)
+    compared = _compared(groups)
     best = drafting[0]
     slower = [name for name in drafting if rows[name].speedup(name).high < 1]
-    unequal = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
+    differing = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
     table = FigureTable(
         "Drafters on equal hardware",
-        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", "p"),
-        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:], _p(adjusted, name)) for name in ranked),
+        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", "p", "d_z", "detectable"),
+        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:], *_tested(compared, name)) for name in ranked),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
-        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows. Drafters without a "
-        "row need weights, a folder or a machine that are not shipped.",
+        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows; d_z: mean of the "
+        "scenes' log ratios over their standard deviation; detectable: the smallest change of the ratio that so many "
+        "scenes of this spread show in four of five experiments. Drafters without a row "
+        "need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(
         found=(
             f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the "
-            f"target alone. {_equality(unequal)}"
+            f"target alone. {_equality(differing)}"
         ),
-        sure=f"{sure(first, config.repeats)} Rows of different groups share their pairs, and not their process.",
+        sure=(
+            f"{sure(first, config.repeats, 'all rows of a group')} Rows of different groups share their pairs, and not "
+            "their process."
+        ),
         tables=(table,),
         figure=interval_bars(
             "Speed-up over the faster of the target alone on one core and on two",
             [_bar(rows[name], name) for name in ranked],
             "×",
         ),
-        figures={name: {**speed_json(rows[name], name), "p_holm": adjusted.get(name)} for name in ranked},
+        figures={name: {**speed_json(rows[name], name), **_tested_json(compared, name)} for name in ranked},
         negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
-        unequal=tuple(unequal),
+        faults=faults_of(zip(config.plans(), groups, strict=True)),
     )  # fmt: skip
 
 
-def _adjusted_p(groups: Sequence[Pooled]) -> dict[str, float]:
-    """p of each method against its group's baseline, corrected over all; nothing where there are too few scenes."""
-    found: dict[str, float] = {}
+def _compared(groups: Sequence[Pooled]) -> dict[str, PairedComparison]:
+    """Each method against its group's baseline, p corrected over all; nothing where there are too few scenes."""
+    found: dict[str, PairedComparison] = {}
     least = least_scenes(sum(len(group.names) - len(BASELINES) for group in groups))
     for group in groups:
         scenes, baseline = [pair["scene"] for pair in group.pairs], group.results.seconds(group.alone or OWN)
         if len(set(scenes)) >= least:
             methods = {name: group.results.seconds(name) for name in group.names if name not in BASELINES}
-            found |= {name: one.p for name, one in compare_paired(baseline, methods, scenes).items()}
-    return dict(zip(found, holm(list(found.values())), strict=True))
+            found |= compare_paired(baseline, methods, scenes)
+    adjusted = holm([one.p for one in found.values()])
+    return {name: replace(one, adjusted_p=p) for (name, one), p in zip(found.items(), adjusted, strict=True)}
 
 
-def _p(adjusted: Mapping[str, float], name: str) -> str:
-    return f"{adjusted[name]:.2g}" if name in adjusted else "–"
+def _tested(compared: Mapping[str, PairedComparison], name: str) -> tuple[str, str, str]:
+    """p, the size of the effect, and the smallest that would have been seen."""
+    if name not in compared:
+        return "–", "–", "–"
+    one = compared[name]
+    return f"{one.adjusted_p:.2g}", f"{one.effect:.2f}", f"{one.detectable:.1%}"
+
+
+def _tested_json(compared: Mapping[str, PairedComparison], name: str) -> dict[str, float | None]:
+    """The same as plain values."""
+    one = compared.get(name)
+    return {
+        "p_holm": None if one is None else one.adjusted_p,
+        "cohens_dz": None if one is None else one.effect,
+        "minimum_detectable": None if one is None else one.detectable,
+    }
 
 
 def _equality(unequal: Sequence[str]) -> str:
@@ -147,10 +168,10 @@ def _bar(group: Pooled, name: str) -> IntervalBar:
 def _traits(name: str) -> tuple[str, str, str, str]:
     """Where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
     if name in BASELINES or name in HUGGING_FACE:
-        return ("1 core" if name in (OWN, "hf", "hf-lookup", "hf-assisted") else "all cores", "", "", "")
+        return ("1 core" if name in ON_TARGETS_CORES else "all cores", "", "", "")
     method = SHIPPED[name]
     yes = {True: "yes", False: "–"}
-    where = "own process" if runs_in_process(name) and not method.needs_target else "target's process"
+    where = "own process" if runs_in_process(name) else "target's process"
     return where, yes[method.trained], yes[method.drafts_trees], ", ".join(method.senses) or "–"
 
 

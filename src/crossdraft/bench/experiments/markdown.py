@@ -46,6 +46,8 @@ def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
     yield from ("", f"**How sure.** {prose(summary.sure)}")
     for table in summary.tables:
         yield from ("", *table_lines(table))
+    if summary.faults.sentences:
+        yield from ("", "Of the rows:", "", *(f"- {prose(sentence)}" for sentence in summary.faults.sentences))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
     took = f"{found.size}, {found.seconds:.0f} s, {found.units} units"

@@ -7,7 +7,7 @@ of the baseline's time, no such speed-up passes 1/ρ. Only reading less does, as
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from crossdraft.bench.assembly import Models
+from crossdraft.bench.assembly import EngineMethod, Models
 from crossdraft.bench.experiments.blocks import (
     ALL,
     OWN,
@@ -15,6 +15,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
+    faults_of,
     loaded_methods,
     pooled,
     speed_json,
@@ -24,13 +25,14 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.statistics import Interval, ratio
+from crossdraft.bench.measure import BenchMethod
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.engine.target import Target
+from crossdraft.heads.drafting.head_drafter import HeadDrafter
 
 TRAINED = 8  # frames of the clips that the shipped pair was trained on
-READING = ("prepare", "encode", "prefill", "ride-along")
 BOUND = "bound 1/ρ"
 
 
@@ -68,7 +70,7 @@ def units(config: PrefillConfig) -> list[str]:
 class LongerModels(Models):
     """The pair with a target whose context takes as many frames as are asked for.
 
-    Positions are extended: rotary embeddings have no table that would end. The weights have seen clips of 8 frames.
+    Positions are extended: rotary embeddings have no end. The weights have seen clips of 8 frames.
     """
 
     longest: int = 0
@@ -81,6 +83,13 @@ class LongerModels(Models):
         return target
 
 
+def lengthen(method: BenchMethod, longest: int) -> None:
+    """The same for a head that reads the target's features: it reads as long a text."""
+    runner = method.engine.drafter if isinstance(method, EngineMethod) else None
+    if runner is not None and isinstance(runner.drafter, HeadDrafter):
+        runner.drafter.lengthen(longest)
+
+
 def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Size after size."""
     for frames in config.frames:
@@ -90,17 +99,12 @@ def measure(config: PrefillConfig, keys: Sequence[str], setting: Setting) -> Ite
             continue
         models = LongerModels(dtype="float32", longest=64 * frames + 512)
         with loaded_methods(plan.variants, setting, models) as (target, made):
+            for method in made.values():
+                lengthen(method, models.longest)
             warm = warm_up_items(plan)
             for key in pending:
                 yield answer_block(key, plan, made, target, warm, setting)
                 warm = []
-
-
-def reading_share(found: Pooled, name: str) -> Interval:
-    """ρ: the share of reading, up to and with the prefill's last piece, in the time of an answer."""
-    runs = found.results.runs[name]
-    reading = [sum(run.stages_s.get(stage, 0.0) for run in pair for stage in READING) for pair in runs]
-    return ratio(reading, found.results.seconds(name))
 
 
 def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
@@ -109,11 +113,12 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         frames: pooled([unit for unit in found if unit.key in set(config.plan(frames).keys)])
         for frames in config.frames
     }
-    shares = {frames: reading_share(group, group.alone or OWN) for frames, group in sizes.items()}
+    shares = {frames: group.reading_share(group.alone or OWN) for frames, group in sizes.items()}
+    least, most = (extreme(shares.values(), key=lambda one: one.value) for extreme in (min, max))
     names = [variant.name for variant in config.variants if variant.name not in (OWN, ALL)]
     best = {frames: max(config.drafters, key=lambda name: group.speedup(name).value) for frames, group in sizes.items()}
     said = "; ".join(
-        f"{frames}: {best[frames]} {group.speedup(best[frames])}, bound {1 / shares[frames].value:.2f}"
+        f"{frames}: {best[frames]} {group.speedup(best[frames])}, bound {shares[frames].inverse}"
         for frames, group in sizes.items()
     )
     lost = [
@@ -123,14 +128,11 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         if group.speedup(name).high < 1
     ]
     drawn = [ChartCurve(name, tuple(_point(frames, group, name) for frames, group in sizes.items())) for name in names]
-    bound = ChartCurve(
-        BOUND, tuple((frames, 1 / one.value, 1 / one.high, 1 / one.low) for frames, one in shares.items()), dashed=True
-    )
+    bound = ChartCurve(BOUND, tuple((frames, *_ends(one.inverse)) for frames, one in shares.items()), dashed=True)
     return Findings(
         found=(
             f"Fastest lossless drafter by frames: {said}. The prefill's share of an answer grows from "
-            f"{min(one.value for one in shares.values()):.0%} to {max(one.value for one in shares.values()):.0%}, and "
-            "what hiding can gain shrinks with it."
+            f"{least.percent()} to {most.percent()}, and what hiding can gain shrinks with it."
         ),
         sure=(
             f"{sure(next(iter(sizes.values())), config.repeats)} The weights are trained on clips of {TRAINED} frames; "
@@ -144,6 +146,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         figures={
             str(frames): {
                 "rho": shares[frames].to_json(),
+                "bound": shares[frames].inverse.to_json(),
                 "against": group.alone,
                 "prompt_tokens": group.mean(OWN, "prompt_tokens").value,
                 **{name: speed_json(group, name) for name in group.names},
@@ -151,12 +154,16 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
             for frames, group in sizes.items()
         },
         negative=(f"Reading more makes drafting worth less: {'; '.join(lost)}.",) if lost else (),
+        faults=faults_of((config.plan(frames), group) for frames, group in sizes.items()),
     )  # fmt: skip
 
 
 def _point(frames: int, group: Pooled, name: str) -> tuple[float, float, float, float]:
-    one = group.speedup(name)
-    return frames, one.value, one.low, one.high
+    return frames, *_ends(group.speedup(name))
+
+
+def _ends(one: Interval) -> tuple[float, float, float]:
+    return one.value, one.low, one.high
 
 
 def _table(frames: int, group: Pooled, share: Interval) -> FigureTable:
@@ -165,7 +172,7 @@ def _table(frames: int, group: Pooled, share: Interval) -> FigureTable:
         f"{frames} {'frame' if frames == 1 else 'frames'}, prompts of {prompt:.0f} tokens",
         ("", *SPEED_HEADS, f"× {group.alone}"),
         tuple(speed_row(group, name) for name in group.names),
-        f"ρ of {group.alone}: {share}; no way to hide a draft passes 1/ρ = {1 / share.value:.2f}. Rows of compressions "
+        f"ρ of {group.alone}: {share}; no way to hide a draft passes 1/ρ = {share.inverse}. Rows of compressions "
         "are lossy: their answers are another target's, on all cores, without a drafter. A drafter's core serves the "
         "prefill while it is idle; against the target on one core alone that, which hides nothing, may pass the bound.",
     )

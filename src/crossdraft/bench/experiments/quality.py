@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, measure_blocks, pooled, sure
+from crossdraft.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, faults_of, measure_blocks, pooled, sure
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.figure import Figure
@@ -213,7 +213,7 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
         figure=_figure(config, rows),
         figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
         negative=(f"Fewer facts right than the target's own answers: {', '.join(worse)}.",) if worse else (),
-        unequal=tuple(wrong),
+        faults=faults_of((plan, groups[name]) for name, plan in config.plans.items()),
     )
 
 

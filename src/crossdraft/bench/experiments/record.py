@@ -59,6 +59,32 @@ class FigureTable:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFaults:
+    """What is wrong with the rows of tables, and what the engine said of their answers.
+
+    Args:
+        unequal: rows of ours that are lossless by what they are, whose greedy answers were not the target's own.
+        lost: rows whose drafter was lost or gave up: part of what they measured is the target alone.
+        notes: sentences of the engine's, by row.
+    """
+
+    unequal: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether a row is not what it says."""
+        return bool(self.unequal or self.lost)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What stands under the tables."""
+        unequal = f"NOT EQUAL to the target's own answers, and should be: {', '.join(self.unequal)}."
+        lost = f"The drafter was lost or gave up, and the target went on alone: {', '.join(self.lost)}."
+        return (*([unequal] if self.unequal else []), *([lost] if self.lost else []), *self.notes)
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What an experiment's runs say.
 
@@ -69,7 +95,7 @@ class Findings:
         figure: the picture; `None` where there is nothing to draw.
         figures: the numbers of the tables as plain values, for other programs.
         negative: sentences: what did not help, or made something worse.
-        unequal: rows that are lossless by what they are and whose answers were not the target's own; a fault of ours.
+        faults: of rows.
     """
 
     found: str
@@ -78,7 +104,7 @@ class Findings:
     figure: "Drawing | None"
     figures: Mapping[str, Any]
     negative: tuple[str, ...] = ()
-    unequal: tuple[str, ...] = ()
+    faults: RowFaults = field(default_factory=RowFaults)
 
 
 @dataclass(frozen=True)
@@ -163,6 +189,7 @@ class ExperimentOutcome:
             "found": self.summary.found,
             "sure": self.summary.sure,
             "negative": list(self.summary.negative),
+            "faults": asdict(self.summary.faults),
             "size": self.size,
             "command": self.experiment.command(quick=self.quick),
             "config": asdict(self.config),  # pyright: ignore[reportArgumentType]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from crossdraft import __version__
 from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
 from crossdraft.bench.experiments.real_pair import RealPairPage
-from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable
+from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import read_outcome, run_experiment
 from crossdraft.bench.experiments.runs import RUNS
@@ -41,7 +41,7 @@ THREATS = (
         "interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
     ),
     (
-        "Intervals are bootstrapped over pairs of scene and question. They cover which questions were asked, and not "
+        "Intervals are bootstrapped over scenes. They cover which questions were asked, and not "
         "other trainings of the pair, other machines or other worlds."
     ),
     (
@@ -202,12 +202,6 @@ def sort_key(text: str) -> float | str:
         return text
 
 
-def numeric(table: FigureTable, column: int) -> bool:
-    """Whether a column holds numbers: whatever it holds that is not empty begins with one."""
-    cells = [row[column] for row in table.rows if row[column] not in ("", "–")]
-    return bool(cells) and all(isinstance(sort_key(cell), float) for cell in cells)
-
-
 def _machines(found: Sequence[ExperimentOutcome]) -> list[str]:
     return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
 
@@ -219,5 +213,4 @@ def _templates() -> "Environment":
     texts = {path.name: path.read_text(encoding="utf-8") for path in here.iterdir() if path.name.endswith(".j2")}
     made = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters["sort_key"] = sort_key
-    made.filters["numeric"] = numeric
     return made

@@ -1,11 +1,12 @@
 """Experiment 4: a standing question on a stream of 30 frames a second: what is answered, dropped, and how late."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from crossdraft.bench.experiments.blocks import MODELS
-from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.blocks import MODELS, note_lines
+from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
+from crossdraft.bench.statistics import Interval, percentile
 from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
@@ -53,11 +54,25 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
 
 def _run_json(run: StreamRun) -> dict[str, Any]:
     tokens = [[number, list(answer)] for number, answer in run.tokens.items()]
-    return {"summary": asdict(run.summary), "tokens": tokens}
+    return {
+        "summary": asdict(run.summary), "tokens": tokens, "notes": run.notes, "drafter_error": run.drafter_error,
+    }  # fmt: skip
 
 
 def _run_of(found: dict[str, Any]) -> StreamRun:
-    return StreamRun(WatchSummary(**found["summary"]), {number: tuple(answer) for number, answer in found["tokens"]})
+    tokens = {number: tuple(answer) for number, answer in found["tokens"]}
+    return StreamRun(
+        WatchSummary(**found["summary"]), tokens, tuple(found.get("notes", ())), found.get("drafter_error")
+    )
+
+
+def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]:
+    """p50 and p99 in milliseconds from a window's last frame to the first token and to the end, drawn over runs."""
+    every = {"first": [run.summary.first_s for run in runs], "whole": [run.summary.whole_s for run in runs]}
+    return {
+        name: {f"p{rank}": None if (one := percentile(each, rank)) is None else one.scaled(1e3) for rank in (50, 99)}
+        for name, each in every.items()
+    }
 
 
 def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
@@ -65,13 +80,14 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     names = list(found[0].found["runs"])
     runs: Runs = {name: [_run_of(run) for unit in found for run in unit.found["runs"][name]] for name in names}
     shown = {row.name: row for row in rows(runs)}
+    times = {name: times_of(each) for name, each in runs.items()}
     pair, alone = shown[config.drafter], [row for row in shown.values() if row.name != config.drafter]
     best = max(alone, key=lambda row: row.rate.value)
     table = FigureTable(
         f"{config.seconds} s of {config.fps:g} frames a second, a window of {config.window_s:g} s at each frame",
         ("", "answered", "dropped", "answers a second", "first token p50 / p99, ms", "whole answer p50 / p99, ms",
          "same tokens", "τ"),
-        tuple(_row(row) for row in shown.values()),
+        tuple(_row(row, times[row.name]) for row in shown.values()),
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains. Times count from a window's last frame.",
     )  # fmt: skip
@@ -86,7 +102,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         sure=(
             f"{len(found)} questions, one run of each method each, methods in turn in one process, all of one stream "
             f"of {config.seconds} scenes: n counts questions, and no interval covers other streams. Windows of one run "
-            "overlap, so intervals are 95 % bootstrap over runs; percentiles of times have none."
+            "overlap, so intervals are 95 % bootstrap over runs, those of percentiles too."
         ),
         tables=(table,),
         figure=interval_bars(
@@ -95,9 +111,18 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
             "/ s",
             None,
         ),
-        figures={name: row.to_json() for name, row in shown.items()},
+        figures={name: {**row.to_json(), **_times_json(times[name])} for name, row in shown.items()},
         negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
+        faults=faults_of_runs(runs, [row.name for row in shown.values() if row.identical < row.compared]),
     )  # fmt: skip
+
+
+def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
+    """As `blocks.faults_of`; every row is lossless, and greedy."""
+    lost = tuple(name for name, each in runs.items() if any(run.drafter_error for run in each))
+    return RowFaults(
+        tuple(unequal), lost, note_lines((name, note) for name in runs for run in runs[name] for note in run.notes)
+    )
 
 
 def _bar(row: StreamRow, config: StreamingConfig) -> IntervalBar:
@@ -108,21 +133,29 @@ def _style(row: StreamRow, config: StreamingConfig) -> str:
     return "draft" if row.name == config.drafter else "prefill"
 
 
-def _row(row: StreamRow) -> tuple[str, ...]:
+def _row(row: StreamRow, times: Mapping[str, Mapping[str, Interval | None]]) -> tuple[str, ...]:
     return (
         row.name,
         f"{row.answered}/{row.due}",
         f"{row.dropped / row.due:.0%}" if row.due else "–",
         str(row.rate),
-        _times(row.first_ms),
-        _times(row.whole_ms),
+        _times(times["first"]),
+        _times(times["whole"]),
         f"{row.identical}/{row.compared}",
         "–" if row.tau is None else str(row.tau),
     )
 
 
-def _times(found: dict[str, float] | None) -> str:
-    return "–" if found is None else f"{found['p50']:.0f} / {found['p99']:.0f}"
+def _times(found: Mapping[str, Interval | None]) -> str:
+    return " / ".join("–" if one is None else one.shown(digits=0) for one in found.values())
+
+
+def _times_json(found: Mapping[str, Mapping[str, Interval | None]]) -> dict[str, object]:
+    """Under the names of `StreamRow.to_json`."""
+    return {
+        f"last_frame_to_{end}_ms": {rank: None if one is None else one.to_json() for rank, one in found[name].items()}
+        for name, end in (("first", "first_token"), ("whole", "whole_answer"))
+    }
 
 
 STREAMING = Experiment(

@@ -12,6 +12,7 @@ from crossdraft.bench.experiments.blocks import (
     BlockPlan,
     Pooled,
     answer_block,
+    faults_of,
     loaded_methods,
     pooled,
     sure,
@@ -22,6 +23,7 @@ from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassW
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.gpu import GpuSampler
 from crossdraft.bench.measure import BenchMethod
+from crossdraft.bench.specs import runs_in_process
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Workload, items
 from crossdraft.drawing.charts import LaneBar, lanes
@@ -100,14 +102,14 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
     stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
     for name, each in stages.items():
         for work, seconds in each.values():
-            peaks[name] = peaks[name].raised(work, seconds)
+            peaks[name] = peaks[name].raised(work, seconds.value)
     decode, seconds = stages[OWN]["decode step"]
-    share = decode.least_s(peaks[OWN]) / seconds
+    share = decode.least_s(peaks[OWN]) / seconds.value
     pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: busy[name]["both"].value)
     return Findings(
         found=(
-            f"A decode step of the target on its core takes {seconds * 1e3:.2f} ms, {share:.0%} of which the roofline "
-            f"explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
+            f"A decode step of the target on its core takes {seconds.scaled(1e3)} ms, {share:.0%} of which the "
+            f"roofline explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
             f"{busy[pair]['target'].percent()} and the drafter's {busy[pair]['drafter'].percent()} of an answer's time."
         ),
         sure=(
@@ -121,7 +123,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
         figures={
             "peaks": {name: peak.to_json() for name, peak in peaks.items()},
             "busy": {name: {lane: one.to_json() for lane, one in each.items()} for name, each in busy.items()},
-            "decode_ms": 1e3 * seconds,
+            "decode_ms": seconds.scaled(1e3).to_json(),
             "decode_reached": round(share, 4),
             "gpu": [unit.found["gpu"] for unit in found],
         },
@@ -130,6 +132,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
             if share < 0.9
             else ()
         ),
+        faults=faults_of([(config.plan(), group)]),
     )
 
 
@@ -144,12 +147,13 @@ def _busy_table(busy: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
         ("", "target", "drafter", "both together, of two cores"),
         tuple(rows),
         "By the timeline's spans: a lane is busy while something runs on it. While a drafter is idle its core serves "
-        "the target, which these spans do not count. target-all has both cores in one lane.",
+        "the target, which these spans do not count. target-all has both cores in one lane, as has what drafts in the "
+        "target's process: its two lanes take turns.",
     )
 
 
 def _roofline_table(
-    stages: Mapping[str, Mapping[str, tuple[PassWork, float]]], peaks: Mapping[str, MachinePeak]
+    stages: Mapping[str, Mapping[str, tuple[PassWork, Interval]]], peaks: Mapping[str, MachinePeak]
 ) -> FigureTable:
     rows = (
         (f"{name}, {stage}", *_against(work, seconds, peaks[name]))
@@ -192,26 +196,27 @@ def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
         return ratio(each, group.results.seconds(name))
 
     shares = {lane: share({lane: 1.0}) for lane in LANES}
-    return shares | {"both": share({"target": 1.0 if name == ALL else 0.5, "drafter": 0.5})}
+    cores = 0.5 if name == OWN or runs_in_process(name) else 1.0  # of two that a lane has
+    return shares | {"both": share({"target": cores, "drafter": cores})}
 
 
-def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, float]]:
+def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, Interval]]:
     """Work and seconds of the prefill and of a decode step of the target alone; means."""
     runs = group.results.of(name)
     prompt, tokens = fmean(run.prompt_tokens for run in runs), fmean(len(run.tokens) for run in runs)
-    prefill = fmean(run.stages_s["prefill"] + run.stages_s["ride-along"] for run in runs)
-    steps = sum(run.rounds - 1 for run in runs)
-    step = sum(run.stages_s["verify"] for run in runs) / steps
+    prefill, scenes = group.stage(name, "prefill", "ride-along"), group.by_scene
+    verify = [sum(run.stages_s["verify"] for run in each) for each in scenes.runs[name]]
+    step = ratio(verify, [sum(run.rounds - 1 for run in each) for each in scenes.runs[name]])
     return {
         "prefill": (shape.pass_over(prompt, prompt / 2, 1), prefill),  # causal: half of the prompt on average
         "decode step": (shape.pass_over(1, prompt + tokens / 2, 1), step),
     }
 
 
-def _against(work: PassWork, seconds: float, peak: MachinePeak) -> tuple[str, ...]:
-    least = work.least_s(peak)
+def _against(work: PassWork, mean: Interval, peak: MachinePeak) -> tuple[str, ...]:
+    least, seconds = work.least_s(peak), mean.value
     return (
-        f"{1e3 * seconds:.2f}",
+        str(mean.scaled(1e3)),
         f"{work.flops / 1e9:.3f}",
         f"{work.bytes / 1e6:.1f}",
         f"{work.intensity:.1f}",

@@ -6,11 +6,11 @@ from typing import Any
 
 from crossdraft.api import Engine
 from crossdraft.assembly import assemble
-from crossdraft.bench.assembly import EngineMethod, Models, make_method, options_of
+from crossdraft.bench.assembly import EngineMethod, Models, cores_of, make_method, options_of
 from crossdraft.bench.baselines import blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod
-from crossdraft.bench.specs import ALONE, ON_ALL_CORES, is_blind, needs_no_process, spec_of
+from crossdraft.bench.specs import ALONE, is_blind, needs_no_process, spec_of
 from crossdraft.compression import compressed
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner, Worker
@@ -91,14 +91,13 @@ def make_variant(variant: Variant, target: Target, models: Models, cores: Cores 
     if not variant.lends:
         runner = DraftRunner(runner.drafter, runner.hidden, None, _kept(runner.workers))
     engine = Engine(own, runner, options, CostModel())
-    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=found)
+    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=cores_of(variant.drafts, found))
 
 
 def _alone(variant: Variant, target: Target, models: Models, cores: Cores | None) -> EngineMethod:
     """Without a drafter, on its own core or on all of them."""
-    own = None if cores is None else Cores(cores.pair if variant.drafts in ON_ALL_CORES else cores.target)
     options = replace(options_of(variant.drafts, models, cores, process=False), **variant.options)
-    return EngineMethod(Engine(target, None, options, CostModel()), cores=own)
+    return EngineMethod(Engine(target, None, options, CostModel()), cores=cores_of(variant.drafts, cores))
 
 
 def _kept(workers: Sequence[Worker]) -> list[Worker]:

@@ -2,7 +2,7 @@
 
 A subclass defines how verified tokens and features enter the head (`update`) and its logits after the nodes of a draft
 (`step_fn`). Requests, tree building, warping and the draft vocabulary are here. After the head's last position nothing
-is drafted.
+is drafted, and the request is given up with a sentence that says so.
 
 A plain greedy draft is built over the draft vocabulary, a few hundred ids, and mapped to the target's ids at the end.
 Sampled drafts, and those under a penalty or bias, need distributions over the target's vocabulary.
@@ -21,13 +21,13 @@ from crossdraft.drafters.base import PerRequestDrafter, fork_of
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
 from crossdraft.drafters.trees.dynamic import beam_search, chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.static import RankCounts, fill, greedy_shape
-from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head
-from crossdraft.heads.networks.layers import DecoderConfig
+from crossdraft.heads.networks.layers import DecoderConfig, Rotary
 
 Grow = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
 StateT = TypeVar("StateT")
@@ -119,6 +119,14 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         """Begin a draft."""
         raise NotImplementedError
 
+    def lengthen(self, positions: int) -> None:
+        """Have at least so many positions: rotary ones have no end, though training had one."""
+        if self.max_positions is not None and positions > self.max_positions:
+            self.max_positions = positions
+            for module in self.head.modules():
+                if isinstance(module, Rotary):
+                    module.lengthen(positions)
+
     # -- of one request --------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> HeadDrafterState[StateT]:
@@ -148,6 +156,9 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return copy
 
     def _propose(self, state: HeadDrafterState[StateT], budget: Budget) -> Draft:
+        if budget.nodes and state.positions and not self._has_positions(state.positions + max(1, self.min_positions)):
+            why = f"the text leaves none of the head's {self.max_positions} positions"
+            return replace(NOTHING, refusal=why)
         most = state.positions + max(budget.nodes, self.min_positions)
         if state.head_state is None or not budget.nodes or not self._has_positions(most):
             return Draft(DraftTree.empty())

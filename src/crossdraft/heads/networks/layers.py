@@ -122,11 +122,22 @@ class Rotary(nn.Module):
 
     def __init__(self, head_dim: int, theta: float, positions: int) -> None:
         super().__init__()
-        speeds = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+        self.head_dim, self.theta = head_dim, theta
+        cos, sin = self._table(positions)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def lengthen(self, positions: int) -> None:
+        """Make the table anew for so many positions; those that it had stay as they were."""
+        cos, sin = self._table(positions)
+        self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
+
+    def _table(self, positions: int) -> tuple[Tensor, Tensor]:
+        speeds = self.theta ** (-torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim)
         angles = torch.arange(positions, dtype=torch.float64)[:, None] * speeds
-        self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), -1).float(), persistent=False)
         # The first half's sines negated: x·cos + rotate_half(x)·sin = x·cos + roll(x)·sin.
-        self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), -1).float(), persistent=False)
+        cos, sin = (angles.cos(), angles.cos()), (-angles.sin(), angles.sin())
+        return torch.cat(cos, -1).float(), torch.cat(sin, -1).float()
 
     def forward(self, heads: Tensor, positions: Tensor) -> Tensor:
         """[..., n, d] rotated by [n] positions."""

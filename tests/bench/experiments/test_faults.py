@@ -1,0 +1,96 @@
+"""Rows that are not what they say: answers that are not the target's own, drafters that were lost, what was noted."""
+
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.bench.experiments.blocks import BlockPlan, faults_of, pooled
+from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
+from crossdraft.bench.experiments.markdown import outcome_page
+from crossdraft.bench.experiments.record import ExperimentOutcome, RowFaults
+from crossdraft.bench.experiments.report import html_report
+from crossdraft.bench.experiments.streaming import StreamingConfig, summarise
+from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.workload import Workload
+from tests.bench.experiments.planted import TOKENS, block, run
+
+LEAKED = (*TOKENS[:-1], 9)
+VARIANTS = (
+    Variant("target"),
+    Variant("event"),
+    Variant("pool", "target", "pool:factor=2"),
+    Variant("typical", "event", options={"rule": "typical:eps=0.1"}),
+    Variant("hf-lookup"),
+)
+LOST = "The drafter was lost (its process ended); the target went on alone."
+
+
+def plan(**work):
+    return BlockPlan(VARIANTS, Workload(2, **work), 2)
+
+
+def test_of_rows_that_differ_those_are_faults_that_must_not_and_are_ours():
+    methods = {"target": [[run(1.0)]] * 2} | {one.name: [[run(1.0)], [run(1.0, LEAKED)]] for one in VARIANTS[1:]}
+    found = pooled([block("pairs 0", methods)])
+    assert faults_of([(plan(), found)]) == RowFaults(unequal=("event",))
+    assert not faults_of([(plan(temperature=0.7), found)]), "sampled answers differ"
+
+
+def test_a_drafter_that_was_lost_is_a_fault_and_what_was_noted_is_kept():
+    lost = replace(run(1.0), notes=(LOST, "The clip is damaged."), drafter_error="its process ended")
+    damaged = replace(run(1.0), notes=("The clip is damaged.",))
+    methods = {one.name: [[damaged], [lost if one.name == "event" else damaged]] for one in VARIANTS}
+    faults = faults_of([(plan(), pooled([block("pairs 0", methods)]))])
+    assert faults
+    assert (faults.unequal, faults.lost) == ((), ("event",))
+    assert "event, 2 answers: The clip is damaged." in faults.notes
+    assert f"event, 1 answer: {LOST}" in faults.notes
+    assert "lost or gave up, and the target went on alone: event." in faults.sentences[0]
+
+
+def breakdown(**changed):
+    rows = {name: [[run(4.0, prepare=1.0)], [run(6.0, prepare=1.0)]] for name in BreakdownConfig().methods}
+    return BREAKDOWN.summarise(BREAKDOWN.full, [block("pairs 0", {**rows, **changed}, {"loading": 0.5})])
+
+
+def test_pages_tell_of_faults_and_notes_under_the_tables():
+    lost = replace(run(4.0, LEAKED), notes=(LOST,), drafter_error="its process ended")
+    found = breakdown(event=[[lost], [run(6.0)]])
+    outcome = ExperimentOutcome(BREAKDOWN, BREAKDOWN.full, found, {}, 1, 2.0)
+    assert outcome.to_json()["faults"]["unequal"] == ("event",)
+    for page in (outcome_page(outcome), html_report([outcome])):
+        assert "and should be: event." in page
+        assert page.index("Mean milliseconds") < page.index("event, 1 answer: The drafter was lost")
+    assert not breakdown().faults
+
+
+def test_every_time_by_stage_has_its_interval():
+    found = breakdown()
+    stages, lanes = found.tables
+    assert stages.rows[0][1] == "500.0 [500.0, 500.0; n=2]", "half of preparing is loading"
+    assert stages.rows[0][8] == "5000.0 [4000.0, 6000.0; n=2]"
+    assert all("; n=2]" in cell for row in (*stages.rows, *lanes.rows) for cell in row[1:])
+    assert found.figures["reading_share"] == {"value": 0.2, "ci95": [pytest.approx(1 / 6, abs=1e-5), 0.25], "n": 2}
+    assert found.figures["lanes_ms"]["event"]["hidden"]["value"] == 0.0
+
+
+def stream(name, first, tokens=((0, (1, 2)), (1, (3,))), **more):
+    summary = {"due": 4, "answered": 2, "dropped": 2, "seconds": 1.0, "first_s": first, "whole_s": first, "tokens": 3,
+               "rounds": 3}  # fmt: skip
+    return {name: [{"summary": summary, "tokens": [list(one) for one in tokens], **more}]}
+
+
+def test_a_stream_has_intervals_of_its_percentiles_and_faults_of_its_rows():
+    leaked = ((0, (1, 9)), (1, (3,)))
+    units = [
+        block("question 0", {"target": [[run(1.0)]]}, {"question": "?", "runs": {
+            **stream("target", [0.1, 0.1]), **stream("target-all", [0.2, 0.2]),
+            **stream("glance", [0.1, first], leaked, notes=[LOST], drafter_error="its process ended")}})
+        for first in (0.1, 0.3)
+    ]  # fmt: skip
+    found = summarise(StreamingConfig(), units)
+    assert found.faults.unequal == found.faults.lost == ("glance",)
+    assert found.faults.notes == (f"glance, 2 answers: {LOST}",)
+    (glance,) = (row for row in found.tables[0].rows if row[0] == "glance")
+    assert glance[4].startswith("100 [100, 200; n=2] / 294 [100, 300; n=2]")
+    assert found.figures["glance"]["last_frame_to_first_token_ms"]["p50"]["n"] == 2
