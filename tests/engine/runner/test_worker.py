@@ -23,7 +23,6 @@ def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
     for serial in (1, 2):
         ours.send(("commit", ([], outputs)))
         ours.send(("propose", (serial, [(key, 4, 0.0) for key in range(3)])))
-    ours.send(("end", [0, 1, 2]))
     ours.send(("close", None))
     server = DraftServer(drafter, "off", Inbox(theirs, Handled(tmp_path, create=True)))
     server.run(works_while_read=False)
@@ -32,6 +31,9 @@ def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
         kind, (replied, _, drafts) = ours.recv()
         assert (kind, replied) == ("answer", serial)
         assert [unpack_draft(draft).refusal for draft in drafts] == [None, refusal, None]
+    ours.send(("end", [0, 1, 2]))
+    ours.send(("close", None))
+    server.run(works_while_read=False)
     assert drafter.ended == [question for question in QUESTIONS if question in drafter.begun]
     assert drafter.committed.count("x") == drafter.committed.count("xx") == 2
     assert not server.states
