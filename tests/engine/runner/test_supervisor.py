@@ -261,8 +261,8 @@ def test_what_a_drafter_refuses_is_that_requests_and_costs_nobody_the_drafter(me
     assert supervisor.runner is not None
     assert supervisor.absence is None
     notes = [answer.notes for answer in found]
-    told = ("The drafter gave up (not this one); the target went on alone.",)
-    assert notes == [(), () if method == "end" else told, ()]
+    gave_up = ("The drafter gave up (not this one); the target went on alone.",)
+    assert notes == [(), () if method == "end" else gave_up, ()]
     assert found[0].stats.drafted > 0
     assert found[2].stats.drafted > 0
     supervisor.close()
