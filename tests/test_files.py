@@ -1,5 +1,6 @@
 """Files and folders are whole or absent."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ def test_a_file_appears_whole_with_its_suffix_and_the_usual_mode(tmp_path):
     assert (tmp_path / "new" / "a.txt").read_text() == "whole"
     (tmp_path / "usual").touch()
     assert (tmp_path / "new" / "a.txt").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_files_of_other_threads_get_the_usual_mode_meanwhile(tmp_path, monkeypatch):
+    masks: list[int] = []
+    monkeypatch.setattr(os, "umask", lambda mask: masks.append(mask) or 0o022)  # it is the whole process's
+    with atomic_path(tmp_path / "a.txt") as path:
+        path.write_text("whole")
+    assert not masks
 
 
 def test_a_full_disk_is_one_sentence_and_what_was_there_stays(tmp_path):
@@ -81,6 +90,36 @@ def test_a_failure_leaves_the_old_one_and_no_rest(old: Path) -> None:
     with pytest.raises(RuntimeError):
         fail()
     assert names(old.parent) == {"model", "model/old"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
+def test_what_cannot_take_its_place_leaves_the_old_one_there(tmp_path: Path, monkeypatch, kind, error) -> None:
+    final, new = tmp_path / "final", tmp_path / "new"
+    match kind:
+        case "folder":
+            (final / "old").mkdir(parents=True)
+        case "file":
+            final.write_text("old")
+        case _:
+            final.symlink_to("nowhere")
+    before = names(tmp_path)
+    new.touch()
+    rename = Path.replace
+
+    def replace(path: Path, target: Path) -> Path:
+        if path == new:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(type(error)):
+        put_in_place(new, final)
+    assert names(tmp_path) == before | {"new"}
+    assert kind != "file" or final.read_text() == "old"
+    monkeypatch.undo()
+    put_in_place(new, final)
+    assert names(tmp_path) == {"final"}
 
 
 def test_parents_are_made_and_several_can_be_renamed_at_the_end(tmp_path: Path) -> None:

@@ -50,11 +50,12 @@ def test_a_tokenizer_is_enough_and_a_drafter_in_a_process_gets_it(model, tokeniz
         assert engine.generate(request_).tokens == expected
 
 
-def test_the_model_is_not_touched(model, tokenizer, request_):
+@pytest.mark.parametrize("drafter", [None, "phased:view,ngram"])
+def test_the_model_is_not_touched(model, tokenizer, request_, drafter):
     kinds = {name: type(module) for name, module in model.named_modules()}
     before = {name: value.clone() for name, value in model.state_dict().items()}
     forwards = {name: module.forward.__func__ for name, module in model.named_modules()}
-    with cd.Engine.from_model(model, tokenizer, None) as engine:
+    with cd.Engine.from_model(model, tokenizer, drafter, cd.Options(placement="inline")) as engine:
         engine.generate(request_)
     assert {name: type(module) for name, module in model.named_modules()} == kinds
     assert {name: module.forward.__func__ for name, module in model.named_modules()} == forwards

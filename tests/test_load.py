@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
+from crossdraft import load
 from crossdraft.engine.guarded import STILL_READING
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
@@ -262,3 +263,11 @@ def test_an_empty_name_is_not_the_folder_where_we_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CrossdraftError, match="'' is neither reference nor a folder"):
         load_target("")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0)])
+def test_the_usual_dtype_is_that_of_the_device_however_it_is_written(pair, monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # what would be used if nobody said another device
+    monkeypatch.setattr(load, "has_bf16", lambda: True)
+    assert load.load_target(str(pair.target), device).model.dtype == torch.float32
+    assert load.load_drafter(str(pair.event), device).model.model.dtype == torch.bfloat16

@@ -16,6 +16,16 @@ LOCK = ".lock"  # in a folder, locked as long as a process fills it
 T = TypeVar("T")
 
 
+def _file_mode() -> int:
+    """The mode that an ordinary `open` gives. To read the mask is to set it: threads may make files meanwhile."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+FILE_MODE = _file_mode()  # read here, once: few threads run while this is imported
+
+
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the same folder; rename it to `path` on success, remove it on failure.
@@ -34,10 +44,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.close(handle)
         temporary = Path(name)
         yield temporary
-        # mkstemp makes the file private; give it the mode an ordinary `open` would have given.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
+        temporary.chmod(FILE_MODE)  # mkstemp makes the file private
         temporary.replace(final)
     except OSError as error:
         raise CrossdraftError(
@@ -192,11 +199,16 @@ def atomic_folder(final: Path) -> Iterator[Path]:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Replace `final` by `new`, a path on the same disk."""
+    """Replace `final` by `new`, a path on the same disk; on failure `final` is what it was."""
     with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent) as room:
-        if final.exists() or final.is_symlink():
-            final.replace(Path(room) / "old")
-        new.replace(final)
+        old = Path(room) / "old"
+        try:
+            if os.path.lexists(final):
+                final.replace(old)
+            new.replace(final)
+        finally:
+            if os.path.lexists(old) and not os.path.lexists(final):  # it failed, or Ctrl-C came, in between
+                old.replace(final)
 
 
 SAMPLES, BLOCK = 64, 4096  # evenly spaced blocks of each file, and their bytes

@@ -364,8 +364,8 @@ def load_model_drafter(
 
 def _draft_dtype(device: str | None) -> str | None:
     """Default dtype of a drafter: bfloat16 on a CPU that multiplies it, since drafts need not be exact."""
-    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return "bfloat16" if kind == "cpu" and has_bf16() else None
+    where = usable_device(device or None, "device")
+    return "bfloat16" if where.type == "cpu" and has_bf16() else None
 
 
 def event_folder(source: str) -> Path:
@@ -489,13 +489,12 @@ def _model(
     smaller: Smaller | None = None,
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
-    gpu = torch.cuda.is_available()
     stored = quantization_method(read_config(folder))
     if None not in (stored, quantize):
         raise CrossdraftError(f"{folder} is quantised already ({stored}); leave out quantize={quantize}.")
-    half = bool(stored or quantize) or (gpu and device != "cpu")
-    name = dtype_name(dtype or ("bfloat16" if half else "float32"))
     where = usable_device(device or None, "device")
+    half = bool(stored or quantize) or where.type == "cuda"
+    name = dtype_name(dtype or ("bfloat16" if half else "float32"))
     if quantize is not None:
         check_quantization(quantize, where, DTYPES[name])
     bits = "int4" if smaller is not None else quantize

@@ -71,6 +71,13 @@ def test_the_weights_are_shared(target):
     assert view(target, 2).model.model is target.model
 
 
+def test_the_model_gets_no_further_hooks(target):
+    before = [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in target.model.modules()]
+    view(target, 2)
+    assert [(len(m._forward_pre_hooks), len(m._forward_hooks)) for m in target.model.modules()] == before
+    assert any(count for count, _ in before)
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_family_takes_one_frame_and_more(kind, tokenizer):
     model = build(kind)

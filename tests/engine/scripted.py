@@ -7,6 +7,7 @@ from typing import Any
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 
 
 class IgnoresCommits:
@@ -40,3 +41,42 @@ class Scripted(IgnoresCommits):
 
     def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         self.outputs += outputs
+
+
+@dataclass
+class Refusing:
+    """Drafts one token for whoever asks, but refuses, in one of its methods, the question "no"."""
+
+    method: str
+    needs: Needs = field(default_factory=Needs)
+    begun: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    def _check(self, method: str, question: str) -> None:
+        if method == self.method and question == "no":
+            raise CrossdraftError("not this one")
+
+    def begin(self, requests: Sequence[Request]) -> list[str]:
+        for request in requests:
+            self._check("begin", request.question)
+            self.begun.append(request.question)
+        return [request.question for request in requests]
+
+    def propose(self, states: Sequence[str], budgets: Sequence[Budget]) -> list[Draft]:
+        for state in states:
+            self._check("propose", state)
+        return [Draft(DraftTree.chain([1])) for _ in states]
+
+    def commit(self, states: Sequence[str], outputs: Sequence[VerifyOutput]) -> None:
+        for state in states:
+            self._check("commit", state)
+            self.committed.append(state)
+
+    def fork(self, states: Sequence[str]) -> list[str]:
+        return [*states]
+
+    def end(self, states: Sequence[str]) -> None:
+        for state in states:
+            self.ended.append(state)
+            self._check("end", state)

@@ -31,6 +31,7 @@ from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_queue import RequestQueue, precedence
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.engine.rules import check_target, rule_for
+from crossdraft.engine.sampling import check_bias
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
@@ -257,6 +258,7 @@ class Admission(RequestQueue):
         try:
             job.request.check_length(self.target.context)  # before anybody reads it
             job = replace(job, request=self._identified(job))
+            check_bias(job.request.sampling.token_bias, self.target.vocab_size)
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)

@@ -301,14 +301,22 @@ def _warp(logits: Tensor, sampling: Sampling, penalised: Tensor | None) -> Tenso
     return probs
 
 
+def check_bias(pairs: Sequence[tuple[int, float]], vocabulary: int) -> None:
+    """Refuse a bias of a token that there is not; to forbid one is nothing to do, as in `transformers`.
+
+    Raises:
+        CrossdraftError: there is one.
+    """
+    beyond = max((token for token, value in pairs if value > -math.inf), default=0)
+    if beyond >= vocabulary:
+        raise CrossdraftError(f"A bias names token {beyond}, but the vocabulary has {vocabulary} tokens.")
+
+
 def _bias(scores: Tensor, pairs: Sequence[tuple[int, float]]) -> Tensor:
     """[V] numbers to add."""
     vocabulary = scores.shape[-1]
-    # To forbid a token that there is not is nothing to do, as in `transformers`.
-    known = [(token, value) for token, value in pairs if token < vocabulary or value > -math.inf]
-    beyond = max((token for token, _ in known), default=0)
-    if beyond >= vocabulary:
-        raise CrossdraftError(f"A bias names token {beyond}, but the vocabulary has {vocabulary} tokens.")
+    check_bias(pairs, vocabulary)
+    known = [(token, value) for token, value in pairs if token < vocabulary]
     ids = torch.tensor([token for token, _ in known], dtype=torch.long, device=scores.device)
     values = scores.new_tensor([value for _, value in known])
     return scores.new_zeros(vocabulary).index_add_(0, ids, values)

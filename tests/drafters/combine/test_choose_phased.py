@@ -10,6 +10,22 @@ from crossdraft.engine.request import Request
 from tests.drafters.combine.test_union import Scripted, chain
 
 
+class Counting(Scripted):
+    """Drafts for each request the number that it was begun as; notes for how many it was asked at once."""
+
+    def __init__(self):
+        super().__init__(chain())
+        self.begun, self.asked = 0, []
+
+    def begin(self, requests):
+        self.begun += len(requests)
+        return [*range(self.begun - len(requests), self.begun)]
+
+    def propose(self, states, budgets):
+        self.asked.append(len(states))
+        return [chain(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
+
+
 class Clock:
     def __init__(self):
         self.now = 0.0
@@ -88,3 +104,36 @@ def test_the_hidden_one_keeps_the_whole_answer():
         phased.commit([state], [VerifyOutput((), (3,))])
         phased.end([state])
     assert draft.tree.tokens[:3] == (1, 2, 3)
+
+
+def test_each_arm_is_asked_once_for_all_its_requests():
+    arms = [Counting(), Counting()]
+    choose = ChooseDrafter(arms)
+    states = choose.begin([Request("?")] * 5)
+    for state, arm in zip(states, (0, 1, 0, 1, 0), strict=True):
+        state.arm = arm
+    drafts = choose.propose(states, [Budget(10 + i) for i in range(5)])
+    assert [draft.tree.tokens for draft in drafts] == [(state.state, 10 + i) for i, state in enumerate(states)]
+    assert [arm.asked for arm in arms] == [[3], [2]]
+
+
+def test_each_phase_is_asked_once_for_all_its_requests():
+    hidden, later = Counting(), Counting()
+    phased = PhasedDrafter(hidden, later)
+    states = phased.begin([Request("?")] * 5)
+    phased.commit([states[1], states[4]], [VerifyOutput((), (7,))] * 2)
+    drafts = phased.propose(states, [Budget(10 + i) for i in range(5)])
+    assert [draft.tree.tokens for draft in drafts] == [(i, 10 + i) for i in range(5)]
+    assert (hidden.asked, later.asked) == ([3], [2])
+
+
+def test_a_drafter_that_sends_too_few_drafts_costs_those_of_its_requests():
+    class Short(Counting):
+        def propose(self, states, budgets):
+            return super().propose(states, budgets)[1:]
+
+    phased = PhasedDrafter(Counting(), Short())
+    states = phased.begin([Request("?")] * 3)
+    phased.commit(states[1:], [VerifyOutput((), (7,))] * 2)
+    drafts = phased.propose(states, [Budget(4)] * 3)
+    assert [draft.fault is None for draft in drafts] == [True, False, False]

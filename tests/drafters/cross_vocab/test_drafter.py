@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
+from crossdraft.drafters.cross_vocab.assistant import HELD, ByNamespace, CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.decode import Decoder
@@ -90,16 +90,44 @@ def test_sampling_runs_with_penalties_and_biases(how, hidden):
         assert not answer.notes
 
 
-def test_what_the_target_says_in_one_token_is_learned():
+@pytest.mark.parametrize("namespace", ["anna", None])
+def test_what_the_target_says_in_one_token_is_learned_for_its_namespace(namespace):
     """A letter of two bytes is one token of the target's, and two of the drafter's."""
     made = drafter("video_llava", "omni")
-    state = made.begin([Request("What is that?")])[0]
+    state = made.begin([Request("What is that?", namespace=namespace)])[0]
     pairs = [(i, made.own.encode(chr(48 + i))) for i in range(80, 96)]
     letter, halves = next((i, ids) for i, ids in pairs if len(ids) == 2)
     assert made.table.to_drafter[letter] == -1
     made.commit([state], [VerifyOutput((), (20, letter, 21))])
-    assert made.grams.find(halves) == letter
-    assert len(made.grams) == 1
+    assert made.grams.get("") is None
+    learned = made.grams.get(namespace)
+    if namespace is None:
+        assert learned is None
+    else:
+        assert learned.find(halves) == letter
+        assert len(learned) == 1
+
+
+def test_how_answers_begin_is_learned_for_each_namespace_and_for_what_is_not_drawn():
+    made = drafter("video_llava", "slem")
+
+    def begun(namespace, sampling):
+        return made.begin([Request("What is that?", namespace=namespace, sampling=sampling)])[0]
+
+    for namespace in ("anna", None):
+        made.commit([begun(namespace, Sampling())], [VerifyOutput((), (20,))])
+    known = [begun(namespace, Sampling()).target_prefix for namespace in ("anna", "otto", "", None)]
+    assert known == [b"", None, None, None]
+    assert begun("anna", Sampling(temperature=1.0, seed=1)).target_prefix is None
+
+
+def test_so_many_namespaces_are_held_and_the_one_not_asked_for_longest_goes():
+    known = ByNamespace[int]()
+    for number in range(HELD):
+        known.set(str(number), number)
+    known.get("0")
+    known.set("one more", 99)
+    assert [known.get(name) for name in ("0", "1", "2", "one more")] == [0, None, 2, 99]
 
 
 @torch.inference_mode()

@@ -103,17 +103,21 @@ class ToyAssistant(CrossVocabDrafter):
         return True
 
 
-def drafter(grams: NgramCache | None, kind: type[TokenIntersection] = TokenIntersection) -> Grow:
-    """Drafts chains of two, with draws that can be enumerated."""
+def drafter(
+    grams: NgramCache | None, kind: type[TokenIntersection] = TokenIntersection, namespace: str | None = "anna"
+) -> Grow:
+    """Drafts chains of two for a namespace, with draws that can be enumerated; the n-grams are those of "anna"."""
     model = SimpleNamespace(vocab_size=4, device="cpu")
 
     class Toy(ToyAssistant, kind):
         pass
 
-    toy = Toy(model, OWN, THEIRS, grams)
+    toy = Toy(model, OWN, THEIRS, learns=grams is not None)
+    if grams is not None:
+        toy.grams.set("anna", grams)
 
     def grow(chance: Chance) -> DraftTree:
-        state = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0))
+        state = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0), namespace=namespace)
         return toy.propose([state], [Budget(2)])[0].tree
 
     return grow
@@ -144,6 +148,15 @@ def test_ngrams_are_drafted():
     """Otherwise the test above would say nothing about them."""
     drafts = distribution(lambda chance: drafter(grams())(chance).tokens)
     assert sum(share for tokens, share in drafts.items() if {2, 3} & set(tokens)) > 0.1
+
+
+@pytest.mark.parametrize("namespace", ["otto", None])
+def test_what_one_namespace_has_taught_is_not_drafted_in_another(namespace):
+    drafts = [
+        distribution(lambda chance, grow=grow: grow(chance).tokens)
+        for grow in (drafter(grams(), namespace=namespace), drafter(None))
+    ]
+    assert drafts[0] == drafts[1]
 
 
 class CutAfterwards(TokenIntersection):

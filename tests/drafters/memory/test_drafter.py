@@ -144,6 +144,16 @@ def test_an_answer_that_cannot_be_written_is_kept_here(tmp_path, caplog):
     assert "Cannot write the memory" in received
 
 
+def test_a_file_that_cannot_be_made_costs_no_answer(tmp_path, caplog):
+    """Nor one that is none of ours; here a file stands where the folder should be."""
+    (tmp_path / "answers").write_text("")
+    drafter = MemoryDrafter(Datastores(tmp_path / "answers"))
+    answer(drafter, QUESTION, [1, 2, 3])
+    assert answer(drafter, QUESTION, [4]) == (1, 2, 3)
+    (received,) = caplog.messages
+    assert "Cannot use the memory" in received
+
+
 def test_a_file_of_version_1_is_read_and_its_exponent_learned(tmp_path):
     """Written here byte by byte, as every version so far has: no exponent stands in it."""
     head = {"format": "crossdraft answers", "version": 1, "vocabulary": "", "edition": "e"}

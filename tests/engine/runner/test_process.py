@@ -22,6 +22,7 @@ from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.runner import child
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
@@ -372,6 +373,15 @@ def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CrossdraftError, match="could not be started"):
         ProcessDrafter(partial(load_drafter, "event"))
+
+
+def test_one_that_the_system_does_not_start_is_one_sentence(monkeypatch):
+    def full(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(child.subprocess, "Popen", full)
+    with pytest.raises(CrossdraftError, match=r"could not be started \(Resource temporarily unavailable\)"):
+        ProcessDrafter(list)
 
 
 def test_the_target_does_not_wait_for_a_slow_reader(target, process, runner, requests, alone):

@@ -6,12 +6,15 @@ import pytest
 
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.estimates import Exploration
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, Supervisor
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from tests.engine.scripted import Refusing
 from tests.engine.zoo import ZOO, as_target
 
 ADVICE = (
@@ -243,6 +246,61 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     assert any("boom" in note for note in answer.notes) or method == "end"
     assert (supervisor.runner is None) == (method != "begin")
     supervisor.close()
+
+
+@pytest.mark.parametrize("hidden", ["before", "beside", "off"])
+@pytest.mark.parametrize("method", ["begin", "propose", "commit", "end"])
+def test_what_a_drafter_refuses_is_that_requests_and_costs_nobody_the_drafter(method, hidden):
+    target = as_target(*ZOO["video_llava"]())
+    requests = [Request(question, max_new_tokens=8) for question in ("x", "no", "xx")]
+    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    supervisor = Supervisor(DraftRunner(Refusing(method), hidden), RESTARTS)
+    decoder = Decoder(target, supervisor, adaptive=False, max_batch=1 if method == "commit" else 3)
+    found = decoder.generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert supervisor.runner is not None
+    assert supervisor.absence is None
+    notes = [answer.notes for answer in found]
+    gave_up = ("The drafter gave up (not this one); the target went on alone.",)
+    assert notes == [(), () if method == "end" else gave_up, ()]
+    assert found[0].stats.drafted > 0
+    assert found[2].stats.drafted > 0
+    supervisor.close()
+
+
+def test_what_is_refused_of_several_at_once_is_refused_of_them_and_not_committed_twice():
+    drafter = Refusing("commit")
+    runner = DraftRunner(drafter, "off")
+    for number, question in enumerate(("x", "no", "xx", "later")):
+        runner.start(number, Request(question), 4, "off")
+    runner.commit([0, 1, 2], [VerifyOutput((), (7,))] * 3)
+    runner.commit([0, 3], [VerifyOutput((), (7,))] * 2)
+    drafts = runner.ask([0, 1, 2, 3], [Budget(4)] * 4)()
+    assert [draft.refusal for draft in drafts] == ["not this one"] * 3 + [None]
+    assert drafter.committed == ["x", "later"]
+
+
+def test_a_hidden_draft_that_failed_leaves_no_state():
+    class Broken(Refusing):
+        def propose(self, states, budgets):
+            raise RuntimeError("boom")
+
+    drafter = Broken("")
+    runner = DraftRunner(drafter, "beside")
+    runner.start(0, Request("x"), 4, "beside")
+    with pytest.raises(RuntimeError):
+        runner.end([0])
+    assert drafter.ended == ["x"]
+    runner.close()
+
+
+def test_a_bias_of_a_token_that_is_not_there_is_refused_before_anybody_drafts():
+    target = as_target(*ZOO["video_llava"]())
+    drafter = Refusing("")
+    decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False)
+    with pytest.raises(CrossdraftError, match="A bias names token 999999, but the vocabulary has"):
+        decoder.generate([Request("x", max_new_tokens=4, sampling=Sampling(logit_bias=((999999, 1.0),)))])
+    assert not drafter.begun
 
 
 @pytest.mark.parametrize("where", ADVICE)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -131,3 +132,15 @@ def test_it_ends_when_it_is_closed():
     worker.close()
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
+
+
+def test_one_that_cannot_be_started_is_one_sentence_and_leaves_nothing_open(monkeypatch):
+    def full(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    echo = share(Echo(nn.Linear(3, 2)), moved=True)
+    monkeypatch.setattr(process.subprocess, "Popen", full)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(CrossdraftError, match=r"core \d+ could not be started \(Resource temporarily unavailable\)"):
+        WorkerProcess(echo, CORE)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
+from crossdraft.drafters.combine.grouped import propose_grouped
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
@@ -74,11 +75,8 @@ class ChooseDrafter:
         """See `AsyncDrafter`."""
         for state in states:
             state.began = self.clock() if state.began is None else state.began
-        proposals = [
-            propose_async(self.drafters[state.arm], [state.state], [budget])
-            for state, budget in zip(states, budgets, strict=True)
-        ]
-        return lambda: [draft for proposal in proposals for draft in proposal()]
+        taken = [self.drafters[state.arm] for state in states]
+        return propose_grouped(taken, [state.state for state in states], budgets)
 
     def commit(self, states: Sequence[ChooseState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
+from crossdraft.drafters.combine.grouped import propose_grouped
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.seeds import split_seeds
 
@@ -46,13 +47,9 @@ class PhasedDrafter:
 
     def propose_async(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
         """See `AsyncDrafter`."""
-        proposals = [
-            propose_async(self.later, [state.later], [budget])
-            if state.answering
-            else propose_async(self.hidden, [state.hidden], [budget])
-            for state, budget in zip(states, budgets, strict=True)
-        ]
-        return lambda: [draft for proposal in proposals for draft in proposal()]
+        turns = [self.later if state.answering else self.hidden for state in states]
+        own = [state.later if state.answering else state.hidden for state in states]
+        return propose_grouped(turns, own, budgets)
 
     def commit(self, states: Sequence[PhasedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):

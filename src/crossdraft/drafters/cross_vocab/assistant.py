@@ -6,8 +6,10 @@ The answer exists twice: as the target's tokens, and as the assistant's. `text` 
 
 import codecs
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +26,34 @@ from crossdraft.engine.tree import DraftTree, common_prefix
 
 LOOK_BACK = 8  # tokens of the prompt's end
 SPLIT = 4  # assistant tokens that a target token takes at most, or a long answer is not drafted to its end
+HELD = 16  # namespaces of which what was learned is held at a time
+Learned = TypeVar("Learned")
+
+
+class ByNamespace(Generic[Learned]):
+    """What was learned from the answers of each namespace; the one not asked for longest is forgotten beyond `HELD`.
+
+    For `None` nothing is known, and nothing is kept: see `Request.namespace`.
+    """
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, Learned] = OrderedDict()
+
+    def get(self, namespace: str | None) -> Learned | None:
+        """What is known in a namespace."""
+        if namespace is None or namespace not in self._held:
+            return None
+        self._held.move_to_end(namespace)
+        return self._held[namespace]
+
+    def set(self, namespace: str | None, learned: Learned) -> None:
+        """From now on this is known in a namespace."""
+        if namespace is None:
+            return
+        self._held[namespace] = learned
+        self._held.move_to_end(namespace)
+        if len(self._held) > HELD:
+            self._held.popitem(last=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +78,8 @@ class AssistantState:
     """One answer as the assistant sees it.
 
     `own_ids` stand for the first `own_bytes` of `text`. `prefix_space` is how the assistant begins an answer, with a
-    space or with nothing; `target_prefix` how the target is expected to, `None` = alike.
+    space or with nothing; `target_prefix` how the target is expected to, `None` = alike. What is learned from the
+    answer is learned for its `namespace`.
     """
 
     sampling: Sampling
@@ -66,6 +97,7 @@ class AssistantState:
     prefix_space: bytes = b" "
     target_prefix: bytes | None = None
     is_fork: bool = False  # nothing is learned from it
+    namespace: str | None = ""
 
     @property
     def written(self) -> list[int]:
@@ -113,8 +145,9 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         capacity = min(model.context, len(prompt) + SPLIT * (request.token_limit + 1))
         cache, out = read_encoded(model, prompt, model.encode(prompt), capacity - len(prompt))
         logits, ids, generator = out.logits[0][-1], prompt.input_ids.tolist(), draft_generator(model, request)
-        prefix = self.prefix_space(ids)
-        return AssistantState(request.sampling, generator, cache, ids, logits, logits, prefix_space=prefix)
+        state = AssistantState(request.sampling, generator, cache, ids, logits, logits, namespace=request.namespace)
+        state.prefix_space = self.prefix_space(ids)
+        return state
 
     def _fork(self, state: AssistantState) -> AssistantState:
         return replace(fork_of(state), is_fork=True)

@@ -13,7 +13,7 @@ Each is lossless. A model that shares the target's vocabulary, id for id, is an 
 
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch
-from crossdraft.drafters.cross_vocab.tli import NgramCache, TokenIntersection
+from crossdraft.drafters.cross_vocab.tli import TokenIntersection
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -35,7 +35,7 @@ def cross_vocab_drafter(
         case "tli":
             return TokenIntersection(model, own, target, sees=sees)
         case "omni":
-            return TokenIntersection(model, own, target, NgramCache(), sees=sees)
+            return TokenIntersection(model, own, target, sees=sees, learns=True)
         case _:
             raise CrossdraftError(
                 f"There is no way '{how}' to draft across vocabularies; choose one of {', '.join(CROSS_VOCAB_METHODS)}."

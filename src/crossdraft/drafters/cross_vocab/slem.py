@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from crossdraft.drafters.base import show
-from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep, complete_text
+from crossdraft.drafters.cross_vocab.assistant import (
+    AssistantState,
+    ByNamespace,
+    CrossVocabDrafter,
+    DraftStep,
+    complete_text,
+)
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
@@ -93,11 +99,12 @@ class StringLevelMatch(CrossVocabDrafter):
 
     def __init__(self, model: Target, own: TokenTable, target: TokenTable, *, sees: bool = False) -> None:
         super().__init__(model, own, target, sees=sees)
-        self.target_prefix: bytes | None = None  # how the target begins an answer; known once it has
+        self.target_prefixes = ByNamespace[bytes]()  # how the target begins an answer; known once it has
 
     def _begin(self, request: Request) -> AssistantState:
         state = super()._begin(request)
-        state.target_prefix = self.target_prefix
+        if state.sampling.greedy:  # else a draft would know draws of another answer; see `Needs.learns`
+            state.target_prefix = self.target_prefixes.get(state.namespace)
         return state
 
     def _propose(self, state: AssistantState, budget: Budget) -> Draft:
@@ -120,7 +127,8 @@ class StringLevelMatch(CrossVocabDrafter):
         """Keep what was drafted as far as the committed text agrees with it; else encode that text anew."""
         written = state.text[: state.own_bytes] + b"".join(self._texts(state))
         if not state.committed and not state.is_fork:
-            self.target_prefix = b" " if self.target.to_bytes(output.tokens).startswith(b" ") else b""
+            prefix = b" " if self.target.to_bytes(output.tokens).startswith(b" ") else b""
+            self.target_prefixes.set(state.namespace, prefix)
         state.committed += output.tokens
         state.text += self.target.to_bytes(output.tokens)
         if not written.startswith(state.text):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import show
-from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep
+from crossdraft.drafters.cross_vocab.assistant import AssistantState, ByNamespace, CrossVocabDrafter, DraftStep
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
@@ -125,22 +125,21 @@ def target_dist(q: Tensor, to_target: Tensor, width: int, gram: Gram | None = No
 
 
 class TokenIntersection(CrossVocabDrafter):
-    """TLI; with an n-gram cache, OmniDraft's.
+    """TLI; one that learns has an n-gram cache, OmniDraft's, for each namespace.
 
     Args:
-        model, own, target, sees: see `CrossVocabDrafter`.
-        grams: `None` = the shared tokens alone.
+        model, own, target, sees, learns: see `CrossVocabDrafter`; one that does not drafts the shared tokens alone.
 
     Raises:
         CrossdraftError: the two vocabularies share no token.
     """
 
     def __init__(
-        self, model: Target, own: TokenTable, target: TokenTable, grams: NgramCache | None = None, *, sees: bool = False
+        self, model: Target, own: TokenTable, target: TokenTable, *, sees: bool = False, learns: bool = False
     ) -> None:
-        super().__init__(model, own, target, sees=sees, learns=grams is not None)
+        super().__init__(model, own, target, sees=sees, learns=learns)
         self.table = map_vocabularies(own, target)
-        self.grams = grams
+        self.grams = ByNamespace[NgramCache]()
         self.to_target = torch.tensor(self.table.to_target, device=model.device)
         self.shared = self.allow_only(i for i, id_ in enumerate(self.table.to_target) if id_ >= 0)
 
@@ -185,12 +184,14 @@ class TokenIntersection(CrossVocabDrafter):
     def _learn(self, state: AssistantState, count: int) -> None:
         """Note which of the last `count` committed tokens the drafter says in several."""
         own, text = self.own.to_bytes(state.own_ids), state.text[: state.own_bytes]
-        if self.grams is None or state.own_bytes < len(state.text) or own.lstrip(b" ") != text.lstrip(b" "):
+        if not self.needs.learns or state.own_bytes < len(state.text) or own.lstrip(b" ") != text.lstrip(b" "):
             return
+        grams = self.grams.get(state.namespace) or NgramCache()
         theirs = [self.target.to_bytes([i]) for i in state.committed]
         for i, j, k in aligned(theirs, [self.own.to_bytes([i]) for i in state.own_ids]):
             if i >= len(theirs) - count:
-                self.grams.learn(state.own_ids[j:k], state.committed[i])
+                grams.learn(state.own_ids[j:k], state.committed[i])
+        self.grams.set(state.namespace, grams)
 
     def _write(self, state: AssistantState) -> DraftStep:
         ids = state.written
@@ -219,18 +220,19 @@ class TokenIntersection(CrossVocabDrafter):
     def _gram(self, state: AssistantState, ids: Sequence[int], logits: Tensor) -> Gram | None:
         """The longest known n-gram that the drafter's likeliest tokens spell; nothing is drawn to find it."""
         found: Gram | None = None
+        grams = self.grams.get(state.namespace)
         path: list[int] = []
         rest = 1.0
-        while self.grams is not None and len(path) < LONGEST and self.has_room(state, len(ids) + len(path)):
+        while grams is not None and len(path) < LONGEST and self.has_room(state, len(ids) + len(path)):
             if path:
                 logits = self.logits_behind(state, [*ids, *path])
             probs = (logits + self.readable).softmax(-1)
             path.append(int(probs.argmax()))
             rest *= float(probs[path[-1]]) if len(path) > 1 else 1.0
-            token = self.grams.find(path)
+            token = grams.find(path)
             if token is not None:
                 found = Gram(tuple(path), token, rest)
-            if not self.grams.opens(path):
+            if not grams.opens(path):
                 break
         return found
 

@@ -29,12 +29,13 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 OPEN = 16  # namespaces held at a time
+NO_FILE = "%s What is learned is kept in this process alone."
 
 
 class Datastores:
     """One datastore per namespace, in memory and, if asked, in files that several processes share.
 
-    A file that cannot be used from the first is refused; one that fails later is reported as a warning, and left out.
+    A file that cannot be used is reported as a warning, and left out.
 
     Args:
         folder: where they are kept, a file for each namespace; `None` = only in memory.
@@ -94,8 +95,18 @@ class Datastores:
 
     def _drop_file(self, namespace: str, error: CrossdraftError) -> None:
         """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
-        log.warning("%s What is learned is kept in this process alone.", error)
+        log.warning(NO_FILE, error)
         self._stores[namespace] = (self._stores[namespace][0], None)
+
+    def _file(self, namespace: str) -> AppendLog | None:
+        """The file of a namespace, if there are any and it can be used."""
+        if self.folder is None:
+            return None
+        try:
+            return AppendLog(self.folder / file_name(namespace), self.capacity, self.vocabulary)
+        except CrossdraftError as error:
+            log.warning(NO_FILE, error)
+            return None
 
     def _new_store(self) -> Datastore:
         store = Datastore(self.capacity)
@@ -105,10 +116,7 @@ class Datastores:
 
     def _entry(self, namespace: str) -> tuple[Datastore, AppendLog | None]:
         if namespace not in self._stores:
-            file = None
-            if self.folder is not None:
-                file = AppendLog(self.folder / file_name(namespace), self.capacity, self.vocabulary)
-            self._stores[namespace] = (self._new_store(), file)
+            self._stores[namespace] = (self._new_store(), self._file(namespace))
             while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)

@@ -58,7 +58,13 @@ def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))
     arguments = ["-m", "crossdraft.engine.runner", address, ",".join(map(str, cores or ())), folder]
-    child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, env=environment)
+    try:
+        child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, env=environment)
+    except OSError as error:  # such as too many processes, or no memory for one more
+        raise CrossdraftError(
+            f"The drafter's process could not be started ({error.strerror or error}); end other programs, or use the "
+            "inline placement."
+        ) from error
     stdin = child.stdin
     if stdin is None:
         raise CrossdraftError("The drafter's process could not be started.")

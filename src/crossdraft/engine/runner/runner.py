@@ -87,7 +87,7 @@ class DraftSlot(Generic[State]):
     work: HiddenWork
     returned: float = 0.0
     state: State | None = None
-    refusal: str | None = None  # why the drafter cannot read it
+    refusal: str | None = None  # why the drafter does nothing more for it
     until: threading.Event | None = None
     hidden: Proposal | None = None
 
@@ -99,6 +99,8 @@ class DraftSlot(Generic[State]):
 
 class DraftRunner(Generic[State]):
     """One drafter, and the requests that it drafts for. To be used by one thread.
+
+    What it raises as a CrossdraftError, whenever that is, is its refusal of a request: the drafter is not lost.
 
     Args:
         drafter: whatever drafts.
@@ -157,17 +159,17 @@ class DraftRunner(Generic[State]):
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
             made = self._thread.submit(self._concurrent, slot, budget, self._stream and self._stream.point())
             slot.hidden = lambda: [made.result()]
-        elif (state := self._begun(slot)) is not None:
-            slot.hidden = propose_async(self.drafter, [state], [budget])
+        elif self._begun(slot) is not None:
+            slot.hidden = self._propose([(slot, budget)])
 
     def collect(self, request_id: int) -> Draft:
-        """The target is at its last piece: stop, and hand over what there is, or why the request cannot be read."""
+        """The target is at its last piece: stop, and hand over what there is, or why the request is refused."""
         slot = self._slots[request_id]
         slot.work.prefill_s = time.perf_counter() - slot.returned
         slot.stop()
         hidden, slot.hidden = slot.hidden, None
         if slot.refusal is not None:
-            return replace(NOTHING, refusal=slot.refusal)
+            return _refused(slot)
         (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
         if self._stream is not None:
             self._stream.take([draft])
@@ -179,38 +181,73 @@ class DraftRunner(Generic[State]):
         return self._slots[request_id].work
 
     def ask(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> Proposal:
-        """Begin `Drafter.propose`; what is returned waits for the drafts. A request that cannot be read is refused."""
+        """Begin `Drafter.propose`; what is returned waits for the drafts, some of which may be refusals."""
         slots = [self._slots[request_id] for request_id in request_ids]
-        states = [self._begun(slot) for slot in slots]
-        asked = [(state, budget) for state, budget in zip(states, budgets, strict=True) if state is not None]
-        begun = propose_async(self.drafter, *map(list, zip(*asked, strict=True))) if asked else None
+        able = [self._begun(slot) is not None for slot in slots]
+        asked = [entry for entry, one in zip(zip(slots, budgets, strict=True), able, strict=True) if one]
+        begun = self._propose(asked) if asked else None
 
         def wait() -> list[Draft]:
             made = iter(() if begun is None else self._timed_drafts(begun, len(asked), "draft"))
-            return [
-                replace(NOTHING, refusal=slot.refusal) if state is None else next(made)
-                for slot, state in zip(slots, states, strict=True)
-            ]
+            return [next(made) if one else _refused(slot) for slot, one in zip(slots, able, strict=True)]
 
         return wait
 
+    def _propose(self, asked: Sequence[tuple[DraftSlot[State], Budget]]) -> Proposal:
+        """`Drafter.propose` for requests that were read; if that fails, for one after the other."""
+        states = [slot.state for slot, _ in asked]
+        try:
+            begun = propose_async(self.drafter, states, [budget for _, budget in asked])
+        except CrossdraftError as error:
+            return self._propose_each(asked, error)
+
+        def wait() -> list[Draft]:
+            try:
+                return begun()
+            except CrossdraftError as error:
+                return self._propose_each(asked, error)()
+
+        return wait
+
+    def _propose_each(self, asked: Sequence[tuple[DraftSlot[State], Budget]], error: CrossdraftError) -> Proposal:
+        """`_propose` for each alone, after an error that is one request's; whose it is, if there is but one."""
+        if len(asked) == 1:
+            asked[0][0].refusal = str(error)
+            return lambda: [_refused(slot) for slot, _ in asked]
+        proposals = [self._propose([one]) for one in asked]
+        return lambda: [draft for proposal in proposals for draft in proposal()]
+
     def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        """See `Drafter.commit`."""
-        states = [self._begun(self._slots[request_id]) for request_id in request_ids]
+        """See `Drafter.commit`. What it refuses of several, it refuses of all: nobody knows which it has committed."""
+        slots = [self._slots[request_id] for request_id in request_ids]
+        states = [self._begun(slot) for slot in slots]
         committed = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
         start = time.perf_counter()
-        if committed:
-            self.drafter.commit([state for state, _ in committed], [output for _, output in committed])
+        try:
+            if committed:
+                self.drafter.commit([state for state, _ in committed], [output for _, output in committed])
+        except CrossdraftError as error:
+            for slot in slots:
+                slot.refusal = slot.refusal or str(error)
         self._record("resync", start)
 
     def end(self, request_ids: Sequence[int]) -> None:
         """See `Drafter.end`; hidden drafting is stopped."""
-        slots = [self._slots.pop(request_id) for request_id in request_ids if request_id in self._slots]
-        for slot in slots:
-            slot.stop()
+        for request_id in request_ids:
+            if request_id in self._slots:
+                self._end(self._slots.pop(request_id))
+
+    def _end(self, slot: DraftSlot[State]) -> None:
+        slot.stop()
+        try:
             if slot.hidden is not None and not self.remote:
                 slot.hidden()  # its thread is done with the state
-        self.drafter.end([slot.state for slot in slots if slot.state is not None])
+        finally:
+            try:
+                if slot.state is not None:
+                    self.drafter.end([slot.state])
+            except CrossdraftError as error:
+                log.warning("A drafter could not end a request: %s", error)
 
     def drain(self) -> tuple[list[Span], float]:
         """Since the last call: spans of the drafter's lane, and seconds in which it read requests in this process."""
@@ -268,17 +305,16 @@ class DraftRunner(Generic[State]):
     def _first(self, slot: DraftSlot[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
         start = time.perf_counter()
-        state = self._begun(slot)
-        if state is None:
-            return replace(NOTHING, refusal=slot.refusal)
+        if self._begun(slot) is None:
+            return _refused(slot)
         read = time.perf_counter()
-        draft = self._timed_drafts(lambda: self.drafter.propose([state], [budget]), 1, "hidden draft")[0]
+        draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
         work = slot.work
         work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
         return draft
 
     def _begun(self, slot: DraftSlot[State]) -> State | None:
-        """The drafter's state; if it has none, the request is read now. `None` if it cannot be read."""
+        """The drafter's state; if it has none, the request is read now. `None` if it is refused."""
         if slot.state is None and slot.refusal is None:
             start = time.perf_counter()
             try:
@@ -292,7 +328,7 @@ class DraftRunner(Generic[State]):
                 slot.refusal = f"{type(error).__name__}: {error}"
             self._record("read", start)
             self._read_s += time.perf_counter() - start
-        return slot.state
+        return slot.state if slot.refusal is None else None
 
     def _timed_drafts(self, made: Proposal, count: int, name: str) -> list[Draft]:
         start = time.perf_counter()
@@ -310,3 +346,8 @@ class DraftRunner(Generic[State]):
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
         if self._timed:
             self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
+
+
+def _refused(slot: DraftSlot[State]) -> Draft:
+    """There is no draft for this request, nor will be."""
+    return replace(NOTHING, refusal=slot.refusal)

@@ -127,7 +127,7 @@ class DraftServer:
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
         self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
-        self.refused: dict[int, str] = {}  # why requests cannot be read: nothing more is done about them
+        self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
 
     def run(self, *, works_while_read: bool) -> None:
@@ -204,7 +204,7 @@ class DraftServer:
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
         """Draft until done, or until that is stopped."""
-        if key not in self.states:
+        if not self._able(key):
             return self._refusal(key)
         on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
         start = time.perf_counter()
@@ -216,14 +216,28 @@ class DraftServer:
 
     def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
         """One round's drafts."""
-        able = [entry for entry in asked if entry[0] in self.states]
+        able = [entry for entry in asked if self._able(entry[0])]
         self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
-        budgets = [Budget(nodes, confidence) for _, nodes, confidence in able]
         start = time.perf_counter()
-        made = self.drafter.propose([self.states[key] for key, *_ in able], budgets) if able else []
-        self._record("draft", start, sum(len(draft.tree) for draft in made))
-        drafts = dict(zip((key for key, *_ in able), map(pack_draft, made), strict=True))
-        return [drafts[key] if key in drafts else self._refusal(key) for key, *_ in asked]
+        made = self._drafts(able) if able else {}
+        self._record("draft", start, sum(len(draft.tree) for draft in made.values()))
+        return [pack_draft(made[key]) if key in made else self._refusal(key) for key, *_ in asked]
+
+    def _drafts(self, asked: Sequence[tuple[int, int, float]]) -> dict[int, Draft]:
+        """By key; if that fails, of one after the other, but for those whose own error it is."""
+        budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
+        try:
+            made = self.drafter.propose([self.states[key] for key, *_ in asked], budgets)
+        except CrossdraftError as error:
+            if len(asked) == 1:
+                self.refused[asked[0][0]] = str(error)
+                return {}
+            return {key: draft for one in asked for key, draft in self._drafts([one]).items()}
+        return dict(zip((key for key, *_ in asked), made, strict=True))
+
+    def _able(self, key: int) -> bool:
+        """Whether it is a request that was read and not refused since."""
+        return key in self.states and key not in self.refused
 
     def _refusal(self, key: int) -> Any:
 
@@ -231,23 +245,24 @@ class DraftServer:
 
     def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, Any, Any, Any, bool]]) -> None:
 
-        self.drafter.missed([self.states[key] for key in missed if key in self.states])
-        able = [entry for entry in outputs if entry[0] in self.states]
+        self.drafter.missed([self.states[key] for key in missed if self._able(key)])
         with self._timed("resync"):
-            self.drafter.commit(
-                [self.states[key] for key, *_ in able],
-                [VerifyOutput(path, tokens, probe_top=top) for _, path, tokens, top, _ in able],
-                [waits for *_, waits in able],
-            )
+            for key, path, tokens, top, waits in outputs:
+                try:
+                    if self._able(key):
+                        output = VerifyOutput(path, tokens, probe_top=top)
+                        self.drafter.commit([self.states[key]], [output], [waits])
+                except CrossdraftError as error:
+                    self.refused[key] = str(error)
 
     def _took(self, key: int, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
 
-        if key in self.states:
+        if self._able(key):
             self.drafter.took(self.states[key], DraftTree(tokens, parents))
 
     def _fork(self, pairs: Sequence[tuple[int, int]]) -> None:
         for key, copy in pairs:
-            if key in self.states:
+            if self._able(key):
                 (state,) = self.drafter.fork([self.states[key]])
                 state.key = copy
                 self.states[copy] = state
@@ -258,7 +273,11 @@ class DraftServer:
         """Forget requests, or copies, which are dropped without the drafter's `end`."""
         states = [self.states.pop(key) for key in keys if key in self.states]
         if not copies:
-            self.drafter.end(states)
+            for state in states:
+                try:
+                    self.drafter.end([state])
+                except CrossdraftError as error:
+                    log.warning("A drafter could not end a request: %s", error)
             self._heap.ended(len(states))
         for key in keys:
             self.refused.pop(key, None)

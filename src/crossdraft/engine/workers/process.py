@@ -50,7 +50,13 @@ class WorkerProcess:
         self._silence = 0.0  # seconds without a sign of life
         ours, theirs = Pipe()
         with theirs:
-            self._child = _started(theirs, self.cores)
+            try:
+                self._child = _started(theirs, self.cores)
+            except OSError as error:  # such as too many processes, or no memory for one more
+                ours.close()
+                raise CrossdraftError(
+                    f"{self} could not be started ({error.strerror or error}); end other programs, or name fewer cores."
+                ) from error
         self._channel = Channel(ours)
         with suppress(OSError):  # it is dead already: `receive` says so
             self._channel.send((shared.pickled, shared.slots, shared.memory.nbytes))

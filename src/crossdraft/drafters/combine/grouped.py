@@ -1,0 +1,36 @@
+"""One proposal of several drafters, of which each drafts for some of the requests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from crossdraft.engine.checks import drafts_of
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Proposal, propose_async
+
+
+def propose_grouped(drafters: Sequence[Drafter[Any]], states: Sequence[Any], budgets: Sequence[Budget]) -> Proposal:
+    """Ask each drafter once, for all requests that are its: it may batch, and is waited for once, not for each of them.
+
+    Args:
+        drafters: [n] who drafts for each request.
+        states: [n] of that drafter.
+        budgets: [n].
+
+    Returns:
+        what waits for the drafts [n].
+    """
+    groups: dict[int, list[int]] = {}
+    for i, drafter in enumerate(drafters):
+        groups.setdefault(id(drafter), []).append(i)
+    asked = [
+        (group, propose_async(drafters[group[0]], [states[i] for i in group], [budgets[i] for i in group]))
+        for group in groups.values()
+    ]
+
+    def wait() -> list[Draft]:
+        made = [NOTHING] * len(states)
+        for group, proposal in asked:
+            for i, draft in zip(group, drafts_of(proposal(), len(group)), strict=True):
+                made[i] = draft
+        return made
+
+    return wait
