@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from transformers import AutoConfig
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
@@ -193,6 +194,12 @@ class TuneInputs:
             store.require_layers((store.index.owner.depth,), ())
         refuse_shared_clips(self.store, self.validation)
         check_shares(self.recipe.optim, captured_source(self.store), processes)
+
+
+def feature_width(target: str) -> int:
+    """Features of a target's last layer, which its LM head reads; of its settings, no model is loaded."""
+    config: Any = AutoConfig.from_pretrained(target_folder(target))
+    return config.get_text_config().hidden_size
 
 
 def check_target_head(event: str, width: int) -> None:
