@@ -19,6 +19,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft.train.align.checks import DRAFTER
 from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.plan import (
     INDEX_FILE,
@@ -206,7 +207,7 @@ def begin_anew(out: Path, report: str) -> None:
         return
     for path in (*out.glob("train*.ckpt"), out / "train.log.jsonl", out / report):
         path.unlink(missing_ok=True)
-    shutil.rmtree(out / "drafter", ignore_errors=True)
+    shutil.rmtree(out / DRAFTER, ignore_errors=True)
 
 
 def questions_of(source: ClipSource) -> frozenset[str]:
