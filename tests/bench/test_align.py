@@ -8,6 +8,7 @@ import torch
 
 from crossdraft import scenes
 from crossdraft.bench.align import (
+    CONTROLS,
     HELD_OUT,
     IDENTITY,
     TRAINED,
@@ -20,7 +21,7 @@ from crossdraft.bench.align import (
 from crossdraft.bench.align_controls import accepted, best_text, templates
 from crossdraft.bench.align_features import FeatureFigures, figures_of
 from crossdraft.bench.align_pair import TaughtQuestions, list_tests
-from crossdraft.bench.align_report import ladder
+from crossdraft.bench.align_report import ladder, lines
 from crossdraft.bench.align_rows import DraftResult, KeptRows
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.specs import spec_of
@@ -111,8 +112,9 @@ def test_a_drafter_that_learns_is_made_anew_for_each_set_of_questions(pair, monk
     """The same clips and the same questions twice: what differs between the sets was remembered."""
     monkeypatch.setattr(TaughtQuestions, "learn", lambda self, models, target, nodes, tick: KnownAnswers(
         self.learned, lambda: models.build(spec_of("memory"), target)))  # fmt: skip
-    results = run_align(small_plan(pair, "memory", "union:event,memory", one_by_one=one_by_one))
-    for name in ("memory", "union:event,memory"):
+    names = "memory:capacity=9999", "union:event,memory"
+    results = run_align(small_plan(pair, *names, one_by_one=one_by_one))
+    for name in names:
         assert results[name][HELD_OUT].prefix == results[name][TRAINED].prefix, name
     assert UNTRAINED not in results  # none of the two is an event model alone
 
@@ -120,6 +122,45 @@ def test_a_drafter_that_learns_is_made_anew_for_each_set_of_questions(pair, monk
 def test_a_memory_in_a_folder_is_refused(pair, tmp_path):
     with pytest.raises(CrossdraftError, match="is kept in a folder, and would know the answers to test questions"):
         small_plan(pair, f"union:event,(memory:folder={tmp_path})").check()
+
+
+@pytest.mark.parametrize("name", ["memory", "blind"])
+def test_a_drafter_that_is_a_control_is_refused(pair, name):
+    """Its row would be the control's."""
+    with pytest.raises(CrossdraftError, match=f"'{name}' is the name of a control, which is always measured"):
+        small_plan(pair, "event", name).check()
+
+
+# -- the control without an adapter ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adapters(pair, tmp_path) -> dict[str, str]:
+    """Specs of adapters that translate tokens, and of one that translates features."""
+    event = load_drafter(str(pair.event), "cpu", "float64", packed=False).model
+    for network in ("token", "token_projection", "logit_alignment", "l2"):
+        adapter = some_adapter(network, pair.target, pair.event, event)
+        (tmp_path / network).mkdir()
+        save_head(tmp_path / network, adapter, network, target_fingerprint(str(pair.target)), torch.float32)
+    return {path.name: f"aligned:dir={path},model={pair.event}" for path in tmp_path.iterdir()}
+
+
+def test_no_adapter_stands_for_the_first_that_translates_features(pair, adapters):
+    *of_tokens, of_features = (adapters[name] for name in ("token", "token_projection", "logit_alignment", "l2"))
+    plan = small_plan(pair, *of_tokens, of_features)
+    assert plan.feature_drafter == of_features
+    assert small_plan(pair, *of_tokens, "event").feature_drafter == "event"
+    alone = small_plan(pair, *of_tokens)
+    assert alone.feature_drafter is None
+    assert plan.ticks - alone.ticks == 2 * plan.questions.count  # its own row, and the control's
+
+
+def test_a_control_that_is_lacking_is_named():
+    row = {HELD_OUT: DraftResult((1, 2), (1, 2))}
+    plan = AlignBench(Models(), SceneQuestions(Workload(2), 4), ("a",))
+    results = dict.fromkeys(("a", *CONTROLS), row)
+    assert any("The control 'no adapter' is lacking" in line for line in lines(plan, results))
+    assert not any("is lacking" in line for line in lines(plan, {**results, UNTRAINED: row}))
 
 
 # -- intervals and differences, by hand --------------------------------------------------------------------------------

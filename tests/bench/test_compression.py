@@ -28,6 +28,7 @@ from tests.align.test_vision import some_vision
         ({"budgets": [0.1]}, "A budget is for a speculative prefill"),
         ({"compressions": ["predicted:dir=x,confidence=0.5"], "budgets": [0.1]}, "that names no confidence"),
         ({"compressions": ["predicted:dir=x"], "budgets": [2.0]}, "2.0 is none"),
+        ({"compressions": ["predicted:dir=x"], "budgets": [0.1, 0.10]}, "A budget is named twice in 0.1, 0.1"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_first(options, part):

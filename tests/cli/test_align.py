@@ -197,6 +197,44 @@ def test_weights_that_are_no_numbers_are_refused_before_anything_is_captured(
     refused(code, capsys, tmp_path / "out", f"The weight {weight} of the {model} {broken} is not finite")
 
 
+def test_a_drafter_that_the_targets_head_does_not_fit_is_refused_before_anything_is_captured(
+    pair, lists, tmp_path, capsys
+):
+    tied = shutil.copytree(pair.blind, tmp_path / "tied")
+    config = json.loads((tied / "config.json").read_text())
+    (tied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    code = align(pair, lists, tmp_path / "out", "head=target", drafter=tied)
+    refused(code, capsys, tmp_path / "out", "is its token embeddings, which head=target would replace")
+
+
+@pytest.mark.parametrize("name", ["a,b", "pair (2)", "x:1"])
+def test_a_folder_that_cannot_stand_in_a_spec_is_refused_before_anything_is_captured(
+    pair, lists, tmp_path, capsys, name
+):
+    refused(align(pair, lists, tmp_path / name), capsys, tmp_path / name, "cannot be measured: a folder's name has")
+
+
+def test_a_folder_that_reads_as_a_setting_is_refused(pair, lists, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(align(pair, lists, Path("x=1")), capsys, Path("x=1"), "cannot be measured: a folder's name has")
+
+
+def test_without_a_device_training_goes_where_the_target_goes(pair, lists, tmp_path, capsys, monkeypatch):
+    """As on a machine with a GPU, which this one need not have."""
+    asked = []
+
+    def without_ranks(device, wait) -> None:
+        asked.append(str(device))
+        interrupted()
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("crossdraft.train.core.dist.init_distributed", without_ranks)
+    where = [str(pair.target), str(pair.blind), "scenes", str(tmp_path / "out")]
+    refused(main(["align", *where, *SMALL]), capsys, tmp_path / "out", "The light went out")
+    assert asked == ["cuda:0"]
+
+
 def test_one_list_for_two_splits_is_refused(pair, lists, tmp_path, capsys):
     code = align(pair, lists, tmp_path / "out", train=lists.path("test"))
     refused(code, capsys, tmp_path / "out", "One list is named for two splits")
@@ -263,6 +301,16 @@ def captured(pair, lists, tmp_path, capsys) -> Path:
     assert align(pair, lists, out, "--no-measure", "optim.steps=1") == 0
     capsys.readouterr()
     return out / "captures"
+
+
+def test_what_is_finished_stays_where_a_new_run_is_refused(pair, lists, captured, capsys):
+    out = captured.parent
+    there = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert {out / "align.json", out / "drafter"} <= there.keys()
+    for option, value, sentence in (("--batch", "0", "'--batch'"), ("--max-new-tokens", "64", "other settings")):
+        assert align(pair, lists, out, "--force", option, value) == 2
+        assert sentence in capsys.readouterr().err
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == there, option
 
 
 def test_captures_of_one_model_are_not_those_of_another(pair, lists, captured, tmp_path, capsys):

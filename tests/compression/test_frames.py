@@ -35,6 +35,23 @@ def test_it_reads_those_frames_alone(target, clip, count):
         assert rows.allclose(full.view(FRAMES, TOKENS, -1)[[0, 7]].flatten(0, 1), atol=1e-9)
 
 
+def test_each_frame_of_a_file_stands_where_the_target_would_have_read_it(target, clip):
+    """Of 24 frames the target reads 0 3 6 9 13 16 19 23: the four are its 0th, 2nd, 4th and 7th."""
+    request = Request("What is ahead?", str(clip.video))
+    made = compressed(target, "frames:count=4")
+    rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
+    assert rows.allclose(full.view(FRAMES, TOKENS, -1)[made.chosen].flatten(0, 1), atol=1e-9)
+    assert made.chosen.tolist() == [0, 2, 4, 7]
+
+
+def test_a_text_alone_is_read_as_ever_and_stays_lossless(target):
+    request = Request(messages=[{"role": "user", "content": "What is ahead?"}], max_new_tokens=6)
+    made = compressed(target, "frames")
+    answer, own = (Decoder(one, None).generate([request])[0] for one in (made, target))
+    assert (answer.tokens, answer.notes) == (own.tokens, own.notes)
+    assert answer.stats.lossless
+
+
 def test_what_cannot_be_is_refused(target, clip):
     two = [{"role": "user", "content": [{"type": "video", "video": str(clip.video)}] * 2}]
     with pytest.raises(CrossdraftError, match="reads one clip a request"):

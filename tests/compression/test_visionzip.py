@@ -154,6 +154,13 @@ def test_with_everything_left_it_says_what_the_target_says(plain):
     assert answer.notes == ("Lossy: the target reads its clip compressed (visionzip:keep=1).",)
 
 
+def test_features_of_several_layers_are_refused_when_it_is_made():
+    model, prompt = ZOO["video_llava"]()
+    model.config.vision_feature_layer = [-2, -1]
+    with pytest.raises(CrossdraftError, match="reads several layers of its vision encoder"):
+        VisionZipTarget(as_target(model, prompt), VisionZipSettings())
+
+
 @pytest.fixture(scope="module")
 def loaded(pair):
     return load_target(str(pair.target), "cpu", "float64", packed=False)

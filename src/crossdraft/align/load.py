@@ -41,12 +41,23 @@ def load_adapter(folder: Path, target: str, event: str, device: str | None = Non
         )
     shared = SharedWeights(*load_embeddings(target, device, "float32"))
     adapter = cast("Adapter", load_head(folder, shared, target_fingerprint(target)))
-    if adapter.config.drafter != event_fingerprint(event):
+    check_event_model(adapter.config.drafter, event, folder)
+    return adapter.to(shared.lm_head.device)
+
+
+def check_event_model(known: str, event: str, folder: Path) -> None:
+    """Raise CrossdraftError unless an adapter is for this event model.
+
+    Args:
+        known: fingerprint of the one that it reads.
+        event: as in `load_adapter`.
+        folder: of the adapter.
+    """
+    if known != event_fingerprint(event):
         raise CrossdraftError(
             f"The adapter in {folder} reads another event model than '{event}'; name its own with model=FOLDER, or "
             "train one for this model."
         )
-    return adapter.to(shared.lm_head.device)
 
 
 def load_aligned_drafter(

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from crossdraft.align.load import check_event_model
 from crossdraft.align.networks.vision import VisionAdapter, spread
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.prompt import Encoded, Prompt
@@ -26,7 +27,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import VISION_ADAPTERS
-from crossdraft.load import event_fingerprint, load_drafter, target_fingerprint
+from crossdraft.load import load_drafter, target_fingerprint
 from crossdraft.video.inputs import ClipText, chat_inputs, placeholder_of
 
 
@@ -192,10 +193,6 @@ def load_vision(
             f"({', '.join(VISION_ADAPTERS)})."
         )
     adapter = cast("VisionAdapter", load_head(folder, SharedWeights.of(target.model), target_fingerprint(source)))
-    if adapter.config.drafter != event_fingerprint(event):
-        raise CrossdraftError(
-            f"The adapter in {folder} reads another event model than '{event}'; name its own with model=FOLDER, or "
-            "train one for this model."
-        )
+    check_event_model(adapter.config.drafter, event, folder)
     events = load_drafter(event, str(target.device), packed=packed).model
     return events, adapter.to(events.device)

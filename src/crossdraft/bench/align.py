@@ -9,13 +9,16 @@ has seen, with questions in wordings that no training has seen, and in those of 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from crossdraft.align.drafter import AlignedDrafter, AlignedOptions
 from crossdraft.align.networks.base import AdapterConfig
+from crossdraft.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft.align.networks.pointwise import NoAdapter
+from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.bench.align_controls import accepted, best_text, templates
 from crossdraft.bench.align_features import clips_of, feature_figures, identity_figures, target_features
 from crossdraft.bench.align_rows import DraftResult, KeptRows, Results
@@ -35,9 +38,12 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.registry import ALIGNED
 from crossdraft.load import DRAFTERS
 from crossdraft.methods import method_in
+from crossdraft.specs import Spec
 
 HELD_OUT, TRAINED = "held-out wordings", "training wordings"
 NODES = 8
@@ -151,8 +157,11 @@ class AlignBench:
 
     @property
     def feature_drafter(self) -> str | None:
-        """Whose feature the target's head reads as it is, a control: the first adapter's, else the first EventGPT's."""
-        adapters = [spec for spec in self.drafters if spec_of(spec).name == "aligned"]
+        """Whose feature the target's head reads as it is, a control: the first adapter's, else the first EventGPT's.
+
+        Of adapters those that translate features, and no tokens.
+        """
+        adapters = [spec for spec in self.drafters if _translates_features(spec_of(spec))]
         models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in DRAFTERS]
         return next(iter((*adapters, *models)), None)
 
@@ -160,21 +169,39 @@ class AlignBench:
         """Refuse what cannot be measured, before a model is loaded.
 
         Raises:
-            CrossdraftError: no drafter, one that stands there twice, no answers for the controls, an unknown spec, or a
-                memory that is kept in a folder.
+            CrossdraftError: as `check_drafters`, or no answers for the controls.
         """
-        if not self.drafters or len(set(self.drafters)) != len(self.drafters):
-            raise CrossdraftError(
-                "Name one drafter or more, each once, such as --drafter aligned:dir=FOLDER,model=FOLDER."
-            )
+        check_drafters(self.drafters)
         if self.nodes < 1 or (isinstance(self.questions, SceneQuestions) and self.questions.learned < 1):
             raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
-        for spec in map(spec_of, self.drafters):
-            if any(leaf.name == "memory" and "folder" in leaf.settings for leaf in spec.leaves):
-                raise CrossdraftError(
-                    f"The memory of {spec} is kept in a folder, and would know the answers to test questions when they "
-                    "are asked in other words; leave its folder out, or name what it shall know as seed=CAPTURE."
-                )
+
+
+def check_drafters(drafters: Sequence[str]) -> None:
+    """Refuse drafters that cannot be compared, before a model is loaded.
+
+    Raises:
+        CrossdraftError: none, one that stands there twice or has a control's name, an unknown spec, or a memory that is
+            kept in a folder.
+    """
+    if not drafters or len(set(drafters)) != len(drafters):
+        raise CrossdraftError("Name one drafter or more, each once, such as --drafter aligned:dir=FOLDER,model=FOLDER.")
+    taken = [name for name in drafters if name in {*CONTROLS, IDENTITY, UNTRAINED}]
+    if taken:
+        raise CrossdraftError(f"'{taken[0]}' is the name of a control, which is always measured; leave it out.")
+    for spec in map(spec_of, drafters):
+        if any(leaf.name == "memory" and "folder" in leaf.settings for leaf in spec.leaves):
+            raise CrossdraftError(
+                f"The memory of {spec} is kept in a folder, and would know the answers to test questions when they "
+                "are asked in other words; leave its folder out, or name what it shall know as seed=CAPTURE."
+            )
+
+
+def _translates_features(spec: Spec) -> bool:
+    """Whether it is an adapter between features, which are there without it, too."""
+    if spec.name != "aligned" or "dir" not in spec.settings:
+        return False
+    network = read_config(Path(spec.settings["dir"])).network
+    return network in ALIGNED and not issubclass(ALIGNED[network].network_class, TokenAdapter | OwnAnswerAdapter)
 
 
 def run_align(plan: AlignBench, tick: Tick = lambda name: None, kept: KeptRows | None = None) -> Results:
@@ -325,6 +352,9 @@ def _controls(
         drafter = built[name] if name in built else plan.models.build(spec_of(name), target)
         if isinstance(drafter, IndependentDrafter) and drafter.model.vocab_size == target.vocab_size:
             found[UNTRAINED] = run.row(UNTRAINED, partial(untrained, drafter, target))
+        else:
+            for _ in range(plan.questions.count):
+                run.tick(UNTRAINED)
     return found
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from crossdraft.engine.tree import common_prefix
 
-Tokens = tuple[int, ...]
+Text = tuple[int, ...]
 
 
-def best_text(answers: Iterable[Sequence[int]]) -> Tokens:
+def best_text(answers: Iterable[Sequence[int]]) -> Text:
     """The text with the longest mean accepted prefix over these answers; `()` without any.
 
     That is the heaviest path through their trie, where each node weighs as many answers as pass through it. It is an
@@ -22,7 +22,7 @@ def best_text(answers: Iterable[Sequence[int]]) -> Tokens:
     (1, 2, 3)
     """
     counts = Counter(tuple(answer) for answer in answers)
-    passing: Counter[Tokens] = Counter()
+    passing: Counter[Text] = Counter()
     for answer, count in counts.items():
         for end in range(1, len(answer) + 1):
             passing[answer[:end]] += count
@@ -30,7 +30,7 @@ def best_text(answers: Iterable[Sequence[int]]) -> Tokens:
     return max(weights, key=lambda answer: (weights[answer], answer), default=())
 
 
-def templates(answers: Iterable[tuple[str, Sequence[int]]]) -> Mapping[str, Tokens]:
+def templates(answers: Iterable[tuple[str, Sequence[int]]]) -> Mapping[str, Text]:
     """`best_text` of each kind of question, from pairs of a kind and an answer."""
     by_kind: dict[str, list[Sequence[int]]] = {}
     for kind, answer in answers:

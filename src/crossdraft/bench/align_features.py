@@ -57,7 +57,7 @@ class FeatureFigures:
 def figures_of(
     found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
 ) -> FeatureFigures:
-    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer.
+    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer; all on the CPU.
 
     Args:
         found: both, of each answer.
@@ -90,7 +90,7 @@ def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> 
 
 @torch.inference_mode()
 def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
-    """[A, H] the target's last features that its answer of A tokens comes from."""
+    """[A, H] the target's last features that its answer of A tokens comes from, on the CPU."""
     prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
     length = len(prompt) + len(pair.tokens)
     cache = target.new_cache(capacity=length)
@@ -99,12 +99,12 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
     if len(pair.tokens) > 1:
         chunk = Chunk(torch.tensor(pair.tokens[:-1]))
         rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
-    return torch.cat(rows).float()
+    return torch.cat(rows).float().cpu()
 
 
 @torch.inference_mode()
 def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
-    """[A, H] what the adapter has for these, the drafter having read the same tokens.
+    """[A, H] what the adapter has for these, the drafter having read the same tokens; on the CPU.
 
     One that reads the target's features has `own` [A, H], each one position late.
     """
@@ -115,7 +115,7 @@ def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor
     if tokens:
         drafter.feed(state, tokens[:1], tokens[1:])
         rows.append(state.outputs)
-    return torch.cat(rows).float()
+    return torch.cat(rows).float().cpu()
 
 
 def feature_figures(
@@ -137,8 +137,8 @@ def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features:
 
 
 def lm_head_of(target: Target) -> Tensor:
-    """[V, H] in float32."""
-    return SharedWeights.of(target.model).lm_head.float()
+    """[V, H] in float32, on the CPU: target and drafter need not be on one device."""
+    return SharedWeights.of(target.model).lm_head.float().cpu()
 
 
 def clips_of(pairs: Sequence[ReferenceAnswer]) -> tuple[int, ...]:

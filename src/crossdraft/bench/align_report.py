@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench
+from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED, UNTRAINED, AlignBench
 from crossdraft.bench.align_features import THRESHOLDS
 from crossdraft.bench.align_rows import DraftResult, Results
 from crossdraft.bench.common import table
@@ -57,6 +57,8 @@ def lines(plan: AlignBench, results: Results) -> Iterator[str]:
     for control in CONTROLS:
         more = compare(best, control, found)
         yield f"  {more.interval.shown('clips')} tokens more than the control '{control}' ({means[control]})."
+    if UNTRAINED not in results:
+        yield f"The control '{UNTRAINED}' is lacking: no drafter is an event model of the target's vocabulary."
     for step in ladder(plan, results, None):
         yield f"  {step}."
     lossy = [name for name, found in results.items() if any(map(_differs, found.values()))]

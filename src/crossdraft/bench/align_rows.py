@@ -12,8 +12,6 @@ from crossdraft.bench.statistics import Interval
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
-Tokens = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class DraftResult:
@@ -90,7 +88,7 @@ class KeptRows:
         except (ValueError, KeyError, TypeError) as error:
             raise CrossdraftError(f"{path}, which holds rows measured so far, is damaged; remove it.") from error
 
-    def answers(self, wordings: str) -> list[Tokens] | None:
+    def answers(self, wordings: str) -> list[tuple[int, ...]] | None:
         """The target's own answers to a set of questions, if they are known."""
         known = self._answers.get(wordings)
         return None if known is None else [tuple(answer) for answer in known]

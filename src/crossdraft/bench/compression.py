@@ -53,7 +53,7 @@ class CompressionBench:
         check: share of its requests that are checked.
 
     Raises:
-        CrossdraftError: a spec that cannot be read, a compression named twice, or a budget that is none.
+        CrossdraftError: a spec that cannot be read, a compression or budget named twice, or a budget that is none.
     """
 
     models: Models
@@ -71,6 +71,7 @@ class CompressionBench:
         check_each_once("compression", self.specs)
         for spec in self.specs:
             settings_of(spec)
+        check_each_once("budget", [f"{budget:g}" for budget in self.budgets])
         for budget in self.budgets:
             QualityBudget(budget, self.check)
         if self.budgets and not self.checked:

@@ -71,8 +71,8 @@ class AnswerOptions:
         Path | None, typer.Option(help="Folder of the captures train and validation; OUT/captures by default.")
     ] = None
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96
-    batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8
-    workers: Annotated[int, typer.Option(help="Processes that render the next scenes; 0 = none.")] = 1
+    batch: Annotated[int, typer.Option(min=1, help="Answers decoded in one batch.")] = 8
+    workers: Annotated[int, typer.Option(min=0, help="Processes that render the next scenes; 0 = none.")] = 1
     device: Device = None
     dtype: Dtype = None
     quantize: Quantize = None
@@ -125,10 +125,13 @@ def align(
     )
     from datetime import timedelta
 
+    from crossdraft.bench.align import check_drafters
+    from crossdraft.bench.align_rows import KeptRows
     from crossdraft.cli.reporting import hush, report
-    from crossdraft.train.align.checks import check_pair, check_shares
+    from crossdraft.engine.devices import resolve
+    from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
     from crossdraft.train.align.pair import begin_anew, check_begun, open_splits
-    from crossdraft.train.align.tuned import TuneInputs, tune_drafter
+    from crossdraft.train.align.tuned import TuneInputs, check_target_head, feature_width, tune_drafter
     from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.provenance import write_json
 
@@ -136,29 +139,36 @@ def align(
     recipe = _recipe(tune, target, drafter, overrides or ())
     recipe.check()
     check_pair(target, drafter, out)
+    if recipe.head == "target":
+        check_target_head(drafter, feature_width(target))
     splits = which.splits(source)
     folder, settings = answers.captures or out / "captures", answers.settings(target)
-    with init_distributed(answers.device or "cpu", timedelta(days=7)) as (ranks, where):
+    if measure:
+        check_drafters(tuple(_rows(drafter, out, folder / "train")))
+    with init_distributed(resolve(answers.device), timedelta(days=7)) as (ranks, where):
         check_shares(recipe.optim, splits.train, ranks.count)
         if ranks.first:
             check_begun(out, REPORT, force=force)
             _check_weights(target, drafter)
-            begin_anew(out, REPORT)
             _capture(folder, splits, settings)
         ranks.barrier()  # the others wait for the answers
         stores = open_splits(folder, splits, settings)
         inputs = TuneInputs(recipe, target, drafter, stores["train"], stores["validation"], out, str(where))
+        inputs.check(ranks.count)
+        if ranks.first:
+            begin_anew(out, REPORT)  # nothing is left that could be refused
+        ranks.barrier()
         found: dict[str, Any] = {"tuning": tune_drafter(inputs, ranks)}
     if not ranks.first:
         return
-    lines = [f"The drafter lies in {out / 'drafter'}; --drafter takes it."]
+    lines = [f"The drafter lies in {out / DRAFTER}; --drafter takes it."]
     if measure:
         measured, sentences = _measured(out, drafter, which, answers, splits, stores["train"], settings, nodes)
         found |= measured
         lines = [*sentences, *lines]
     write_json(out / REPORT, found)
-    (out / ROWS).unlink(missing_ok=True)  # they stand in the report
-    report({"out": str(out / "drafter"), **found}, *lines, as_json=as_json)
+    KeptRows(out / ROWS).remove()  # they stand in the report
+    report({"out": str(out / DRAFTER), **found}, *lines, as_json=as_json)
 
 
 def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") -> "TuneRecipe":
@@ -203,6 +213,31 @@ def _capture(folder: Path, splits: "Splits", settings: "AnswerSettings") -> None
         capture_splits(folder, splits, settings, begin)
 
 
+def _rows(drafter: str, out: Path, capture: Path) -> "Mapping[str, str]":
+    """The rows that are measured, by the drafter's spec: as it was, as it is, and that with a memory of the capture.
+
+    Raises:
+        CrossdraftError: a path that would be read as something else in a spec.
+    """
+    from crossdraft.specs import Spec, parse
+    from crossdraft.train.align.checks import DRAFTER
+
+    aligned, memory = Spec(str(out / DRAFTER)), Spec("memory", settings={"seed": str(capture)})
+    found: dict[str, str] = {}
+    for spec, row in ((Spec(drafter), BEFORE), (aligned, TUNED), (Spec("union", (aligned, memory)), WITH_MEMORY)):
+        try:
+            same = parse(str(spec)) == spec
+        except CrossdraftError:
+            same = False
+        if not same:
+            raise CrossdraftError(
+                f"The drafter '{spec}' cannot be measured: a folder's name has a sign that means something else in a "
+                "drafter's name, such as a comma, a colon or a bracket; rename it, or add --no-measure."
+            )
+        found[str(spec)] = row
+    return found
+
+
 def _measured(
     out: Path,
     drafter: str,
@@ -222,6 +257,7 @@ def _measured(
     from crossdraft.bench.align_rows import KeptRows
     from crossdraft.bench.assembly import Models
     from crossdraft.cli.reporting import console_for, progress
+    from crossdraft.train.align.checks import DRAFTER
     from crossdraft.train.align.pair import learned_answers, questions_of
 
     if splits.test is None:
@@ -232,13 +268,12 @@ def _measured(
         requests = [request for clip in clips for request in clip.requests(longest)]
         known = questions_of(splits.train) | questions_of(splits.validation)
         tests, about = list_tests(requests, known), {"list": str(splits.test.path)}
-    aligned, seed = str(out / "drafter"), store.folder
+    aligned, named = str(out / DRAFTER), _rows(drafter, out, store.folder)
     blind = "blind" if settings.target == "reference" else aligned  # where there is no twin, itself, shown nothing
     models = Models(
         settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
     )
-    named = {drafter: BEFORE, aligned: TUNED, f"union:{aligned},(memory:seed={seed})": WITH_MEMORY}
-    questions = TaughtQuestions(tests, learned_answers(store), seed, about)
+    questions = TaughtQuestions(tests, learned_answers(store), store.folder, about)
     plan = AlignBench(models, questions, tuple(named), nodes, one_by_one=True)
     plan.check()
     kept = KeptRows(out / ROWS, rows_config(plan, questions, (drafter, aligned), store.index.asked_sha256))

@@ -77,7 +77,7 @@ def l6(
         Path | None, typer.Option(help="Capture of other clips: checks and the final measurement use it.")
     ] = None,
     target: LocalTarget = "reference",
-    event: Annotated[str, typer.Option(help="The drafter that learns: 'event', or a folder.")] = "event",
+    event: Annotated[str, typer.Option(help="The drafter that learns: 'foreign', 'event', or a folder.")] = "event",
     out: Annotated[Path, typer.Option(help="Folder for the new drafter.")] = Path("runs/heads/l6"),
     device: Annotated[
         str | None, typer.Option(help="Device of the drafter and the target's head; the CPU by default.")
@@ -149,7 +149,10 @@ def head(
         int, typer.Option(help="Without a capture: generate training data from this many scenes during training.")
     ] = 0,
     event: Annotated[
-        str, typer.Option(help="The event model of adapters, event_medusa, fast and glance: 'event', or a folder.")
+        str,
+        typer.Option(
+            help="The event model of adapters, event_medusa, fast and glance: 'event', 'foreign' or a folder."
+        ),
     ] = "event",
     as_json: AsJson = False,
 ) -> None:

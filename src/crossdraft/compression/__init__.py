@@ -117,7 +117,7 @@ def compressed(target: Target, spec: str) -> Target:
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
-    made.prepare = CompressedPrompt(target.prepare, made.prepare, spec, made.traits.visual_ids)
+    made.prepare = CompressedPrompt(made.prepare, spec, made.traits.visual_ids)
     return made
 
 
@@ -126,13 +126,11 @@ class CompressedPrompt:
     """Turns a request into a prompt that says how its clip is compressed, where it is.
 
     Args:
-        whole: makes the prompt of the target that is compressed.
-        made: makes the compressed one.
+        made: makes the prompt of the compressed target.
         spec: of the compression.
         visual: ids that stand for what is visual.
     """
 
-    whole: Callable[[Request], Prompt]
     made: Callable[[Request], Prompt]
     spec: str
     visual: frozenset[int]

@@ -57,16 +57,22 @@ class FewerFramesTarget(Target):
         super().__init__(
             target.model, self._prepare, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
         )
-        self._fewer = FewerFrames(target.model, whole.tokenizer, whole.spec, settings.count)
+        self._whole = whole
+        # Of the frames that the target itself would read: each stands where it would have stood among them.
+        self._fewer = FewerFrames(target.model, whole.tokenizer, whole.spec, settings.count, whole.sampling)
         self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
 
     def _prepare(self, request: Request) -> Prompt:
+        if not request.visuals and request.inputs is None:
+            return self._whole(request)
         if [part.kind for part in request.visuals] != ["video"]:
             raise CrossdraftError("A target of fewer frames reads one clip a request; ask about one.")
         return self._fewer(request)
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
         visual = sum(token in self.traits.visual_ids for token in prompt.input_ids.tolist())
+        if not visual:
+            return super()._positions(prompt)
         each = visual // len(self.chosen)
         places = (self.chosen[:, None] * each + torch.arange(each)).flatten()
         return stretched_positions(prompt.input_ids, self.traits.visual_ids, places, self.frames * each)

@@ -114,8 +114,8 @@ class VisionZipTarget(GridTarget):
     """A target that reads what VisionZip leaves of each frame.
 
     Raises:
-        CrossdraftError: as `GridTarget`, its clips do not go through a vision encoder with a class token, or too little
-            of a frame would be left.
+        CrossdraftError: as `GridTarget`, its clips do not go through a vision encoder with a class token, its projector
+            reads several layers of that, or too little of a frame would be left.
     """
 
     def __init__(self, target: Target, settings: VisionZipSettings) -> None:
@@ -125,6 +125,11 @@ class VisionZipTarget(GridTarget):
             raise CrossdraftError(
                 f"VisionZip is for targets with a vision encoder of clips, such as Video-LLaVA, which "
                 f"{type(target.model).__name__} has not; choose another compression."
+            )
+        if not isinstance(target.model.config.vision_feature_layer, int):
+            raise CrossdraftError(
+                "The target's projector reads several layers of its vision encoder, and VisionZip chooses tokens of "
+                "one; choose `pool`."
             )
         self.dominant, self.contextual = settings.counts(FrameGrid(self.side, class_token=True).tokens)
 

@@ -22,6 +22,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    from crossdraft.video.clip import FrameSampling
     from crossdraft.video.preprocess import FrameSpec
 
 
@@ -31,12 +32,18 @@ class FewerFrames:
 
     Every family counts its placeholders from the frames it is given (`video.inputs`), so a prompt of fewer frames is
     simply shorter.
+
+    Args:
+        model, tokenizer, spec: of the target.
+        frames: so many of each clip.
+        sampling: which frames of a file they are taken from; `None` = from all.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     spec: "FrameSpec | None"
     frames: int = ViewSettings.frames
+    sampling: "FrameSampling | None" = None
 
     def __call__(self, request: Request) -> Prompt:
         from crossdraft.video.image import read_image
@@ -50,7 +57,7 @@ class FewerFrames:
         shown = [
             image_inputs(config, None, read_image(part.value))
             if part.kind == "image"
-            else clip_inputs(config, self.spec, *sampled(part.value, self.frames))
+            else clip_inputs(config, self.spec, *sampled(part.value, self.frames, self.sampling))
             for part in request.visuals
         ]
         inputs, order = chat_inputs(config, self.tokenizer, request.conversation, [text for text, _ in shown])
@@ -58,11 +65,16 @@ class FewerFrames:
         return Prompt(inputs.pop("input_ids")[0], {**pixels, **inputs})
 
 
-def sampled(video: object, count: int) -> tuple[Tensor, np.ndarray]:
-    """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds."""
+def sampled(video: object, count: int, sampling: "FrameSampling | None" = None) -> tuple[Tensor, np.ndarray]:
+    """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds.
+
+    With `sampling` they are evenly spread among the frames that it takes of a file.
+    """
     from crossdraft.video.clip import FrameSampling, read_clip
 
-    sample = read_clip(video, FrameSampling(max(count, 3)))  # of what is wrong with the clip, the target tells
+    sample = read_clip(
+        video, sampling or FrameSampling(max(count, 3))
+    )  # of what is wrong with the clip, the target tells
     chosen = evenly(len(sample.frames), count)
     return sample.frames[chosen], sample.times_s[chosen]
 

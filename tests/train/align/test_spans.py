@@ -15,6 +15,7 @@ from crossdraft.load import load_model_drafter
 from crossdraft.train.align.spans import END, SpanAnswer, SpanRecipe, own_tokens, span_loss, spelled
 from tests.drafters.bigram import bigram_model
 from tests.drafters.cross_vocab.tokenizers import byte_level_from
+from tests.train.capture.both import both_captures, capture_both
 
 
 def table(*texts):
@@ -76,16 +77,15 @@ def test_nothing_to_learn_is_refused():
         SpanRecipe(span=0, cross_entropy=0, optim={"steps": 1, "learning_rate": 1, "clips": 1}).check()
 
 
-def test_a_model_of_another_vocabulary_learns_and_drafts(pair, tmp_path, capsys):
-    captured, own = tmp_path / "captured", tmp_path / "own"
-    settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    assert main(["capture", str(captured), "--target", str(pair.target), *settings.split()]) == 0
+def test_a_model_of_another_vocabulary_learns_and_loads(pair, tmp_path, capsys):
+    own, settings = tmp_path / "own", "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
+    captured = capture_both(pair, tmp_path / "captured", settings)
     texts = ["the car in front is turning left near the red light."] * 3
     tokenizer = byte_level_from(texts, 276)
     bigram_model(tokenizer, texts).save_pretrained(own)
     tokenizer.save_pretrained(own)
     capsys.readouterr()
-    where = ["--capture", str(captured), "--validation", str(captured), "--target", str(pair.target)]
+    where = [*both_captures(captured), "--target", str(pair.target)]
     small = ["optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0"]
     small += [
         "optim.checkpoint_every=15",
@@ -95,9 +95,11 @@ def test_a_model_of_another_vocabulary_learns_and_drafts(pair, tmp_path, capsys)
         "threads=1",
     ]
     out = ["--model", str(own), "--out", str(tmp_path / "out"), "--json"]
+    assert main(["train", "ctpd", *where, "--validation", str(captured), *out, *small]) == 2
+    assert "is named for training and validation; give another" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
     assert main(["train", "ctpd", *where, *out, *small]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["engine"]["hidden"]["tau"] >= 1
+    assert set(json.loads(capsys.readouterr().out)["engine"]) == {"hidden", "rounds"}
     log = [json.loads(line) for line in (tmp_path / "out" / "train.log.jsonl").read_text().splitlines()]
     steps = [entry for entry in log if "loss" in entry]
     assert steps[-1]["span"] < 0.8 * steps[0]["span"]

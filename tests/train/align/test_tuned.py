@@ -16,7 +16,17 @@ from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_drafter, load_output_head, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.align.merge import write_changed
-from crossdraft.train.align.tuned import RECIPE, TunedDrafter, TuneInputs, TuneRecipe, check_target_head, tune_drafter
+from crossdraft.train.align.tuned import (
+    PROVENANCE,
+    RECIPE,
+    TunedDrafter,
+    TuneInputs,
+    TuneRecipe,
+    _measured,
+    check_target_head,
+    saved_figures,
+    tune_drafter,
+)
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.core.recipe import read_section
@@ -44,6 +54,18 @@ def tune(pair, captured, out, *more):
     return main(["train", "l6", *where, "--event", str(pair.blind), "--out", str(out), "--json", *SMALL, *more])
 
 
+def some_inputs(pair, captured, validation: Path, out: Path, *more: str) -> TuneInputs:
+    recipe = read_section(TuneRecipe, RECIPE, [*SMALL, *more], ("reference", False))
+    stores = (CaptureStore.open(folder) for folder in (captured, validation))
+    return TuneInputs(recipe, str(pair.target), str(pair.blind), *stores, out)
+
+
+def accepted_on_learned(pair, captured, folder: Path) -> float:
+    """Tokens of the pass that a hidden draft of the drafter rides along with, on clips that were learned from."""
+    found: Any = _measured(some_inputs(pair, captured, captured, folder, "measure.pairs=8"), folder)
+    return found["hidden"]["tau"]
+
+
 @pytest.mark.parametrize(
     ("rank", "base"), [("rank=4", "float32"), ("rank=4", "bfloat16"), ("rank=4", "int4"), ("rank=0", "float32")]
 )
@@ -55,7 +77,8 @@ def test_what_comes_out_is_a_drafter_that_says_more_of_the_targets_tokens(pair, 
     steps = [entry for entry in log if "loss" in entry]
     assert steps[-1]["cross_entropy"] < steps[0]["cross_entropy"] / 2
     folder = tmp_path / "drafter"
-    assert figures["engine"]["hidden"]["tau"] >= 1
+    assert set(figures["engine"]) == {"hidden", "rounds"}
+    assert accepted_on_learned(pair, captured, folder) > accepted_on_learned(pair, captured, pair.blind)
     ids = json.loads((folder / "draft_ids.json").read_text())
     store = CaptureStore.open(captured, target_fingerprint(str(pair.target)))
     assert set(ids) == {token for answer in store.answer_tokens() for token in answer.tolist()}
@@ -122,7 +145,15 @@ def test_a_run_may_go_on_with_steps_cut_otherwise_and_is_not_done_twice(pair, ca
     assert losses(broken) == pytest.approx(losses(whole), abs=2e-4)
     assert len(losses(broken)) == 6
 
-    saved, first = (whole / "drafter" / "model.safetensors").stat().st_mtime_ns, (whole / "drafter" / "provenance.json")
+    inputs = [some_inputs(pair, captured, back, whole, *quick) for back in (captured.with_name("validation"), captured)]
+    assert [saved_figures(one) is None for one in inputs] == [False, True]  # the other has other validation clips
+    saved, first = (whole / "drafter" / "model.safetensors").stat().st_mtime_ns, (whole / "drafter" / PROVENANCE)
+    now = first.read_text()
+    record = json.loads(now)
+    del record["data"]["validation"]  # as an earlier version wrote it
+    first.write_text(json.dumps(record))
+    assert all(saved_figures(one) is not None for one in inputs)
+    first.write_text(now)
     capsys.readouterr()
     with monkeypatch.context() as patch:
         patch.setattr("crossdraft.train.align.tuned.load_event_learner", once)  # nothing is left to learn
@@ -159,7 +190,8 @@ def test_with_the_targets_head_its_features_learn_to_be_the_targets(pair, captur
     capsys.readouterr()
     losses = "loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.1}"
     assert tune(pair, captured, tmp_path, rank, "head=target", losses) == 0
-    assert json.loads(capsys.readouterr().out)["engine"]["hidden"]["tau"] >= 1
+    folder = tmp_path / "drafter"
+    assert accepted_on_learned(pair, captured, folder) > accepted_on_learned(pair, captured, pair.blind)
     log = [json.loads(line) for line in (tmp_path / "train.log.jsonl").read_text().splitlines()]
     steps = [entry for entry in log if "loss" in entry]
     for name in ("mse", "cross_entropy"):

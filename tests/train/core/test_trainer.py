@@ -46,6 +46,23 @@ def test_a_resumed_run_repeats_the_losses_of_an_unbroken_one(tmp_path: Path) -> 
     assert train(tmp_path / "broken", 8) == whole
 
 
+def test_a_checkpoint_whose_weights_other_answers_chose_is_refused(tmp_path: Path) -> None:
+    """Not one that does not say what chose them, as earlier versions wrote it."""
+
+    def run(name: str, capture: str | None) -> None:
+        head = TinyHead()
+        chosen_by = None if capture is None else {"validation": {"capture": capture, "answers": 4}}
+        stage = Stage(tmp_path / name, "head", settings(watch="tau"), {"seed": 0}, chosen_by)
+        Trainer(stage, head, loss_for(head), check=lambda step: {"tau": 1.0 + step}).run()
+
+    run("now", "first")
+    run("now", "first")
+    with pytest.raises(CrossdraftError, match=r"its validation\.capture is first, not second"):
+        run("now", "second")
+    run("earlier", None)
+    run("earlier", "second")
+
+
 def test_a_log_line_that_was_cut_off_is_taken_again(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", 8)
     train(tmp_path / "broken", 4)

@@ -132,6 +132,16 @@ def test_a_layer_that_the_drafter_lacks_is_refused(pair, captured, tmp_path, cap
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("recipe", ["token_projection", "logit_alignment"])
+def test_an_adapter_on_the_drafters_own_answer_reads_its_last_layer(pair, captured, tmp_path, capsys, recipe):
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(pair.event)]
+    for layers in ("[1]", "[0, 2]"):
+        more = ["--out", str(tmp_path / "out"), *SMALL, f"config.source_layers={layers}"]
+        assert main(["train", recipe, *where, *more]) == 2
+        assert f"The adapter '{recipe}' reads what the drafter's own tokens came from" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 NAMED = {"event_to_video_eagle": "l5f", "event_video_eagle3": "l4", "eagle_fusion": "l5", "sequence_distillation": "l4"}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.align.finite import weight_files
 
 Change = Callable[[str, Tensor], Tensor]
 """(name, weight as it was) -> weight as it is."""
@@ -29,7 +30,7 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
     Raises:
         CrossdraftError: the checkpoint has no weight of one of these names.
     """
-    files, written, size = sorted(source.glob("*.safetensors")), {}, 0
+    files, written, size = weight_files(source), {}, 0
     for path in files:
         tensors: dict[str, Tensor] = {}
         with safe_open(path, "pt") as kept:

@@ -19,6 +19,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft.train.align.checks import DRAFTER
 from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.plan import (
     INDEX_FILE,
@@ -125,7 +126,8 @@ def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progr
     Of the target's features its last layer alone is kept.
 
     Raises:
-        CrossdraftError: a folder holds something else or another capture, or the disk has no room; before any answer.
+        CrossdraftError: a folder holds something else, another capture or more clips, or the disk has no room; before
+            any answer.
     """
     digest = target_fingerprint(settings.target)
     lacking = {
@@ -138,7 +140,11 @@ def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progr
 
 
 def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest: str) -> bool:
-    """True if a folder holds all of this capture, which then needs no target."""
+    """True if a folder holds all of this capture, which then needs no target.
+
+    Raises:
+        CrossdraftError: it holds more clips, all of which would be learned from.
+    """
     if not (folder / INDEX_FILE).is_file():
         return False
     index = read_index(folder)
@@ -146,8 +152,13 @@ def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest
     same &= settings.dtype in (None, index.owner.dtype)
     same &= index.wanted == capture_spec(index.owner.depth, (-1,), (), settings.max_new_tokens)
     same &= dict(index.asked) == dict(source.settings)
+    if same and index.done > len(source):
+        raise CrossdraftError(
+            f"The capture {folder} is of {index.done} clips, and would be learned from as a whole, where {len(source)} "
+            f"are wanted; ask for {index.done} clips, or name another folder for captures."
+        )
     whole = all((folder / shard.file).is_file() for shard in index.shards)
-    return same and whole and index.done >= len(source)
+    return same and whole and index.done == len(source)
 
 
 def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSettings, progress: Progress) -> None:
@@ -196,7 +207,7 @@ def begin_anew(out: Path, report: str) -> None:
         return
     for path in (*out.glob("train*.ckpt"), out / "train.log.jsonl", out / report):
         path.unlink(missing_ok=True)
-    shutil.rmtree(out / "drafter", ignore_errors=True)
+    shutil.rmtree(out / DRAFTER, ignore_errors=True)
 
 
 def questions_of(source: ClipSource) -> frozenset[str]:

@@ -38,6 +38,7 @@ from crossdraft.load import (
     text_folder,
     tokenizer_of,
 )
+from crossdraft.train.align.checks import DRAFTER
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
@@ -49,10 +50,16 @@ from crossdraft.train.heads.batches import EpochSampler
 from crossdraft.train.heads.joint import copy_settings
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import Measure
-from crossdraft.train.heads.task import captured_source, check_of, question_of, validation_questions
+from crossdraft.train.heads.task import (
+    captured_source,
+    check_of,
+    checked_on,
+    question_of,
+    refuse_shared_clips,
+    validation_questions,
+)
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "ctpd.yaml"
-DRAFTER = "drafter"  # in a training's folder: what comes out of it
 END = b"\0"  # stands for the end of an answer where texts are compared
 CARD = """\
 # A language model tuned to another's answers
@@ -218,11 +225,13 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
     """Tune a language model and leave it in `out/drafter`; returns its figures.
 
     Raises:
-        CrossdraftError: as `SpanRecipe.check`, the model reads pictures or shares no text with the target, the capture
-            lacks the target's last layer or has a feature of it that is NaN or infinite, or the training stopped.
+        CrossdraftError: as `SpanRecipe.check`, validation clips are learned from, the model reads pictures or shares no
+            text with the target, the capture lacks the target's last layer or has a feature of it that is NaN or
+            infinite, or the training stopped.
     """
     recipe, store = inputs.recipe, inputs.store
     recipe.check()
+    refuse_shared_clips(store, inputs.validation)
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     head = load_output_head(inputs.target, "cpu", "float32")
@@ -246,7 +255,7 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
 
     loss = loss_over(store)
     check = None if inputs.validation is None else check_of(loss_over(inputs.validation))
-    stage = Stage(inputs.out, "train", recipe.optim, inputs.config)
+    stage = Stage(inputs.out, "train", recipe.optim, inputs.config, checked_on(recipe.optim, inputs.validation))
     figures: dict[str, Any] = Trainer(stage, model, loss, check=check).run()
     _save(inputs, model.eval(), figures, target)
     return figures

@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from transformers import AutoConfig
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
@@ -61,8 +62,10 @@ from crossdraft.train.heads.recipe import Measure
 from crossdraft.train.heads.task import (
     CHECKED,
     answer_ids,
+    capture_config,
     captured_source,
     check_of,
+    checked_on,
     refuse_shared_clips,
     validation_questions,
 )
@@ -175,6 +178,11 @@ class TuneInputs:
             "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
         }
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The same, and which answers it is checked and measured on, for the provenance."""
+        return {**self.config, "validation": capture_config(self.validation)}
+
     def check(self, processes: int = 1) -> None:
         """Refuse what cannot be tuned, before a model is loaded.
 
@@ -193,6 +201,12 @@ class TuneInputs:
             store.require_layers((store.index.owner.depth,), ())
         refuse_shared_clips(self.store, self.validation)
         check_shares(self.recipe.optim, captured_source(self.store), processes)
+
+
+def feature_width(target: str) -> int:
+    """Features of a target's last layer, which its LM head reads; of its settings, no model is loaded."""
+    config: Any = AutoConfig.from_pretrained(target_folder(target))
+    return config.get_text_config().hidden_size
 
 
 def check_target_head(event: str, width: int) -> None:
@@ -350,7 +364,7 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     def describe(step: int) -> str:
         return f"answers {', '.join(map(str, answers.numbers(step)))} of {inputs.store.folder}"
 
-    stage = Stage(inputs.out, TRAINING, recipe.optim, inputs.config)
+    stage = Stage(inputs.out, TRAINING, recipe.optim, inputs.config, checked_on(recipe.optim, inputs.validation))
     trainer = Trainer(
         stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks, shares=answers.clips
     )
@@ -365,7 +379,8 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
 def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
     """The figures of the finished drafter, if it came out of this very recipe and these answers; else `None`.
 
-    The training's checkpoint must be there, too: whoever removes it wants it trained again.
+    Records of earlier versions do not say which validation answers there were, and are believed. The training's
+    checkpoint must be there, too: whoever removes it wants it trained again.
     """
     path = inputs.out / DRAFTER / PROVENANCE
     if not path.is_file() or not (inputs.out / f"{TRAINING}.ckpt").is_file():
@@ -375,7 +390,8 @@ def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
         kept = record["recipe"], record["data"], record["figures"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it is written anew
-    same = json.loads(json.dumps([inputs.recipe.model_dump(), inputs.config])) == [kept[0], kept[1]]
+    data = inputs.data if "validation" in kept[1] else inputs.config
+    same = json.loads(json.dumps([inputs.recipe.model_dump(), data])) == [kept[0], kept[1]]
     return kept[2] if same else None
 
 
@@ -387,7 +403,7 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
         figures["engine"] = _measured(inputs, folder)
-        write_provenance(folder / PROVENANCE, inputs.recipe, figures, inputs.config)
+        write_provenance(folder / PROVENANCE, inputs.recipe, figures, inputs.data)
         (folder / "README.md").write_text(_card(inputs, source, figures), encoding="utf-8")
     say(f"l6: saved {inputs.out / DRAFTER}")
 

@@ -59,12 +59,15 @@ class Stage:
     Args:
         config: what decides the weights, by name: a checkpoint of another one is refused. `None` = whoever runs the
             stage knows whose its folder is.
+        checked_on: what the weights are chosen by, where a figure is watched; likewise. Checkpoints of earlier versions
+            do not say, and are believed.
     """
 
     folder: Path
     name: str
     optim: Optim
     config: Mapping[str, Any] | None = None
+    checked_on: Mapping[str, Any] | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -197,6 +200,7 @@ class Trainer:
     def _restore(self, state: dict[str, Any]) -> None:
         path = self.stage.checkpoint
         require_same_config(state.get("identity"), self.stage.config, path)
+        require_same_config(state.get("checked_on"), self.stage.checked_on, path)
         restore_weights(self.modules, state["modules"], path)
         restore_optimiser(self.optimiser, state["optimiser"], path)
         if self.average is not None:
@@ -283,6 +287,8 @@ class Trainer:
         }
         if self.stage.config is not None:
             state["identity"] = config_fingerprint(self.stage.config)
+        if self.stage.checked_on is not None:
+            state["checked_on"] = config_fingerprint(self.stage.checked_on)
         if self.average is not None:
             state["average"] = self.average.values
         write_checkpoint(self.stage.checkpoint, state, self.ranks)

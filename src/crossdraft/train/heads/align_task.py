@@ -195,7 +195,13 @@ class AlignTask(HeadTask):
             prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
             found["visual_size"] = target.text_config.hidden_size
             found["patches"] = patches_per_frame(prompt, target.traits.visual_ids)
-        check_layers(settings.get("source_layers", found["source_layers"]), text.num_hidden_layers)
+        layers, depth = settings.get("source_layers", found["source_layers"]), text.num_hidden_layers
+        check_layers(layers, depth)
+        if issubclass(network, OwnAnswerAdapter) and list(layers) != [depth]:
+            raise CrossdraftError(
+                f"The adapter '{self.inputs.recipe.network}' reads what the drafter's own tokens came from, its last "
+                "layer; leave out config.source_layers."
+            )
         return {name: value for name, value in found.items() if name not in settings}
 
     def data(self, head: Head) -> TaskData:

@@ -29,7 +29,7 @@ from crossdraft.train.heads.feature_task import FeatureTask
 from crossdraft.train.heads.packer_task import PackerTask
 from crossdraft.train.heads.pass_task import PassTask
 from crossdraft.train.heads.recipe import HeadRecipe, sizes_of
-from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs, refuse_shared_clips
+from crossdraft.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
 from crossdraft.train.heads.vision_task import VisionTask
 
 # By what a network learns from; see `methods.Method.task`.
@@ -114,7 +114,7 @@ def train_recipe(
             source["max_new_tokens"] = store.index.wanted.max_new_tokens
         inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online, out)
         task = TASKS[task_of(recipe.network)](inputs)
-        return train_head(HeadRun(recipe, task, source, out), ranks)
+        return train_head(HeadRun(recipe, task, source, out, back), ranks)
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,14 @@ class HeadRun:
         task: whose head it is, and how it is trained.
         source: what it learns from, for the provenance.
         out: where everything is written.
+        validation: answers that the weights are chosen by, if a figure is watched.
     """
 
     recipe: HeadRecipe
     task: HeadTask
     source: Mapping[str, object]
     out: Path
+    validation: CaptureStore | None = None
 
     @property
     def folder(self) -> Path:
@@ -149,7 +151,8 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     config = head_config(recipe, task)
-    stage = Stage(run.out, "train", recipe.optim, training_config(run, config))
+    chosen_by = checked_on(recipe.optim, run.validation)
+    stage = Stage(run.out, "train", recipe.optim, training_config(run, config), chosen_by)
     head, data = _fresh(run, config)
     trainer = Trainer(stage, head, data.loss_of, check=data.check, describe=data.describe, ranks=ranks)
     figures: dict[str, Any] = trainer.run()

@@ -18,6 +18,7 @@ from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
+from crossdraft.train.core.recipe import Optim
 from crossdraft.train.heads.recipe import HeadRecipe
 
 CHECKED = 8  # batches of a validation check
@@ -177,6 +178,16 @@ def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
         return {"loss": loss} | {key: value for key, value in figures.items() if key not in {LOSS_POSITIONS, PREFIXES}}
 
     return check
+
+
+def capture_config(store: CaptureStore | None) -> dict[str, object] | None:
+    """Which answers those of a capture are; `None` where there is none."""
+    return None if store is None else {"capture": store.index.asked_sha256, "answers": len(store)}
+
+
+def checked_on(optim: Optim, validation: CaptureStore | None) -> dict[str, object] | None:
+    """What weights are chosen by, for `core.trainer.Stage`: validation answers, where a figure is watched."""
+    return None if optim.watch is None or validation is None else {"validation": capture_config(validation)}
 
 
 def captured_source(store: CaptureStore) -> ClipSource:
