@@ -61,7 +61,7 @@ def test_every_epoch_takes_every_clip_once():
 
 @torch.inference_mode()
 def test_features_are_the_models_own_even_where_training_is_coarse(model, clip, tmp_path):
-    cache = FeatureCache(model, Listed(clip.events, clip.events), 0, tmp_path / "seen.safetensors", "me")
+    cache = FeatureCache(model, Listed(clip.events, clip.events), 0, tmp_path, "me")
     own = model.encode(model.prepare(Request("another question?", events=str(clip.events))))
     with torch.autocast("cpu", torch.bfloat16):
         visual = cache.visual(0, [1, 0])
@@ -70,33 +70,39 @@ def test_features_are_the_models_own_even_where_training_is_coarse(model, clip, 
 
 
 def test_a_clip_is_encoded_once_and_not_again_after_an_interruption(model, clip, tmp_path, monkeypatch):
-    file, source, encoded = tmp_path / "seen.safetensors", Listed(clip.events, clip.events), []
+    source, encoded = Listed(clip.events, clip.events), []
     encode = FeatureCache._encode
     monkeypatch.setattr(FeatureCache, "_encode", lambda cache, clip: encoded.append(clip) or encode(cache, clip))
     monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 2)
-    cache = FeatureCache(model, source, 0, file, "me")
+    cache = FeatureCache(model, source, 0, tmp_path, "me")
     first = cache.visual(0, [0])
-    assert not file.exists()
+    assert not cache.file.exists()
     both = cache.visual(1, [0, 1, 0])
     assert encoded == [0, 1]
     assert torch.equal(both[0], first[0])
-    again = FeatureCache(model, source, 0, file, "me")
+    again = FeatureCache(model, source, 0, tmp_path, "me")
     assert torch.equal(again.visual(2, [1, 0]), both[[1, 0]])
     assert encoded == [0, 1]
-    others = FeatureCache(model, source, 0, file, "another model, or other clips")
+    others = FeatureCache(model, source, 0, tmp_path, "another model, or other clips")
     others.visual(0, [0])
     assert encoded == [0, 1, 0]
 
 
+def test_where_nothing_can_be_written_nothing_is_kept(model, clip, tmp_path, monkeypatch):
+    monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 1)
+    (tmp_path / "full").write_bytes(b"")  # a file where a folder is needed
+    cache = FeatureCache(model, Listed(clip.events), 0, tmp_path / "full", "me")
+    assert torch.equal(cache.visual(0, [0]), cache.visual(1, [0]))
+
+
 def test_a_damaged_file_is_encoded_again(model, clip, tmp_path):
-    file = tmp_path / "seen.safetensors"
-    file.write_bytes(b"nothing of the kind")
-    assert FeatureCache(model, Listed(clip.events), 0, file, "me").cached == {}
+    FeatureCache(model, Listed(clip.events), 0, tmp_path, "me").file.write_bytes(b"nothing of the kind")
+    assert FeatureCache(model, Listed(clip.events), 0, tmp_path, "me").cached == {}
 
 
 def test_a_clip_without_events_is_named_before_any_is_encoded(model, clip, tmp_path):
     with pytest.raises(CrossdraftError, match="clip-2 of the capture has no events"):
-        FeatureCache(model, Listed(clip.events, clip.events, None), 0, tmp_path / "seen.safetensors", "me")
+        FeatureCache(model, Listed(clip.events, clip.events, None), 0, tmp_path, "me")
 
 
 def test_scenes_are_those_that_were_captured():

@@ -346,7 +346,7 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     del head, rows
 
     def answers_of(store: CaptureStore) -> PairedAnswers:
-        return paired_answers(store, plain, inputs.event, inputs.out, recipe.seed, recipe.optim.clips)
+        return paired_answers(store, plain, inputs.event, recipe.seed, recipe.optim.clips)
 
     def loss_of(answers: PairedAnswers) -> LossFn:
         def of_share(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:

@@ -272,10 +272,12 @@ class FrameCache(FeatureCache):
         Others as of `FeatureCache`; `model` is the target.
     """
 
+    kind = "frames"
+
     def __init__(
-        self, model: Target, source: ClipSource, seed: int, file: Path, owner: str, config: VisualConfig
+        self, model: Target, source: ClipSource, seed: int, folder: Path, owner: str, config: VisualConfig
     ) -> None:
-        super().__init__(model, source, seed, file, owner)
+        super().__init__(model, source, seed, folder, owner)
         self.config = config
 
     def _encode(self, clip: int) -> Tensor:

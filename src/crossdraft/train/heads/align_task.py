@@ -116,13 +116,7 @@ def prefix_figures(logits: Tensor, batch: TrainBatch, labels: Tensor) -> dict[st
 
 
 def paired_answers(
-    store: CaptureStore,
-    drafter: Target,
-    event: str,
-    out: Path,
-    seed: int,
-    answers: int,
-    cache: type[FeatureCache] = FeatureCache,
+    store: CaptureStore, drafter: Target, event: str, seed: int, answers: int, cache: type[FeatureCache] = FeatureCache
 ) -> PairedAnswers:
     """The answers of a capture; all about a clip stand together.
 
@@ -130,7 +124,6 @@ def paired_answers(
         store: the capture, with the target's last layer.
         drafter: the event model.
         event: what that was loaded from.
-        out: where features of the clips are kept.
         seed: of the clips' order.
         answers: about so many a step.
         cache: which features.
@@ -138,7 +131,7 @@ def paired_answers(
     source = captured_source(store)
     codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
-    features = cache(drafter, source, seed, out / f"seen-{store.index.asked_sha256[:12]}.safetensors", owner)
+    features = cache(drafter, source, seed, store.folder, owner)
     found = clip_answers(store, source, features, seed, answers)
     return PairedAnswers(
         store, features, found.by_clip, found.clips, found.each, seed, codec, partial(question_of, source)
@@ -241,15 +234,13 @@ class AlignTask(HeadTask):
 
     def _answers(self, store: CaptureStore) -> PairedAnswers:
         recipe = self.inputs.recipe
-        return paired_answers(store, self.drafter, self.inputs.event, self.inputs.out, recipe.seed, recipe.optim.clips)
+        return paired_answers(store, self.drafter, self.inputs.event, recipe.seed, recipe.optim.clips)
 
     def _frames(self, answers: PairedAnswers, config: VisualConfig) -> FrameCache:
         """What an adapter sees of the clips through the target's vision encoder."""
         inputs, store, seed = self.inputs, answers.store, self.inputs.recipe.seed
-        asked = store.index.asked_sha256
-        owner = f"{inputs.fingerprint} {asked} {config.frames}"
-        file = inputs.out / f"frames-{asked[:12]}.safetensors"
-        return FrameCache(inputs.target, captured_source(store), seed, file, owner, config)
+        owner = f"{inputs.fingerprint} {store.index.asked_sha256} {config.frames}"
+        return FrameCache(inputs.target, captured_source(store), seed, store.folder, owner, config)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target

@@ -5,7 +5,9 @@ answers as the text.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -20,7 +22,7 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path, make_folder
+from crossdraft.files import atomic_path
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -51,27 +53,29 @@ class FeatureSource(Protocol):
 
 
 class FeatureCache(EpochSampler):
-    """A feature source of a capture's clips: each is encoded once, and kept in a file for the next run.
+    """A feature source of a capture's clips: each is encoded once, and kept in a file for other trainings on them.
 
     Args:
         model: the event model behind its adapter.
         source: the clips.
         seed: of their order.
-        file: of the features.
-        owner: what tells these features from others: model and clips.
+        folder: of the capture, where the file lies; where nothing can be written, nothing is kept.
+        owner: what tells these features from others of their kind: model and clips.
 
     Raises:
         CrossdraftError: a list names a clip without events.
     """
 
+    kind: ClassVar[str] = "seen"  # of the features, in the file's name
     reads_events: ClassVar[bool] = True
 
-    def __init__(self, model: Target, source: ClipSource, seed: int, file: Path, owner: str) -> None:
+    def __init__(self, model: Target, source: ClipSource, seed: int, folder: Path, owner: str) -> None:
         super().__init__(len(source), seed)
         if self.reads_events and not isinstance(source, SceneSource):
             for clip in range(len(source)):
                 clip_events(source, clip)  # what is not there is missed now, and not when a step comes to it
-        self.model, self.source, self.file, self.owner = model, source, file, owner
+        self.model, self.source, self.owner = model, source, owner
+        self.file = folder / f"{self.kind}-{sha256(owner.encode()).hexdigest()[:12]}.safetensors"
         self.cached = self._read()
         self._written = len(self.cached)
 
@@ -102,8 +106,7 @@ class FeatureCache(EpochSampler):
         return {}
 
     def _write(self) -> None:
-        make_folder(self.file.parent)
-        with atomic_path(self.file) as path:
+        with suppress(CrossdraftError), atomic_path(self.file) as path:
             save_file({str(clip): features for clip, features in self.cached.items()}, path, {"owner": self.owner})
         self._written = len(self.cached)
 

@@ -206,8 +206,7 @@ class EventTask(HeadTask):
         features: FeatureSource = NoFeatures(len(source), seed)
         if not isinstance(head, Fast) or head.config.sees:
             owner = f"{self.fingerprint} {store.index.asked_sha256}"
-            file = self.inputs.out / f"seen-{store.index.asked_sha256[:12]}.safetensors"
-            features = FeatureCache(self.host, source, seed, file, owner)
+            features = FeatureCache(self.host, source, seed, store.folder, owner)
         model = TrainableEventGPT(cast("Any", self.host.model))
         return EventAnswers(model, features, codec, recorded_qa(known, each, seed), clips)
 

@@ -33,12 +33,13 @@ class LevelFeatures(FeatureCache):
         levels: which hidden states of the target's vision encoder. Others as of `FeatureCache`.
     """
 
+    kind = "levels"
     reads_events = False
 
     def __init__(
-        self, target: Any, source: ClipSource, seed: int, file: Path, owner: str, levels: tuple[int, ...]
+        self, target: Any, source: ClipSource, seed: int, folder: Path, owner: str, levels: tuple[int, ...]
     ) -> None:
-        super().__init__(target, source, seed, file, owner)
+        super().__init__(target, source, seed, folder, owner)
         self.levels = levels
 
     def _encode(self, clip: int) -> Tensor:
@@ -141,10 +142,9 @@ class PackerTask(FrozenTargetTask):
         return {}
 
     def _clips(self, store: CaptureStore, packer: TokenPacker) -> PackedClips:
-        recipe, asked, levels = self.inputs.recipe, store.index.asked_sha256, packer.config.levels
-        source, file = captured_source(store), self.inputs.out / f"levels-{asked[:12]}.safetensors"
-        owner = f"{self.inputs.fingerprint} {asked} {levels}"
-        features = LevelFeatures(self.inputs.target, source, recipe.seed, file, owner, levels)
+        recipe, levels, source = self.inputs.recipe, packer.config.levels, captured_source(store)
+        owner = f"{self.inputs.fingerprint} {store.index.asked_sha256} {levels}"
+        features = LevelFeatures(self.inputs.target, source, recipe.seed, store.folder, owner, levels)
         return PackedClips(
             clip_answers(store, source, features, recipe.seed, recipe.optim.clips), self.projector, packer
         )

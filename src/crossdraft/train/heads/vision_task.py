@@ -47,6 +47,8 @@ SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over whi
 class EncoderFeatures(FeatureCache):
     """What the event encoder makes of each clip, before it is projected and pooled: [T, P, S]."""
 
+    kind = "encoded"
+
     def _encode(self, clip: int) -> Tensor:
         prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
         return encoder_features(self.model, prompt).clone()
@@ -67,14 +69,16 @@ class FrameTokens(FeatureCache):
     """The target's visual tokens [K, H] of those frames of each clip that an adapter predicts.
 
     Args:
-        target, source, seed, file, owner: as in `FeatureCache`, the model being the target.
+        target, source, seed, folder, owner: as in `FeatureCache`, the model being the target.
         config: which frames.
     """
 
+    kind = "shown"
+
     def __init__(
-        self, target: Target, source: ClipSource, seed: int, file: Path, owner: str, config: VisionConfig
+        self, target: Target, source: ClipSource, seed: int, folder: Path, owner: str, config: VisionConfig
     ) -> None:
-        super().__init__(target, source, seed, file, owner)
+        super().__init__(target, source, seed, folder, owner)
         self.config = config
 
     def _encode(self, clip: int) -> Tensor:
@@ -362,14 +366,13 @@ class VisionTask(FrozenTargetTask):
         return self.decoder(adapter, spread(config.predicted, config.length), config.length)
 
     def _answers(self, store: CaptureStore, adapter: VisionAdapter) -> VisionAnswers:
-        recipe, out, target = self.inputs.recipe, self.inputs.out, self.inputs.target
+        recipe, target, config = self.inputs.recipe, self.inputs.target, adapter.config
         answers = paired_answers(
-            store, self.events, self.inputs.event, out, recipe.seed, recipe.optim.clips, EncoderFeatures
+            store, self.events, self.inputs.event, recipe.seed, recipe.optim.clips, EncoderFeatures
         )
-        asked, config = store.index.asked_sha256, adapter.config
-        owner = f"{self.inputs.fingerprint} {asked} {config.frames}"
-        file = out / f"shown-{asked[:12]}.safetensors"
-        return VisionAnswers(answers, FrameTokens(target, captured_source(store), recipe.seed, file, owner, config))
+        owner = f"{self.inputs.fingerprint} {store.index.asked_sha256} {config.frames}"
+        shown = FrameTokens(target, captured_source(store), recipe.seed, store.folder, owner, config)
+        return VisionAnswers(answers, shown)
 
 
 def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
