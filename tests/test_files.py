@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
+from torch import zeros
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, atomic_path, check_folder, make_folder, put_in_place, temporary_folder
@@ -79,6 +81,15 @@ def test_a_folder_replaces_the_old_one(old: Path) -> None:
     assert names(old.parent) == {"model", "model/new"}
     (old.parent / "ordinary").mkdir()
     assert old.stat().st_mode == (old.parent / "ordinary").stat().st_mode
+
+
+def test_what_a_writer_made_private_has_the_usual_mode_in_the_end(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "model") as folder:
+        save_file({"a": zeros(1)}, folder / "model.safetensors")
+        (folder / "run.sh").touch(0o755)
+    (tmp_path / "ordinary").touch()
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+    assert (tmp_path / "model" / "run.sh").stat().st_mode & 0o100
 
 
 def test_a_failure_leaves_the_old_one_and_no_rest(old: Path) -> None:

@@ -195,6 +195,9 @@ def atomic_folder(final: Path) -> Iterator[Path]:
         new = temporary / "new"
         new.mkdir()  # of the ordinary mode; the temporary folder itself is private
         yield new
+        for path in new.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                path.chmod(path.stat().st_mode | FILE_MODE)  # safetensors makes its files private
         put_in_place(new, final)
 
 

@@ -14,7 +14,7 @@ from crossdraft.bench.experiments.runs import plain, typed
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.specs import HUGGING_FACE, spec_of
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ADAPTERS
+from crossdraft.heads.registry import ALIGNED
 from crossdraft.train.heads.recipe import load_head_recipe
 
 TINY = {
@@ -57,7 +57,7 @@ def test_a_rung_watches_a_figure_that_its_checks_have():
         if recipe == "l6":  # no adapter: it always drafts by itself
             assert alignment_ladder.watched(rung) == "prefix"
             continue
-        network = ADAPTERS[load_head_recipe(recipe, more).network].network_class
+        network = ALIGNED[load_head_recipe(recipe, more).network].network_class
         assert alignment_ladder.watched(rung) == ("tau" if network.reads_target else "prefix")
 
 
