@@ -121,8 +121,8 @@ def _table(
         "Accepted prefix of the hidden draft, in held-out wordings; features; end to end",
         heads,
         tuple(rows),
-        "Training is the time of its steps and checks on one core of this machine. Controls see nothing of the clip; "
-        "the target's own feature, offered as itself, is the bound of feature figures.",
+        "Training is the time of steps and checks with one thread, some trainings at once. Controls see nothing of the "
+        "clip; the target's own feature, offered as itself, is the bound of feature figures.",
     )  # fmt: skip
 
 
