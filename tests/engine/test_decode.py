@@ -363,8 +363,11 @@ def test_the_outputs_of_the_passes_are_the_answer(target, alone):
         assert all(len(output.path) <= len(output.tokens) for output in script.outputs)
 
 
-@pytest.mark.parametrize("method", ["propose", "commit", "end"])
-def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method):
+GAVE_UP = "The drafter gave up (The shelf is on fire); the target went on alone."
+
+
+@pytest.mark.parametrize(("method", "notes"), [("propose", (GAVE_UP,)), ("commit", (GAVE_UP,)), ("end", ())])
+def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method, notes):
     class Refusing(Scripted):
         pass
 
@@ -374,7 +377,7 @@ def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method):
     setattr(Refusing, method, refuse)
     found = decoder(target, Refusing([]), "off", adaptive=False).generate(REQUESTS[:2])
     assert [answer.tokens for answer in found] == alone[:2]
-    assert found[0].notes == ("The drafter was lost (The shelf is on fire); the target went on alone.",)
+    assert all(answer.notes == notes for answer in found)
 
 
 def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(target, alone):

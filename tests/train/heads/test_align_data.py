@@ -19,7 +19,7 @@ from crossdraft.train.heads.align_data import (
     drafter_states,
     train_batch,
 )
-from crossdraft.train.heads.align_task import TargetHead, accepted_prefix, alignment_loss
+from crossdraft.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
 from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
 
@@ -142,14 +142,14 @@ def test_the_accepted_prefix_by_hand(wrong, expected):
     logits = torch.nn.functional.one_hot(LABELS.clamp(min=0), 3).float()
     for row, position in wrong:
         logits[row, position] = -logits[row, position]
-    assert accepted_prefix(logits, BATCH, LABELS) == expected
+    assert prefix_figures(logits, BATCH, LABELS) == {"prefix": expected, "prefixes": len(BATCH)}
 
 
 def test_a_token_outside_the_draft_vocabulary_ends_the_draft():
     labels = LABELS.clone()
     labels[0, 2] = OUTSIDE
     logits = torch.nn.functional.one_hot(LABELS.clamp(min=0), 3).float()
-    assert accepted_prefix(logits, BATCH, labels) == (1 + 3) / 2
+    assert prefix_figures(logits, BATCH, labels)["prefix"] == (1 + 3) / 2
 
 
 @dataclass

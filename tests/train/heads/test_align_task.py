@@ -82,7 +82,7 @@ def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, 
     assert found.network == recipe.removesuffix("r")
     if recipe == "l4v":
         assert (found.config.visual_size, found.config.frames) == (32, 3)
-        assert list(captured.glob("frames-*.safetensors"))  # for other trainings on it
+        assert list(captured.glob("features/frames-*.safetensors"))  # for other trainings on it
 
 
 @pytest.mark.parametrize("recipe", ["eagle", "l4", "vision_linear"])

@@ -30,8 +30,12 @@ def clip(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    pair = tiny_pair(tmp_path_factory.mktemp("pair"))
+def pair(tmp_path_factory):
+    return tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def model(pair):
     return load_drafter(str(pair.event), "cpu", "float32", packed=False).model
 
 
@@ -88,6 +92,12 @@ def test_a_clip_is_encoded_once_and_not_again_after_an_interruption(model, clip,
     assert encoded == [0, 1, 0]
 
 
+def test_features_in_another_precision_are_others(pair, tmp_path):
+    models = [load_drafter(str(pair.event), "cpu", dtype, packed=False).model for dtype in ("float32", "bfloat16")]
+    files = {FeatureCache(model, Listed(), 0, tmp_path, "me").file for model in models}
+    assert len(files) == 2
+
+
 def test_where_nothing_can_be_written_nothing_is_kept(model, clip, tmp_path, monkeypatch):
     monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 1)
     (tmp_path / "full").write_bytes(b"")  # a file where a folder is needed
@@ -96,7 +106,9 @@ def test_where_nothing_can_be_written_nothing_is_kept(model, clip, tmp_path, mon
 
 
 def test_a_damaged_file_is_encoded_again(model, clip, tmp_path):
-    FeatureCache(model, Listed(clip.events), 0, tmp_path, "me").file.write_bytes(b"nothing of the kind")
+    file = FeatureCache(model, Listed(clip.events), 0, tmp_path, "me").file
+    file.parent.mkdir()
+    file.write_bytes(b"nothing of the kind")
     assert FeatureCache(model, Listed(clip.events), 0, tmp_path, "me").cached == {}
 
 

@@ -37,6 +37,7 @@ from crossdraft.train.reference.packed import read_prefix, run_branches
 from crossdraft.train.reference.tokenizer import PromptCodec
 
 BEFORE, AFTER = "\n", " ASSISTANT:"  # what stands round a question; see `PromptCodec`
+FEATURES = "features"
 WRITE_EVERY = 100  # clips between two writings of the feature cache
 
 
@@ -59,7 +60,7 @@ class FeatureCache(EpochSampler):
         model: the event model behind its adapter.
         source: the clips.
         seed: of their order.
-        folder: of the capture, where the file lies; where nothing can be written, nothing is kept.
+        folder: of the capture, which gets a folder `features`; where nothing can be written, nothing is kept.
         owner: what tells these features from others of their kind: model and clips.
 
     Raises:
@@ -74,8 +75,9 @@ class FeatureCache(EpochSampler):
         if self.reads_events and not isinstance(source, SceneSource):
             for clip in range(len(source)):
                 clip_events(source, clip)  # what is not there is missed now, and not when a step comes to it
-        self.model, self.source, self.owner = model, source, owner
-        self.file = folder / f"{self.kind}-{sha256(owner.encode()).hexdigest()[:12]}.safetensors"
+        precision = sorted({str(value.dtype) for value in model.model.state_dict().values()})
+        self.model, self.source, self.owner = model, source, f"{owner} {' '.join(precision)}"
+        self.file = folder / FEATURES / f"{self.kind}-{sha256(self.owner.encode()).hexdigest()[:12]}.safetensors"
         self.cached = self._read()
         self._written = len(self.cached)
 
