@@ -51,7 +51,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             f"wordings; trained on {config.clips} other clips for {config.steps} steps, one training of each. Times: "
             f"{sure(times, 1)}"
         ),
-        tables=(_table(accepted, prefix, times, trained), _steps_table(steps)),
+        tables=(_table(accepted, prefix, times, trained), *([_steps_table(steps)] if steps else ())),
         figure=interval_bars(
             "Accepted tokens of the hidden draft",
             [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
