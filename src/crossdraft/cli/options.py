@@ -33,7 +33,7 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 UNCHECKED = ("target", "compile", "measure")
 
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
-DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|)")
+DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s)")
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
 Target = Annotated[
@@ -333,7 +333,7 @@ class RecordingOptions(RecordingFile):
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of a text such as `500ms`, `0.5s` or `0.5`.
+    """Seconds of a text such as `500ms` or `0.5s`; of a number alone nobody knows which of these is meant.
 
     >>> duration("--every", "500ms")
     0.5

@@ -14,11 +14,12 @@ from tests.support import ClipPaths
 
 @pytest.fixture
 def folder(tmp_path: Path, clip: ClipPaths) -> Path:
-    """Two clips of different content, and recordings that are not opened."""
+    """Two clips of different content, and two recordings."""
     shutil.copy(clip.video, tmp_path / "a.mp4")
     (tmp_path / "b.mp4").write_bytes(clip.video.read_bytes() + b"\0")
     for name in ("a", "b"):
-        (tmp_path / f"{name}.h5").write_bytes(name.encode() * 3 * BLOCK)
+        line = f"{'ab'.index(name)}.0 3 4 1\n"
+        (tmp_path / f"{name}.txt").write_text("8 8\n" + line * (3 * BLOCK // len(line)))
     return tmp_path
 
 
@@ -27,7 +28,7 @@ def splits(folder: Path, *lines: dict[str, object]) -> dict[str, ListSource]:
     made = {}
     for number, line in enumerate(lines):
         path = folder / f"{number}.jsonl"
-        entry = {"video": f"{'ab'[number]}.mp4", "events": f"{'ab'[number]}.h5", "prompt": "What is ahead?"} | line
+        entry = {"video": f"{'ab'[number]}.mp4", "events": f"{'ab'[number]}.txt", "prompt": "What is ahead?"} | line
         path.write_text(json.dumps(entry) + "\n")
         made[str(path)] = ListSource(path)
     return made
@@ -38,7 +39,7 @@ def test_clips_of_their_own_are_let_through(folder: Path) -> None:
     refuse_overlap({**splits(folder, {}, {}), "scenes": SceneSource("train", 10)})
 
 
-@pytest.mark.parametrize(("kind", "name"), [("video", "a.mp4"), ("recording", "a.h5")])
+@pytest.mark.parametrize(("kind", "name"), [("video", "a.mp4"), ("recording", "a.txt")])
 def test_one_file_and_a_copy_of_it_are_refused(folder: Path, kind: str, name: str) -> None:
     key = "video" if kind == "video" else "events"
     copy = shutil.copy(folder / name, folder / f"copy-of-{name}")
@@ -48,9 +49,9 @@ def test_one_file_and_a_copy_of_it_are_refused(folder: Path, kind: str, name: st
 
 
 def test_files_that_differ_in_the_middle_alone_are_two(folder: Path) -> None:
-    bytes_of_a = bytearray((folder / "a.h5").read_bytes())
-    bytes_of_a[len(bytes_of_a) // 2] = 0
-    (folder / "b.h5").write_bytes(bytes_of_a)
+    bytes_of_a = bytearray((folder / "a.txt").read_bytes())
+    bytes_of_a[bytes_of_a.index(b"3", len(bytes_of_a) // 2)] = ord("5")
+    (folder / "b.txt").write_bytes(bytes_of_a)
     refuse_overlap(splits(folder, {}, {}))
 
 

@@ -81,7 +81,9 @@ def write_list(folder: Path, *lines: object) -> Path:
 def clip_folder(tmp_path: Path, clip: ClipPaths) -> Path:
     """A folder with the clip in it."""
     (tmp_path / "a.mp4").write_bytes(clip.video.read_bytes())
-    (tmp_path / "a.h5").write_bytes(clip.events.read_bytes())
+    whole = clip.events.read_bytes()
+    (tmp_path / "a.h5").write_bytes(whole)
+    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
     return tmp_path
 
 
@@ -107,12 +109,13 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(clip_folder: Path) -
         ("{", "Line 1 of .* is no JSON"),
         ("7", 'Line 1 of .* must be an object with "video" and "prompt"'),
         ({"video": "a.mp4"}, "Line 1 of .* must be an object"),
-        ({"video": "a.mp4", "prompt": "Who?", "sound": "a.wav"}, "Line 1 of .* must be an object"),
+        ({"video": "a.mp4", "prompt": "Who?", "evnts": "a.h5"}, r"Line 1 of .* unknown key 'evnts' .*mean 'events'\?"),
         ({"video": "a.mp4", "prompt": []}, 'Line 1 of .*: "prompt" must be a question'),
         ({"video": "a.mp4", "prompt": ["Who?", " "]}, 'Line 1 of .*: "prompt" must be a question'),
         ({"video": "b.mp4", "prompt": "Who?"}, "Line 1 of .*: the video 'b.mp4' is no file; paths are relative"),
         ({"video": "a.mp4", "prompt": "Who?", "events": "b.h5"}, "Line 1 of .*: the events 'b.h5' is no file"),
         ({"video": "a.h5", "prompt": "Who?"}, "Line 1 of .*a.h5"),
+        ({"video": "a.mp4", "prompt": "Who?", "events": "cut.h5"}, "Line 1 of .*cut.h5 cannot be read as HDF5"),
     ],
 )
 def test_a_bad_line_is_one_sentence(clip_folder: Path, line: object, sentence: str) -> None:

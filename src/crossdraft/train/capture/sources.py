@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from crossdraft import scenes
-from crossdraft.checks import whole
+from crossdraft.checks import did_you_mean, whole
 from crossdraft.datasets.sample import wording
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
@@ -295,7 +295,8 @@ def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
 
 
 def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
-    """One line of a list, checked: its files exist, and its video can be read."""
+    """One line of a list, checked: its files exist, its video can be read, and its recording begins."""
+    from crossdraft.events.excerpt import Excerpt
     from crossdraft.video import probe
 
     where = f"Line {number} of {path}"
@@ -303,16 +304,21 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
         entry: Any = json.loads(line)
     except ValueError as error:
         raise CrossdraftError(f"{where} is no JSON: {error}.") from error
-    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys() or not entry.keys() <= KEYS | ABOUT:
+    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys():
         raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
+    if unknown := sorted(entry.keys() - KEYS - ABOUT):
+        raise CrossdraftError(f"{where} has the unknown key '{unknown[0]}'{did_you_mean(unknown[0], KEYS | ABOUT)}.")
     prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
     if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
         raise CrossdraftError(f'{where}: "prompt" must be a question, or a list of questions, none of them empty.')
     files = {name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry}
     try:
         probe(files["video"])
+        empty = "events" in files and Excerpt(Path(files["events"])).first_time() is None
     except CrossdraftError as error:
         raise CrossdraftError(f"{where}: {error}") from error
+    if empty:
+        raise CrossdraftError(f"{where}: {files['events']} holds no events.")
     part = _part(where, entry)
     return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"), part)
 
