@@ -448,12 +448,18 @@ def test_what_cannot_be_kept_costs_no_answer(target, alone, monkeypatch):
     assert prefixes.nbytes == 0
 
 
-def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypatch):
+def preempted(target) -> tuple[Decoder, int, int]:
+    """A loop in which a request had to leave for a more important one, and the ids of both."""
     decoder = Decoder(target)
     first = decoder.submit(LONG)
     decoder.step()
     second = decoder.submit(replace(REQUESTS[0], priority=1))
     decoder.step()
+    return decoder, first, second
+
+
+def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypatch):
+    decoder, first, second = preempted(target)
 
     def broken(*_, **__):
         raise MemoryError
@@ -467,11 +473,7 @@ def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypa
 
 def test_a_row_that_cannot_be_filled_again_is_given_back(target, alone, monkeypatch):
     """Memory runs out while one that had to leave gets its keys and values back."""
-    decoder = Decoder(target)
-    first = decoder.submit(LONG)
-    decoder.step()
-    second = decoder.submit(replace(REQUESTS[0], priority=1))
-    decoder.step()
+    decoder, first, second = preempted(target)
 
     def full(*_):
         raise MemoryError

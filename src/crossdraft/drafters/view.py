@@ -72,9 +72,8 @@ def sampled(video: object, count: int, sampling: "FrameSampling | None" = None) 
     """
     from crossdraft.video.clip import FrameSampling, read_clip
 
-    sample = read_clip(
-        video, sampling or FrameSampling(max(count, 3))
-    )  # of what is wrong with the clip, the target tells
+    # Of what is wrong with the clip, the target tells.
+    sample = read_clip(video, sampling or FrameSampling(max(count, 3)))
     chosen = evenly(len(sample.frames), count)
     return sample.frames[chosen], sample.times_s[chosen]
 
