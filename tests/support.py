@@ -32,7 +32,6 @@ from crossdraft.models.eventgpt import (
     ProcessorOptions,
 )
 from crossdraft.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
-from crossdraft.video import write_mp4
 
 VOCABULARY = 320
 CONTEXT = 512
@@ -83,6 +82,8 @@ def tiny_pair(folder: Path, seed: int = 0) -> PairPaths:
 
 def tiny_clip(folder: Path, top: int = 24) -> ClipPaths:
     """Write a clip: a bright square that crosses a dark 64 x 64 scene within a second, `top` pixels from above."""
+    from crossdraft.video import write_mp4  # PyAV: what needs no file runs without
+
     paths = ClipPaths(folder / "clip.mp4", folder / "clip.h5")
     write_mp4(paths.video, [_square(i / 24, top, grey=False) for i in range(24)], fps=24)
     greys = [(1000 * i, _square(i / 1000, top, grey=True)) for i in range(0, 1000, 4)]

@@ -20,8 +20,9 @@ from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.stream import LAST_US
 from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost
 from crossdraft.video.clip import FrameSampling
+from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.grid import WindowGrid
-from crossdraft.video.read import ClipFrames, FrameArrays
+from crossdraft.video.read import FrameArrays
 
 log = logging.getLogger("crossdraft.serve")
 

@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from crossdraft.video.clip_frames import ClipFrames
     from crossdraft.video.container import VideoInfo, probe
     from crossdraft.video.limits import VideoLimits
-    from crossdraft.video.read import ClipFrames, iter_frames, read_frames, sample_frames
+    from crossdraft.video.read import iter_frames, read_frames, sample_frames
     from crossdraft.video.write import write_mp4
 
 __all__ = [
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "ClipFrames": "read", "VideoInfo": "container", "VideoLimits": "limits", "iter_frames": "read",
+    "ClipFrames": "clip_frames", "VideoInfo": "container", "VideoLimits": "limits", "iter_frames": "read",
     "probe": "container", "read_frames": "read", "sample_frames": "read", "write_mp4": "write",
 }  # fmt: skip
 

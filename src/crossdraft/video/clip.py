@@ -11,8 +11,8 @@ from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    from crossdraft.video.clip_frames import ClipFrames
     from crossdraft.video.container import VideoInfo
-    from crossdraft.video.read import ClipFrames
 
 DEFAULT_FRAMES = 8
 MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
@@ -139,7 +139,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
             f"The request's video is a {type(video).__name__}{shape}; give the path of a clip, or decoded frames "
             "(uint8 [F, H, W, 3])."
         )
-    from crossdraft.video.read import ClipFrames
+    from crossdraft.video.clip_frames import ClipFrames
 
     return ClipFrames(frames, np.arange(len(frames), dtype=np.float64))
 

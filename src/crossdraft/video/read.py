@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.container import LIBRARY_ERRORS, claims, is_small, opened
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
@@ -29,32 +30,6 @@ log = logging.getLogger(__name__)
 
 REORDERED = 8  # frames by which stamps may be out of step
 MIN_GAP_S = 1.5e-6  # frames are farther apart than this, so that they are in whole µs too
-
-
-@dataclass(frozen=True, slots=True)
-class ClipFrames:
-    """Frames taken evenly from a clip.
-
-    Args:
-        pixels: uint8 RGB [U, H, W, 3], each frame once.
-        times_s: float64 [F], seconds since the first frame of the clip.
-        notes: what whoever asks about the clip should know: one sentence if much of it could not be read.
-        indices: [F] of `pixels`, where frames repeat, as a clip shorter than F does; `None` = each once, in order.
-    """
-
-    pixels: "Tensor"
-    times_s: np.ndarray
-    notes: tuple[str, ...] = ()
-    indices: "Tensor | None" = None
-
-    def __len__(self) -> int:
-        """F, how many frames were asked for."""
-        return len(self.times_s)
-
-    @property
-    def frames(self) -> "Tensor":
-        """uint8 RGB [F, H, W, 3]; a copy where frames repeat."""
-        return self.pixels if self.indices is None else self.pixels[self.indices]
 
 
 def read_frames(

@@ -37,7 +37,7 @@ from crossdraft.files import fingerprint
 
 ROWS = "rows.json"  # of the acceptance, until all are there
 LONGEST_S = 24 * 3600.0  # of a command
-AT_ONCE = 4  # trainings: each needs a core and a gigabyte
+AT_ONCE = 16  # trainings: each needs a core and a gigabyte
 
 
 def units(config: AlignmentConfig) -> list[str]:
@@ -79,15 +79,19 @@ def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
         command = [
             "capture", str(folder / split), "--split", split, "--clips", str(clips), "--prompts", str(config.prompts),
             "--max-new-tokens", str(config.max_new_tokens), "--dtype", "float32", "--json",
+            "--layers=-1", "--visual-layers=none",  # all that an adapter, or a tuning, reads
         ]  # fmt: skip
         found[split] = run_command(command)
     return found
 
 
 def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> Iterator[UnitResult]:
-    """A core each, some at once, as they end; networks of this size gain little by a second core."""
+    """A core each, some at once, as they end; networks of this size gain little by a second core.
+
+    The last rungs take longest, so they begin first.
+    """
     with ThreadPoolExecutor(min(AT_ONCE, len(available_cores()))) as pool:
-        running = {pool.submit(_trained, config, folder, rung): rung for rung in rungs}
+        running = {pool.submit(_trained, config, folder, rung): rung for rung in reversed(rungs)}
         try:
             for done in as_completed(running):
                 key = training(running[done])

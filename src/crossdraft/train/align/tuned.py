@@ -69,7 +69,6 @@ from crossdraft.train.heads.task import (
     refuse_shared_clips,
     validation_questions,
 )
-from crossdraft.train.reference.batches import Branches
 from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
@@ -271,7 +270,7 @@ class TunedDrafter(nn.Module):
         """The drafter's last state along the share's answers, with its gradients; and the target's features."""
         numbers, where = answers.numbers(step, share), self.draft_ids.device
         rows, features = answers.read(numbers)
-        rows = Branches(rows.tokens.to(where), rows.targets.to(where), rows.answer_start.to(where))
+        rows = rows.to(where)
         visual = answers.visual(step, share).to(where)
         states = drafter_states(self.vlm, answers.codec, visual, rows)
         return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)

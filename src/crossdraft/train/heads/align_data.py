@@ -235,9 +235,12 @@ class AlignmentData:
         if self.own:
             rows, features = self.answers.read(numbers, self._own_answers(step, numbers))
             return train_batch(rows, {TARGET: features}), features
+        device = next(self.model.model.parameters()).device
         rows, features = self.answers.read(numbers)
+        rows, features = rows.to(device), features.to(device)
         if any(number not in self._known for number in numbers):
-            states = drafter_states(self.model, self.answers.codec, self.answers.visual(step), rows)
+            visual = self.answers.visual(step).to(device)
+            states = drafter_states(self.model, self.answers.codec, visual, rows)
             lengths = train_batch(rows, {}).lengths.tolist()
             for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
                 self._known[number] = tuple(states[layer][row, :length].clone() for layer in self.layers)
@@ -261,7 +264,8 @@ class AlignmentData:
         if self.frames is None:
             return {}
         clips = self.answers.features.numbers(step, self.answers.clips)
-        return {0: self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)}
+        frames = self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)
+        return {0: frames.to(next(self.model.model.parameters()).device)}
 
 
 class FrameCache(FeatureCache):
@@ -283,7 +287,7 @@ class FrameCache(FeatureCache):
     def _encode(self, clip: int) -> Tensor:
         request = self.source.read(clip).requests(1)[0]
         with torch.autocast(self.model.device.type, enabled=False):
-            return frame_features(request, self.config.frames, self.config.patches, self.model).float().clone()
+            return frame_features(request, self.config.frames, self.config.patches, self.model).float().cpu().clone()
 
 
 def _padded(rows: Sequence[Tensor], width: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Training of adapters: from the features of a drafter that never saw the target's answers to the target's own.
 
-The drafter is frozen, small, and stays on the CPU. Losses of features (`mse`, `cosine`) bring the drafter's features to
+The drafter is frozen, and on the target's device. Losses of features (`mse`, `cosine`) bring the drafter's features to
 the target's; those through the target's frozen head (`cross_entropy`, `kl`) say which differences matter to a token.
 """
 
@@ -32,7 +32,7 @@ from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, F
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.own_answer_data import OwnAnswerData
-from crossdraft.train.heads.recipe import source_layers
+from crossdraft.train.heads.recipe import HeadRecipe, source_layers
 from crossdraft.train.heads.task import (
     HeadTask,
     TaskData,
@@ -127,7 +127,17 @@ def paired_answers(
         seed: of the clips' order.
         answers: about so many a step.
         cache: which features.
+
+    Raises:
+        CrossdraftError: an answer has a token that the drafter does not know.
     """
+    largest = max(int(tokens.max()) for tokens in store.answer_tokens())
+    known = len(cast("Any", drafter.model).get_input_embeddings().weight)
+    if largest >= known:
+        raise CrossdraftError(
+            f"An answer of the capture {store.folder} has the token {largest}, and the drafter {event} knows tokens 0 "
+            f"to {known - 1}; a trained target never says such a token."
+        )
     source = captured_source(store)
     codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
     owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
@@ -152,6 +162,12 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
         )
 
 
+def reads_own_answers(network: str) -> bool:
+    """Whether an adapter reads what the drafter itself says, and not its states along the target's answer."""
+    kind = cast("Any", ALIGNED[network].network_class)
+    return issubclass(kind, OwnAnswerAdapter) or issubclass(kind.config_class, TokenConfig)
+
+
 class AlignTask(HeadTask):
     """Training of adapters, from a capture; see `task.HeadTask`. Their host is the target, whose head they share.
 
@@ -162,11 +178,19 @@ class AlignTask(HeadTask):
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         self.store = inputs.captured(f"The adapter '{inputs.recipe.network}' learns from answers about captured clips")
-        if inputs.target.device.type != "cpu":
-            raise CrossdraftError("Adapters are trained on the CPU, where their drafter is; leave out --device.")
+        device = inputs.target.device
+        if device.type != "cpu" and reads_own_answers(inputs.recipe.network):
+            raise CrossdraftError(
+                f"The adapter '{inputs.recipe.network}' reads what the drafter says, which is written on the CPU while "
+                "it is trained; leave out --device."
+            )
         reserved = tuple(sorted(inputs.target.reserved))
         vocabulary = vocabulary_of(inputs.source)
-        self.drafter = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+        self.drafter = load_drafter(inputs.event, str(device), "float32", reserved, vocabulary, packed=False).model
+
+    @classmethod
+    def default_device(cls, recipe: HeadRecipe) -> str:
+        return "cpu" if reads_own_answers(recipe.network) else super().default_device(recipe)
 
     @property
     def drafted(self) -> str:

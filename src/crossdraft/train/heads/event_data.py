@@ -95,7 +95,7 @@ class FeatureCache(EpochSampler):
         prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
         with torch.autocast(self.model.device.type, enabled=False):
             encoded = cast("Any", self.model.encode(prompt))
-        return encoded["video"].pooler_output[0].clone()
+        return encoded["video"].pooler_output[0].cpu().clone()
 
     def _read(self) -> dict[int, Tensor]:
         """What an earlier run kept; a file that cannot be read is made anew."""

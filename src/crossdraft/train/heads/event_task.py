@@ -44,6 +44,7 @@ from crossdraft.train.heads.event_data import (
     patches_per_frame,
 )
 from crossdraft.train.heads.measure import figures_json, measure_hidden
+from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.losses import recorded_qa
 from crossdraft.train.reference.models import TrainableEventGPT
@@ -128,6 +129,10 @@ class EventTask(HeadTask):
         reserved = tuple(sorted(inputs.target.reserved))
         vocabulary = vocabulary_of(inputs.source)
         self._host = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+
+    @classmethod
+    def default_device(cls, recipe: HeadRecipe) -> str:
+        return "cpu"
 
     @property
     def host(self) -> Target:

@@ -89,7 +89,8 @@ def train_recipe(
     """Train a head; see `run.train_head`.
 
     Args:
-        event: the event model of heads and adapters on one, `event` or a folder; they are trained on the CPU.
+        device: `None` = a GPU if there is one and what is trained can use it, else the CPU.
+        event: the event model of heads and adapters on one, `event` or a folder.
 
     Raises:
         CrossdraftError: neither capture nor scenes to ask about, a capture of another target, validation clips that
@@ -103,8 +104,8 @@ def train_recipe(
     digest = target_fingerprint(target)
     store, back = (folder and CaptureStore.open(folder, digest) for folder in (capture, validation))
     refuse_shared_clips(store, back, online)
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with init_distributed(chosen) as (ranks, own):
+    task_class = TASKS[task_of(recipe.network)]
+    with init_distributed(device or task_class.default_device(recipe)) as (ranks, own):
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         source: dict[str, object] = {"target": digest}
         if store is None:
@@ -113,7 +114,7 @@ def train_recipe(
             source |= {"capture": store.index.asked_sha256, "answers": len(store)}
             source["max_new_tokens"] = store.index.wanted.max_new_tokens
         inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online, out)
-        task = TASKS[task_of(recipe.network)](inputs)
+        task = task_class(inputs)
         return train_head(HeadRun(recipe, task, source, out, back), ranks)
 
 

@@ -119,6 +119,11 @@ class HeadTask(ABC):
             f"validation clips; {self.drafted}."
         )
 
+    @classmethod
+    def default_device(cls, recipe: HeadRecipe) -> str:
+        """Where it is trained if nobody says."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
     @property
     @abstractmethod
     def drafted(self) -> str:

@@ -38,6 +38,7 @@ from crossdraft.train.heads.align_task import paired_answers, prefix_figures
 from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.gate import ASKED, LEAST, MOST, Agreements, answer_losses, fit_gate, gate_figures
 from crossdraft.train.heads.measure import figures_json, measure_hidden
+from crossdraft.train.heads.recipe import HeadRecipe
 from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
 from crossdraft.train.reference.packed import read_prefix, run_branches
 
@@ -253,6 +254,10 @@ class FrozenTargetTask(HeadTask):
             )
         target.model.requires_grad_(False)
         self.prompt = target.prepare(captured_source(self.store).read(0).requests(1)[0])
+
+    @classmethod
+    def default_device(cls, recipe: HeadRecipe) -> str:
+        return "cpu"
 
     def decoder(self, network: Head, places: Tensor, length: int) -> FrozenDecoder:
         """The target's language model; arguments as there."""

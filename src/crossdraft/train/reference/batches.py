@@ -140,6 +140,10 @@ class Branches:
     answer_start: Tensor
     """int64 [rows], column of the last question token: its logits give the first answer token."""
 
+    def to(self, device: torch.device) -> "Branches":
+        """The rows on another device."""
+        return Branches(self.tokens.to(device), self.targets.to(device), self.answer_start.to(device))
+
 
 def pack(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int, multiple: int = 8) -> Branches:
     """Lay (question ids, answer ids) pairs out as rows; the length is rounded up to `multiple`.
