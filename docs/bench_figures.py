@@ -141,9 +141,36 @@ def _ratio(found: JSON) -> str:
     return f"{found['value']:.2f} times as fast [{low:.2f}, {high:.2f}]"
 
 
+def h200(found: JSON) -> Iterator[str]:
+    """The stages of the 7B shapes on one GPU."""
+    prefill, decode = found["prefill_ms"], found["decode"]
+    yield f"| prefill | clip {prefill['clip']['median']:.1f} ms, text behind it {prefill['text']['median']:.1f} ms |"
+    step, bound = decode["step_ms"]["median"], decode["bound_ms"]
+    yield f"{step:.1f} ms; to read its weights and cache takes {bound:.1f} ms, so {100 * (1 - decode['share']):.0f} %"
+    ratios, most = [row["over_v1"] for row in found["verify"][1:]], found["verify"][-1]["n"]
+    yield f"{min(ratios):.2f} to {max(ratios):.2f} for 2 to {most} tokens"
+    drafter = found["drafters"][0]
+    yield (
+        f"reads in {drafter['read_ms']['median']:.1f} ms, a token in {drafter['step_ms']['median']:.1f} ms: "
+        f"{drafter['c']:.2f} of the target's step"
+    )
+    before, thread, _ = drafter["placements"]
+    yield f"{before['hidden_tokens']:.0f} tokens; the first token comes after {_instead(before)}"
+    yield (
+        f"{thread['hidden_tokens']:.0f} tokens, {100 * thread['hidden_share']:.0f} % of them hidden; the prefill takes "
+        f"{100 * thread['prefill_slowdown']:.0f} % longer, the first token comes after {_instead(thread)}"
+    )
+    yield f"| the engine's own work in a round | {before['engine_ms_per_round']:.1f} ms |"
+
+
+def _instead(placed: JSON) -> str:
+    return f"{placed['ttft_ms']:.0f} ms instead of {placed['ttft_alone_ms']:.0f}"
+
+
 TIES = (
     Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
     Tie("docs/align_your_own_pair.md", ("docs/results/align/shapes_7b.json",), shapes_7b),
+    Tie("docs/large_models.md", ("docs/results/scale/7b_h200.json",), h200),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/serve.md", tuple(f"{RESULTS}/{name}.json" for name in ("serve_overhead", "serve", "serve_fuzz")), server),

@@ -7,7 +7,7 @@ from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.pass_inputs import TOKEN_TYPES
 from crossdraft.engine.passes import Chunk
-from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.prompt import Prompt, VisualItem
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -94,6 +94,9 @@ def test_conformance_where_the_model_must_encode_for_itself(name):
     target.traits = replace(target.traits, takes_encoded=False)
     found = check_conformance(target, prompt, TOKENS)
     assert found.passes(1e-10), found
+    visual = sum(token in target.traits.visual_ids for token in prompt.input_ids.tolist())
+    listed = replace(prompt, items=(VisualItem(0, visual, prompt.features),))  # as every clip of a request is
+    assert check_conformance(target, listed, TOKENS).passes(1e-10)
 
 
 def test_captured_features_are_the_models_own():

@@ -242,7 +242,7 @@ class Target(PassInputs):
         positions, delta = self._positions(prompt)
         images = self._images(prompt)
         cut = self._cut(ids)
-        if prompt.items and encoded and start < cut:
+        if prompt.items and encoded and start < cut and self.traits.takes_encoded:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.

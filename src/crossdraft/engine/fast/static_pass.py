@@ -11,6 +11,7 @@ Prompts, and whatever else is no decode round, go the ordinary way, into the sam
 """
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
@@ -60,7 +61,7 @@ class StaticDecoder:
         self.widths = [width for smaller, width in zip((0, *WIDTHS), WIDTHS, strict=False) if smaller < widest]
         self._compiled: dict[PassShape, Pass] = {}
         self._kept: StaticKVCache | None = None
-        self._pool: Any = None  # of memory that the captured graphs share: they never run at the same time
+        self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time
 
     padding = WIDTHS[-1] + WINDOW_STEP  # positions of a row behind the most that a request needs
 
@@ -138,8 +139,8 @@ class StaticDecoder:
             return function
         graph = cache.made.get((shape, keys))
         if not isinstance(graph, CapturedPass):
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool)
+            self._pool = self._pool or GraphPool()
+            graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool.handle)
         return graph
 
 
@@ -173,6 +174,22 @@ def row_counts(max_rows: int) -> list[int]:
     [1, 2, 4, 6]
     """
     return sorted({min(1 << bits, max_rows) for bits in range(max_rows.bit_length() + 1)})
+
+
+class GraphPool:
+    """Memory that captured graphs share, by its `handle`.
+
+    PyTorch gives a pool up with the last of its graphs, and a capture into what it gave up fails. So an empty one is
+    kept with it, as in `torch._inductor.cudagraph_trees`.
+    """
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+        self._kept = torch.cuda.CUDAGraph()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            with torch.cuda.graph(self._kept, pool=self.handle, capture_error_mode="thread_local"):
+                pass
 
 
 class CapturedPass:
