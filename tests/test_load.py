@@ -257,6 +257,8 @@ def test_a_repository_that_is_not_there_names_the_command(pair, cache):
         cd.Engine.load(pair.target, "owner/event")
     with pytest.raises(cd.CrossdraftError, match=r"neither reference nor a folder.*owner/name"):
         cd.Engine.load("nowhere")
+    with pytest.raises(cd.CrossdraftError, match="did you mean 'reference'"):
+        cd.Engine.load("refernce")
 
 
 def test_an_empty_name_is_not_the_folder_where_we_are(tmp_path, monkeypatch):

@@ -26,7 +26,9 @@ def results_table(results: Results) -> "Table":
     """All figures; those after it and of features are of held-out wordings, where there are any."""
     from rich.markup import escape
 
-    title = "tokens of the hidden draft that the target accepts, on test clips in held-out wordings; and its features"
+    held_out = any(HELD_OUT in by_wordings for by_wordings in results.values())
+    wordings = "held-out wordings" if held_out else "the wordings of the training: no question was held out"
+    title = f"tokens of the hidden draft that the target accepts, on test clips in {wordings}; and its features"
     made = table(title, "drafter", COLUMNS)
     for name, by_wordings in results.items():
         unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
@@ -53,10 +55,10 @@ def lines(plan: AlignBench, results: Results) -> Iterator[str]:
     found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings)).prefix}
     means = {name: row.mean for name, row in found.items() if row.mean is not None}
     best = max(plan.drafters, key=lambda name: means[name].value)
-    yield f"Best: {best}, {means[best].shown('clips')} tokens."
+    yield f"Best drafter: {best}, {means[best].shown('clips')} tokens."
     for control in CONTROLS:
         more = compare(best, control, found)
-        yield f"  {more.interval.shown('clips')} tokens more than the control '{control}' ({means[control]})."
+        yield f"  {_tokens_more(more.interval)} than the control '{control}' ({means[control]})."
     if UNTRAINED not in results:
         yield f"The control '{UNTRAINED}' is lacking: no drafter is an event model of the target's vocabulary."
     for step in ladder(plan, results, None):
@@ -83,7 +85,18 @@ class RungDifference:
         return {"drafter": self.name, "than": self.than, **self.interval.to_json("more")}
 
     def __str__(self) -> str:
-        return f"{self.name} accepts {self.interval.shown('clips')} tokens more than {self.than}"
+        return f"{self.name} accepts {_tokens_more(self.interval)} than {self.than}"
+
+
+def _tokens_more(more: Interval) -> str:
+    """How many more, or fewer.
+
+    >>> _tokens_more(Interval(-0.5, -0.75, 0.25, 4))
+    '0.50 [-0.25, 0.75; n=4 clips] tokens fewer'
+    """
+    if more.value >= 0:
+        return f"{more.shown('clips')} tokens more"
+    return f"{Interval(-more.value, -more.high, -more.low, more.n).shown('clips')} tokens fewer"
 
 
 def compare(name: str, than: str, rows: Mapping[str, DraftResult]) -> RungDifference:

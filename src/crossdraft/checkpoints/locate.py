@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -51,9 +52,11 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
                 f"'{source}' is no folder, and no repository of that name lies in the local Hugging Face cache; "
                 f"download it with `hf download {source}`, or give the folder of a checkpoint."
             ) from None
+    near = get_close_matches(source, list(shipped), 1)
+    meant = f"did you mean '{near[0]}'? Else " if near else ""
     raise CrossdraftError(
-        f"'{source}' is neither {' nor '.join(shipped)} nor a folder; give the folder of a checkpoint, or the id of a "
-        "repository (owner/name) in the local Hugging Face cache."
+        f"'{source}' is neither {' nor '.join(shipped)} nor a folder; {meant}give the folder of a checkpoint, or the "
+        "id of a repository (owner/name) in the local Hugging Face cache."
     )
 
 

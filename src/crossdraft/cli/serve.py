@@ -99,7 +99,18 @@ def serve(
     _serve(read_settings(config, flags))
 
 
+def _check_models(settings: "ServerSettings") -> None:
+    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds."""
+    from crossdraft.checkpoints.locate import find_checkpoint
+    from crossdraft.methods import check_spec, read_spec
+
+    find_checkpoint(settings.target, {"reference": Path()})
+    if settings.drafter not in ("auto", "none"):
+        check_spec(read_spec(settings.drafter))
+
+
 def _serve(settings: "ServerSettings") -> None:
+    _check_models(settings)
     from crossdraft.cli.reporting import hush
     from crossdraft.serve.logs import start_logging
     from crossdraft.serve.server import bound_socket, configured, run
