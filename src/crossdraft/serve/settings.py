@@ -70,7 +70,12 @@ class ServerSettings(BaseSettings):
     drain_seconds: float = _setting("Network", 30, "seconds that running answers get to end after SIGTERM", ge=0)
 
     target: str = _setting("Models", "reference", "'reference', or the folder of a Hugging Face checkpoint")
-    drafter: str = _setting("Models", "auto", "a drafter's spec, such as glance or union:memory,ngram; none; auto")
+    drafter: str = _setting(
+        "Models",
+        "auto",
+        "a drafter's spec, such as union:memory,ngram; none; auto: that one, and for the reference target glance, "
+        "which drafts where a request has events",
+    )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
     placement: str | None = _setting("Models", None, "where the drafter runs: inline or process")
     device: str | None = _setting("Models", None, "device of the target")
