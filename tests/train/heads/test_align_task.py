@@ -10,12 +10,17 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import one_hot
 
 from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.load import load_drafter
+from crossdraft.methods import task_of
+from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
-from crossdraft.train.heads.align_task import TargetHead, alignment_loss
+from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
 from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft.train.heads.run import TASKS
 from crossdraft.train.heads.task import check_of
 from tests.train.capture.both import both_captures, capture_both
 
@@ -77,12 +82,36 @@ def test_an_adapter_learns_and_drafts(pair, captured, tmp_path, capsys, recipe, 
     assert ("prefix" in steps[-1]) == (
         recipe in {"l4v", "token"}
     )  # what reads the target's features has no such figure
-    assert figures["engine"]["hidden"]["tau"] >= 1
+    hidden = figures["engine"]["hidden"]
+    assert hidden["tau"] >= 1 + sum(hidden["per_position"]) - 0.01  # the bonus, and what was accepted before it
     found = read_config(tmp_path / "head")
     assert found.network == recipe.removesuffix("r")
     if recipe == "l4v":
         assert (found.config.visual_size, found.config.frames) == (32, 3)
         assert list(captured.glob("features/frames-*.safetensors"))  # for other trainings on it
+
+
+@pytest.mark.parametrize(
+    ("network", "where"),
+    [("l4", "cuda"), ("l5fr", "cuda"), ("eagle3", "cuda"), ("token", "cpu"), ("token_projection", "cpu"),
+     ("event_medusa", "cpu"), ("vision_linear", "cpu")],
+)  # fmt: skip
+def test_without_a_device_it_is_trained_where_it_can_be(monkeypatch, network, where):
+    """What reads what the drafter itself says, and what is small, stays on the CPU of a machine with a GPU."""
+    recipe = load_head_recipe(network)
+    kind = TASKS[task_of(recipe.network)]
+    assert kind.default_device(recipe) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert kind.default_device(recipe) == where
+
+
+def test_an_answer_beyond_the_drafters_vocabulary_is_refused(pair, captured):
+    """As only a target that was never trained gives one: it has more rows than its tokenizer has tokens."""
+    drafter = load_drafter(str(pair.event), "cpu", packed=False).model
+    drafter.model.resize_token_embeddings(5)
+    store = CaptureStore.open(captured)
+    with pytest.raises(CrossdraftError, match=r"has the token \d+, and the drafter .* knows tokens 0 to 4"):
+        paired_answers(store, drafter, str(pair.event), 0, 4)
 
 
 @pytest.mark.parametrize("recipe", ["eagle", "l4", "vision_linear"])
