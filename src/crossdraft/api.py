@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
+import transformers
+from packaging.version import Version
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
@@ -49,6 +51,7 @@ from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
+ENCODES_APART = Version("5.18")  # the transformers from which on a clip is encoded by itself, which a glance looks at
 FOR_OTHERS = "union:memory,ngram"  # it needs neither events nor training
 
 
@@ -61,7 +64,9 @@ def default_drafter(target: str, *, events: bool = True) -> str:
     """
     if target != "reference":
         return FOR_OTHERS
-    return "glance" if events else "eagle2"
+    if not events:
+        return "eagle2"
+    return "glance" if Version(transformers.__version__) >= ENCODES_APART else "event"
 
 
 class Engine:

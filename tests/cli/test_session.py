@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import transformers
 from transformers.utils import logging
 
 from crossdraft.api import Options, decided
@@ -33,8 +34,11 @@ def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_targe
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
-def test_the_default_drafter_fits_target_and_files(capsys):
+def test_the_default_drafter_fits_target_and_files(capsys, monkeypatch):
     assert with_drafter(PairOptions(), events=True).drafter == "glance"
+    with monkeypatch.context() as older:
+        older.setattr(transformers, "__version__", "5.17.0")  # which does not encode a clip by itself
+        assert with_drafter(PairOptions(), events=True).drafter == "event"
     assert with_drafter(PairOptions(), events=False).drafter == "eagle2"
     assert with_drafter(PairOptions("my/vlm"), events=True, quiet=True).drafter == "union:memory,ngram"
     assert capsys.readouterr().err == ""

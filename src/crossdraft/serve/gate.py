@@ -232,7 +232,9 @@ class Gate:
         if self._service.keys is None or settings.allowed_hosts:
             name = _parts(f"//{host}").hostname or ""
             if name != "localhost" and name not in settings.allowed_hosts and not is_address(name):
-                raise ApiError(403, "The server is not known by this name; its operator can name it with --allowed-hosts.", "host_refused")
+                raise ApiError(
+                    403, "The server is not known by this name; name it with --allowed-hosts.", "host_refused"
+                )
 
     def _client(self, headers: Headers) -> Client:
         """Whose key a request has.
