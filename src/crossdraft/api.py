@@ -51,7 +51,7 @@ from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
-ENCODES_APART = Version("5.18")  # the transformers from which on a clip is encoded by itself, which a glance looks at
+ENCODES_CLIPS = Version("5.18")  # the transformers from which on a clip is encoded by itself, which a glance looks at
 FOR_OTHERS = "union:memory,ngram"  # it needs neither events nor training
 
 
@@ -66,7 +66,7 @@ def default_drafter(target: str, *, events: bool = True) -> str:
         return FOR_OTHERS
     if not events:
         return "eagle2"
-    return "glance" if Version(transformers.__version__) >= ENCODES_APART else "event"
+    return "glance" if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
 
 
 class Engine:
