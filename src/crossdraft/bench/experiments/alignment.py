@@ -102,7 +102,7 @@ def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> I
 
 def _trained(config: AlignmentConfig, folder: Path, rung: str) -> dict[str, Any]:
     recipe, more = LADDER[rung]
-    steps = config.steps
+    steps = config.steps_of(rung)
     overrides = [f"optim.steps={steps}", f"optim.decay_steps={max(1, steps * 5 // 8)}", f"optim.watch={watched(rung)}"]
     overrides += [f"optim.warmup_steps={min(50, max(1, steps // 4))}", f"optim.checkpoint_every={min(200, steps)}"]
     command = [

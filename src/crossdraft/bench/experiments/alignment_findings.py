@@ -48,8 +48,8 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         ),
         sure=(
             f"{config.test_clips * config.questions} questions about {config.test_clips} held-out clips in held-out "
-            f"wordings; trained on {config.clips} other clips for {config.steps} steps, one training of each. Times: "
-            f"{sure(times, 1)}"
+            f"wordings; trained on {config.clips} other clips for {config.steps} steps{_fewer(config)}, one training "
+            f"of each. Times: {sure(times, 1)}"
         ),
         tables=(_table(accepted, prefix, times, trained), *([_steps_table(steps)] if steps else ())),
         figure=interval_bars(
@@ -75,6 +75,12 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
         ),
     )  # fmt: skip
+
+
+def _fewer(config: AlignmentConfig) -> str:
+    """Which rungs had fewer steps."""
+    rungs = [rung for rung in config.rungs if config.steps_of(rung) < config.steps]
+    return f" ({config.steps_of(rungs[0])}: {', '.join(rungs)})" if rungs else ""
 
 
 def _equality(wrong: Sequence[str]) -> str:

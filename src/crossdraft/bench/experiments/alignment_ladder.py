@@ -14,8 +14,6 @@ FOREIGN = "foreign"  # nobody aligned it
 DISTILLED = "event"  # distilled from the target's answers from the beginning; shipped
 CAPTURE, ACCEPTANCE, TIMES = "capture", "acceptance", "times, pairs"  # keys of units, the last with a number after it
 SEED = 0  # of every training
-# What reads its own outputs takes three times as long a step: half as many of them.
-FEWER = ("optim.steps=400", "optim.decay_steps=250")
 
 # rung: the recipe of `crossdraft train`, and what of it differs
 LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -25,8 +23,8 @@ LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "l4 of three layers": ("l4", ("config.source_layers=0,1,2",)),
         "l4v": ("l4v", ()),
         **{name: (name, ()) for name in ("token_projection", "logit_alignment", "token")},
-        "l5 without tokens": ("l5", ("config.reads_tokens=false", *FEWER)),
-        **{name: (name, FEWER) for name in ("l5", "b1", "b1r", "l5f", "l5fr")},
+        "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
+        **{name: (name, ()) for name in ("l5", "b1", "b1r", "l5f", "l5fr")},
         "l6": ("l6", ()),
         "l6 whole": ("l6", ("rank=0", "optim.learning_rate=1.5e-3")),
     }
@@ -38,6 +36,8 @@ COMPARED = (
     ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
     *(("l6 whole", control) for control in ("template", "memory", "blind")), ("l6 whole", DISTILLED),
 )  # fmt: skip
+# They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
+AUTOREGRESSIVE = ("l5 without tokens", "l5", "b1", "b1r", "l5f", "l5fr")
 READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
 
 
@@ -60,6 +60,10 @@ class AlignmentConfig:
 
     def __post_init__(self) -> None:
         check_names("rung", self.rungs, tuple(LADDER))
+
+    def steps_of(self, rung: str) -> int:
+        """Of its training."""
+        return self.steps // 2 if rung in AUTOREGRESSIVE else self.steps
 
     @property
     def work(self) -> Workload:
