@@ -58,7 +58,7 @@ class Stream:
         _raise(pending.future)
 
     def cancel(self) -> None:
-        """End the answer before its next round."""
+        """End the answer before its next round; from any thread. The iteration ends, and nothing is raised."""
         self._cancelled.set()
         if self._pending is not None:
             self._pending.cancel()
