@@ -163,6 +163,62 @@ def h200(found: JSON) -> Iterator[str]:
     yield f"| the engine's own work in a round | {before['engine_ms_per_round']:.1f} ms |"
 
 
+LADDER = {
+    "foreign": "`foreign` as it is",
+    "no adapter": "no adapter: its feature, padded with zeros",
+    "contrastive": "`l4`, `loss={info_nce: 1, mse: 0.1}`",
+    "l4 of three layers": "`l4`, `config.source_layers=0,1,2`",
+    "l5 without tokens": "`l5`, `config.reads_tokens=false`",
+    "l6": "`l6`, LoRA of rank 16",
+    "l6 whole": "`l6`, the whole language model (`rank=0`)",
+    "event": "`event`, distilled from the beginning",
+    "constant": "control: the best constant sentence",
+    "template": "control: the best one for each kind of question",
+    "memory": "control: `memory` of 256 answers",
+    "blind": "control: the blind twin",
+    "the target's own feature": "the target's own feature, offered as itself",
+}
+FEATURES = ("cosine", "acceptance@0.90", "consecutive@0.90", "same_position", "shifted")
+
+
+def ladder(found: JSON) -> Iterator[str]:
+    """Experiment 3: a row for each rung and control, and what one is worth over another."""
+    for name, row in found["figures"].items():
+        if name == "differences":
+            continue
+        accepted = ("accepted_prefix", "accepted_prefix_trained_wordings", "tau", "speedup")
+        held, seen, tau, times = ("" if row[key] is None else interval(row[key]) for key in accepted)
+        cells = ("", "", "", "", "")
+        if row["features"] is not None:
+            cosine, above, in_a_row, same, shifted = (row["features"][key]["value"] for key in FEATURES)
+            cells = (_minus(f"{cosine:.2f}"), _share(above), f"{in_a_row:.1f}", _share(same), f"{100 * shifted:.1f} %")
+        yield f"| {LADDER.get(name, f'`{name}`')} | {held} | {seen} | {tau} | {' | '.join(cells)} | {times} |"
+    for one in found["figures"]["differences"]:
+        yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {interval(one['more'])} | {_p(one['p_holm'])} |"
+
+
+def tuned(found: JSON) -> Iterator[str]:
+    """What tuning the drafter itself is worth."""
+    whole, low_rank = (found["figures"][rung]["accepted_prefix"]["value"] for rung in ("l6 whole", "l6"))
+    yield f"experiment 3 measured {whole:.2f} for the same tuning and {low_rank:.2f} for LoRA of rank 16"
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "−")
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _rung(name: str) -> str:
+    return LADDER.get(name, f"`{name}`").removeprefix("control: ")
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
 def _instead(placed: JSON) -> str:
     return f"{placed['ttft_ms']:.0f} ms instead of {placed['ttft_alone_ms']:.0f}"
 
@@ -170,6 +226,8 @@ def _instead(placed: JSON) -> str:
 TIES = (
     Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
     Tie("docs/align_your_own_pair.md", ("docs/results/align/shapes_7b.json",), shapes_7b),
+    Tie("docs/heads.md", ("docs/results/alignment/summary.json",), ladder),
+    Tie("docs/align_your_own_pair.md", ("docs/results/alignment/summary.json",), tuned),
     Tie("docs/large_models.md", ("docs/results/scale/7b_h200.json",), h200),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
