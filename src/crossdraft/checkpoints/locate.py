@@ -3,12 +3,12 @@
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # owner/name
@@ -52,11 +52,9 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
                 f"'{source}' is no folder, and no repository of that name lies in the local Hugging Face cache; "
                 f"download it with `hf download {source}`, or give the folder of a checkpoint."
             ) from None
-    near = get_close_matches(source, list(shipped), 1)
-    meant = f"did you mean '{near[0]}'? Else " if near else ""
     raise CrossdraftError(
-        f"'{source}' is neither {' nor '.join(shipped)} nor a folder; {meant}give the folder of a checkpoint, or the "
-        "id of a repository (owner/name) in the local Hugging Face cache."
+        f"'{source}' is neither {' nor '.join(shipped)} nor a folder{did_you_mean(source, shipped)}; give the folder "
+        "of a checkpoint, or the id of a repository (owner/name) in the local Hugging Face cache."
     )
 
 

@@ -100,11 +100,15 @@ def serve(
 
 
 def _check_models(settings: "ServerSettings") -> None:
-    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds."""
+    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds.
+
+    A target on a Ray cluster lies where the replicas are, and need not be here.
+    """
     from crossdraft.checkpoints.locate import find_checkpoint
     from crossdraft.methods import check_spec, read_spec
 
-    find_checkpoint(settings.target, {"reference": Path()})
+    if not settings.ray:
+        find_checkpoint(settings.target, {"reference": Path()})
     if settings.drafter not in ("auto", "none"):
         check_spec(read_spec(settings.drafter))
 

@@ -37,7 +37,7 @@ from crossdraft.files import fingerprint
 
 ROWS = "rows.json"  # of the acceptance, until all are there
 LONGEST_S = 24 * 3600.0  # of a command
-AT_ONCE = 16  # trainings: each needs a core and a gigabyte
+AT_ONCE = 16  # trainings: each needs a core and up to two gigabytes
 
 
 def units(config: AlignmentConfig) -> list[str]:

@@ -36,9 +36,9 @@ COMPARED = (
     ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
     *(("l6 whole", control) for control in ("template", "memory", "blind")), ("l6 whole", DISTILLED),
 )  # fmt: skip
-# They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
-AUTOREGRESSIVE = ("l5 without tokens", "l5", "b1", "b1r", "l5f", "l5fr")
 READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
+# They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
+AUTOREGRESSIVE = ("l5 without tokens", "l5", *READ_TARGET)
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,11 @@ class AlignmentData:
     _said: dict[int, list[int]] = field(default_factory=dict)  # by answer: the drafter's own
     _known: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by answer: [T, S] of each layer
 
+    @property
+    def device(self) -> torch.device:
+        """The drafter's, where batches are."""
+        return self.model.model.device
+
     @torch.no_grad()
     def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
         """The drafter's states of the step's answers, and [rows, T, H] the target's features: `TARGET` there, too."""
@@ -235,11 +240,10 @@ class AlignmentData:
         if self.own:
             rows, features = self.answers.read(numbers, self._own_answers(step, numbers))
             return train_batch(rows, {TARGET: features}), features
-        device = next(self.model.model.parameters()).device
         rows, features = self.answers.read(numbers)
-        rows, features = rows.to(device), features.to(device)
+        rows, features = rows.to(self.device), features.to(self.device)
         if any(number not in self._known for number in numbers):
-            visual = self.answers.visual(step).to(device)
+            visual = self.answers.visual(step).to(self.device)
             states = drafter_states(self.model, self.answers.codec, visual, rows)
             lengths = train_batch(rows, {}).lengths.tolist()
             for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
@@ -265,7 +269,7 @@ class AlignmentData:
             return {}
         clips = self.answers.features.numbers(step, self.answers.clips)
         frames = self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)
-        return {0: frames.to(next(self.model.model.parameters()).device)}
+        return {0: frames.to(self.device)}
 
 
 class FrameCache(FeatureCache):
