@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config
-from crossdraft.checkpoints.locate import find_checkpoint, repair_hint
+from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, first_line, load_mapped, load_weights
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 REFERENCE = Path(__file__).parent / "reference"
-DRAFTERS = ("event", "blind", "foreign")  # of the reference pair
 Smaller = Callable[[Any, Callable[[Any], None]], None]
 """Gives a model's layers smaller ones in their place, one by one, as what it is handed second reads their weights."""
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
@@ -82,7 +81,7 @@ def load_target(
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
             cannot be quantised for.
     """
-    folder = _folder(source, ("reference",))
+    folder = _folder(source, TARGETS)
     if device_map is not None:
         kind = _video_class(folder)
         model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
@@ -149,7 +148,7 @@ def load_output_head(source: str = "reference", device: str | None = None, dtype
 
 def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
     """A target whose embeddings alone are read, and its folder."""
-    folder = _folder(source, ("reference",))
+    folder = _folder(source, TARGETS)
     where, kind = usable_device(device or None, "device"), _video_class(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
     model: Any = loaded
@@ -289,7 +288,7 @@ def _event_model(
     """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
-    folder = _folder(source, DRAFTERS)
+    folder = _folder(source, EVENT_MODELS)
     _check_eventgpt(folder)
     ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
     kind = EventGPTForConditionalGeneration
@@ -370,7 +369,7 @@ def _draft_dtype(device: str | None) -> str | None:
 
 def event_folder(source: str) -> Path:
     """Where an event model lies; `source` as in `load_drafter`."""
-    return _folder(source, DRAFTERS)
+    return _folder(source, EVENT_MODELS)
 
 
 def text_folder(source: str) -> Path:
@@ -385,7 +384,7 @@ def event_fingerprint(source: str) -> str:
 
 def target_folder(source: str) -> Path:
     """Where a target lies; `source` as in `load_target`."""
-    return _folder(source, ("reference",))
+    return _folder(source, TARGETS)
 
 
 def target_fingerprint(source: str) -> str:
@@ -395,7 +394,7 @@ def target_fingerprint(source: str) -> str:
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
     """A target's tokenizer."""
-    return _tokenizer(_folder(source, ("reference",)))
+    return _tokenizer(_folder(source, TARGETS))
 
 
 def check_event_drafter(source: str, target: str) -> None:
@@ -405,7 +404,7 @@ def check_event_drafter(source: str, target: str) -> None:
         source: as in `load_drafter`.
         target: as in `load_target`.
     """
-    folder = _folder(source, DRAFTERS)
+    folder = _folder(source, EVENT_MODELS)
     _check_eventgpt(folder)
     tokenizer = _tokenizer(folder)
     end: Any = tokenizer.eos_token_id

@@ -282,6 +282,7 @@ def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
     [
         ("loss={mse: 1.0}", "cannot learn by 'mse'"),
         ("optim.step=3", "unknown key 'optim.step'"),
+        ("steps=3", "unknown key 'steps'; did you mean 'optim.steps'?"),
         ("optim.parallel=fsdp", "share steps, not weights"),
         ("base=int4; rank=0", "which base=int4 would freeze"),
         ("loss={kll: 1.0}", "an unknown loss 'kll'; did you mean 'kl'?"),

@@ -41,7 +41,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import ALIGNED
-from crossdraft.load import DRAFTERS
+from crossdraft.checkpoints.locate import EVENT_MODELS
 from crossdraft.methods import method_in
 from crossdraft.specs import Spec
 
@@ -162,7 +162,7 @@ class AlignBench:
         Of adapters those that translate features, and no tokens.
         """
         adapters = [spec for spec in self.drafters if _translates_features(spec_of(spec))]
-        models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in DRAFTERS]
+        models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in EVENT_MODELS]
         return next(iter((*adapters, *models)), None)
 
     def check(self) -> None:

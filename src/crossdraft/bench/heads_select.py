@@ -14,7 +14,8 @@ from crossdraft.bench.specs import spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.registry import HEADS
-from crossdraft.load import DRAFTERS, REFERENCE
+from crossdraft.checkpoints.locate import EVENT_MODELS
+from crossdraft.load import REFERENCE
 from crossdraft.methods import SHIPPED, method_in
 from crossdraft.specs import Spec
 
@@ -193,7 +194,7 @@ def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]
 
 def _source(name: str) -> Path:
     """The folder of a model: of the reference pair by its name, else itself."""
-    shipped = {"reference": "target"} | {own: own for own in (*DRAFTERS, "text")}
+    shipped = {"reference": "target"} | {own: own for own in (*EVENT_MODELS, "text")}
     return REFERENCE / shipped[name] if name in shipped else Path(name)
 
 

@@ -11,6 +11,8 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
+TARGETS = ("reference",)  # shipped, of the reference pair
+EVENT_MODELS = ("event", "blind", "foreign")  # likewise
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # owner/name
 CACHED = re.compile(r"models--([\w.-]+)--([\w.-]+)")  # its folder in the cache
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.checks import choice, did_you_mean
 from crossdraft.cli.options import AsJson, Device, Dtype, Quantize, check_values, option_groups
 from crossdraft.errors import CrossdraftError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+SCENES = "scenes"  # in place of a list
 TUNINGS = ("lora", "qlora", "full")
 CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
 REPORT, ROWS = "align.json", "rows.json"  # the report, and rows of it before it is whole
@@ -46,7 +48,7 @@ class ClipOptions:
 
     def splits(self, clips: str) -> "Splits":
         """The three of them."""
-        from crossdraft.train.align.pair import SCENES, list_splits, scene_splits
+        from crossdraft.train.align.pair import list_splits, scene_splits
 
         scenes = {name: getattr(self, name) for name in ("clips", "validation_clips", "test_clips", "prompts")}
         if clips == SCENES:
@@ -123,6 +125,7 @@ def align(
     check_values(
         device=answers.device, dtype=answers.dtype, quantize=answers.quantize, max_new_tokens=answers.max_new_tokens
     )
+    _check_given(target, drafter, source, tune)
     from datetime import timedelta
 
     from crossdraft.bench.align import check_drafters
@@ -171,15 +174,26 @@ def align(
     report({"out": str(out / DRAFTER), **found}, *lines, as_json=as_json)
 
 
+def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
+    """Refuse what is not there before anything large is imported, which takes seconds."""
+    from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint
+
+    choice("--tune", tune, TUNINGS)
+    for name, shipped in ((target, TARGETS), (drafter, EVENT_MODELS)):
+        find_checkpoint(name, dict.fromkeys(shipped, Path()))
+    if source != SCENES and not Path(source).is_file():
+        raise CrossdraftError(
+            f"'{source}' is no list of clips{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file with a clip a line."
+        )
+
+
 def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") -> "TuneRecipe":
     """The recipe of a way of tuning; the best check on validation clips is kept, and nothing else is measured there."""
-    from crossdraft.checks import choice
-    from crossdraft.load import DRAFTERS
+    from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft.train.align.tuned import RECIPE, WHOLE_RECIPE, TuneRecipe
     from crossdraft.train.core.recipe import read_section
 
-    choice("--tune", tune, TUNINGS)
-    reference = target == "reference" and drafter in DRAFTERS
+    reference = target == "reference" and drafter in EVENT_MODELS
     own = ["optim.watch=prefix", "measure.pairs=0", *(["base=int4"] if tune == "qlora" else [])]
     path = WHOLE_RECIPE if tune == "full" else RECIPE
     return read_section(TuneRecipe, path, [*own, *overrides], ("reference", reference))

@@ -86,14 +86,15 @@ def l6(
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
     from crossdraft.cli.reporting import hush, report
-    from crossdraft.load import DRAFTERS, target_fingerprint
+    from crossdraft.checkpoints.locate import EVENT_MODELS
+    from crossdraft.load import target_fingerprint
     from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
     from crossdraft.train.capture.store import CaptureStore
     from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.recipe import read_section
 
     hush()
-    reference = target == "reference" and event in DRAFTERS
+    reference = target == "reference" and event in EVENT_MODELS
     recipe = read_section(TuneRecipe, config or RECIPE, overrides or (), ("reference", reference))
     digest = target_fingerprint(target)
     store = CaptureStore.open(capture, digest)
@@ -158,13 +159,13 @@ def head(
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
     from crossdraft.cli.reporting import hush, report
-    from crossdraft.load import DRAFTERS
+    from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.run import train_recipe
 
     hush()
     name = str(context.info_name)
-    reference = target == "reference" and event in DRAFTERS
+    reference = target == "reference" and event in EVENT_MODELS
     recipe = load_head_recipe(config or name, overrides or (), reference=reference)
     folder = out or Path("runs/heads") / name
     figures = train_recipe(recipe, folder, target, device, capture, validation, online, event)

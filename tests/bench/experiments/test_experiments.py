@@ -12,6 +12,7 @@ from crossdraft.bench.experiments.report import write_report
 from crossdraft.bench.experiments.runner import run_experiment
 from crossdraft.bench.experiments.runs import plain, typed
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.heads_select import is_here
 from crossdraft.bench.specs import HUGGING_FACE, spec_of
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import ALIGNED
@@ -61,7 +62,7 @@ def test_a_rung_watches_a_figure_that_its_checks_have():
         assert alignment_ladder.watched(rung) == ("tau" if network.reads_target else "prefix")
 
 
-def test_every_row_can_be_named():
+def test_every_row_can_be_named_and_has_its_weights():
     config = quality.QualityConfig()
     variants: list[Variant] = [variant for plan in config.plans.values() for variant in plan.variants]
     variants += [variant for group in ablations.GROUPS.values() for variant in group.variants]
@@ -69,7 +70,7 @@ def test_every_row_can_be_named():
     variants += [Variant(name) for name in drafters.DraftersConfig().methods if name not in HUGGING_FACE]
     for variant in variants:
         if variant.drafts not in ("target", "target-all"):
-            spec_of(variant.drafts)
+            assert is_here(spec_of(variant.drafts))  # a full run is not to end at a drafter without weights
         assert variant.lossless == (variant.compress is None and "rule" not in variant.options)
 
 

@@ -69,3 +69,17 @@ def test_who_is_gone_is_reported(ends):
     with pytest.raises(OSError):  # noqa: PT011 - a broken pipe, or a reset connection
         for _ in range(3):
             link.send(("took", 1))
+
+
+def test_closing_in_the_midst_of_an_array_ends_its_thread_in_order(ends, monkeypatch):
+    link, far = ends
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    link.send(("start", "large"), [memoryview(bytes(8 << 20))])  # more than a connection takes before it is read
+    sender = next(thread for thread in threading.enumerate() if thread.name == "drafter-sender")
+    far.recv()
+    link.close()
+    far.close()  # the write that waited returns
+    sender.join(60)
+    assert not sender.is_alive()
+    assert raised == []

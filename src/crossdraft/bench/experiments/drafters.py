@@ -18,11 +18,13 @@ from crossdraft.bench.experiments.blocks import (
 )
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
+from crossdraft.bench.heads_select import is_here
 from crossdraft.bench.significance import PairedComparison, compare_paired, holm, least_scenes
 from crossdraft.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.methods import SHIPPED
+from crossdraft.specs import Spec
 
 BASELINES = (OWN, ALL)
 FIRST_LOOK = (
@@ -34,7 +36,11 @@ FIRST_LOOK = (
 
 def comparable() -> tuple[str, ...]:
     """Drafters that run on the shipped pair as they are: those with examples, and heads with shipped weights."""
-    return tuple(name for name, method in SHIPPED.items() if method.examples or method.weights.get("dir"))
+    return tuple(
+        name
+        for name, method in SHIPPED.items()
+        if method.examples or (method.weights.get("dir") and is_here(Spec(name)))
+    )
 
 
 @dataclass(frozen=True, slots=True)

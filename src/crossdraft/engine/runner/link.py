@@ -87,7 +87,8 @@ class Link:
 
     def close(self) -> None:
         """End the connection; nothing is sent any more."""
-        self._connection.close()
+        with self._lock:  # no small message is half sent
+            self._connection.close()
 
     def _takes(self) -> bool:
         """Whether the connection has room now; where that cannot be known (Windows), no."""
@@ -108,7 +109,7 @@ class Link:
                 self._connection.send_bytes(packed)
                 for array in arrays:
                     self._connection.send_bytes(array)
-            except OSError:  # the listener sees that the other process is gone
+            except (OSError, TypeError):  # the other process is gone, which the listener sees; TypeError: closed here meanwhile
                 with self._lock:
                     self._backlog.clear()
 

@@ -36,7 +36,6 @@ from crossdraft.train.capture.sources import ClipSource, ListSource, SceneSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.heads.task import captured_source
 
-SCENES = "scenes"  # in place of a list
 Progress = Callable[[str, int], Callable[[], None]]
 """(split, clips) -> what is called for each clip that is captured."""
 

@@ -202,9 +202,14 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
         if what.startswith("Input should"):
             return f"'{where}' is {first['input']!r}; it{what.removeprefix('Input')}."
         return f"'{where}': {what[:1].lower()}{what[1:]}."
-    known = _section_at(kind, first["loc"][:-1]).model_fields
+    section, unknown = _section_at(kind, first["loc"][:-1]), str(first["loc"][-1])
     around = "".join(f"{part}." for part in first["loc"][:-1])
-    hint = suggestion(str(first["loc"][-1]), known, f"known keys are {', '.join(known)}.", around)
+    for name in section.model_fields:  # the key of a part, named without it
+        part = _section_at(section, (name,))
+        if isinstance(part, type) and issubclass(part, Section) and unknown in part.model_fields:
+            return f"unknown key '{where}'; did you mean '{around}{name}.{unknown}'?"
+    known = section.model_fields
+    hint = suggestion(unknown, known, f"known keys are {', '.join(known)}.", around)
     return f"unknown key '{where}'; {hint}"
 
 

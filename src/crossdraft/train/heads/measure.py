@@ -134,7 +134,7 @@ def measure_methods(
     methods = methods_of(network)
     first = next(iter(methods.values()))
     drafter = first.drafter_class(head, TREES["chain"], sorted(target.eos), sorted(target.reserved))
-    say(f"{network}: drafting for questions: {len(requests)} (measure.pairs=0 leaves that out)")
+    say(ASKING.format(network=network, count=len(requests)))
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=2 * (1 + len(methods)))
         counts = count_ranks(target, drafter, requests, settings)
@@ -160,6 +160,7 @@ def measure_hidden(
         `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those
         drafts accepted to each position. `rounds`: tokens of every pass after it.
     """
+    say(ASKING.format(network="hidden drafts", count=len(requests)))
     runner = DraftRunner(drafter, "before")
     answers = Decoder(target, runner, adaptive=False, nodes=nodes).generate(requests)
     firsts = [answer.stats.hidden_accepted for answer in answers]
