@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.bench.experiments.markdown import cell, prose
-from docs import bench_figures
+from crossdraft.bench.experiments.record import RowFaults
+from crossdraft.methods import SHIPPED
+from docs import bench_figures, method_figures
 from tools.figures import ANY, ROOT, Tie, interval
 
 JSON = Mapping[str, Any]
@@ -238,10 +240,11 @@ def experiments(drafters: JSON) -> Iterator[str]:
     found = drafters["figures"]["glance"]
     yield f"`glance` is {interval(found['speedup'])} times as fast as the target alone"
     yield f"over {drafters['config']['pairs']} pairs"
+    yield f"all {len(drafters['figures'].keys() & SHIPPED)} drafters was the target's own"
 
 
 FULL_RUN = (
-    "drafters", "prefill-hiding", "breakdown", "streaming", "quality", "ablations", "utilisation", "claims",
+    "drafters", "prefill-hiding", "breakdown", "alignment", "streaming", "quality", "ablations", "utilisation", "claims",
 )  # fmt: skip
 
 
@@ -249,7 +252,7 @@ def report(*summaries: JSON) -> Iterator[str]:
     """All tables, and the sentences around them."""
     for summary in summaries:
         yield from (prose(summary[part]) for part in ("found", "sure"))
-        yield from map(prose, summary["negative"])
+        yield from map(prose, (*summary["negative"], *RowFaults(**summary["faults"]).sentences))
         for table in summary["tables"]:
             yield from ("| " + " | ".join(map(cell, row)) + " |" for row in table["rows"])
             if table["note"]:
@@ -367,5 +370,6 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/rules.md", _provenance("judge"), rules),
     Tie("docs/heads.md", _provenance(*(f"heads/{name}" for name in OWN_PARAMETERS)), heads),
     *bench_figures.TIES,
+    *method_figures.TIES,
     *_cards(),
 )

@@ -197,7 +197,7 @@ def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
             "lanes_ms": {name: _json(one.all) for name, one in lanes.items()},
             "equal": {name: list(found.equal(name)) for name in found.names},
         },
-        negative=(f"Reading takes longer than in {alone} beside a drafter: {', '.join(worse)}.",) if worse else (),
+        negative=(f"Reading takes longer than in {alone} beside a drafter: {'; '.join(worse)}.",) if worse else (),
         faults=faults_of([(config.plan(), found)]),
     )  # fmt: skip
 

@@ -197,7 +197,7 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     equality = (
         f"All {lossless} lossless rows are equal to the target's, answer by answer."
         if not wrong
-        else f"NOT EQUAL to the target's, and should be: {', '.join(wrong)}."
+        else f"NOT EQUAL to the target's, and should be: {'; '.join(wrong)}."
     )
     return Findings(
         found=(
@@ -212,7 +212,7 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
         tables=tuple(_table(name, each) for name, each in rows.items()),
         figure=_figure(config, rows),
         figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
-        negative=(f"Fewer facts right than the target's own answers: {', '.join(worse)}.",) if worse else (),
+        negative=(f"Fewer facts right than the target's own answers: {'; '.join(worse)}.",) if worse else (),
         faults=faults_of((plan, groups[name]) for name, plan in config.plans.items()),
     )
 

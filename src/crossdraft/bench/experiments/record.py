@@ -79,8 +79,8 @@ class RowFaults:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What stands under the tables."""
-        unequal = f"NOT EQUAL to the target's own answers, and should be: {', '.join(self.unequal)}."
-        lost = f"The drafter was lost or gave up, and the target went on alone: {', '.join(self.lost)}."
+        unequal = f"NOT EQUAL to the target's own answers, and should be: {'; '.join(self.unequal)}."
+        lost = f"The drafter was lost or gave up, and the target went on alone: {'; '.join(self.lost)}."
         return (*([unequal] if self.unequal else []), *([lost] if self.lost else []), *self.notes)
 
 

@@ -1,0 +1,165 @@
+"""What docs say of drafters and rules, method by method, written from the JSON of their benches; see `docs/figures.py`."""
+
+import re
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from tools.figures import Tie, interval
+
+JSON = Mapping[str, Any]
+RESULTS = "docs/results/bench"
+LETTERS = {"eagle1": "EAGLE-1", "eagle2": "EAGLE-2", "medusa": "Medusa", "hydra": "Hydra"}  # names of methods in prose
+
+
+def rules(run: JSON) -> Iterator[str]:
+    """A row for each rule, in the order it was asked for."""
+    named = set[str]()
+    for row in run["rules"]:
+        name, _, settings = row["rule"].partition(":")
+        label = f"`{name}:{settings.split(',')[0]}`" if name in named else f"`{name}`"
+        named.add(name)
+        facts = interval(row["facts"])
+        if name == "target":
+            yield f"| the target alone | yes | 1 | {facts} | |"
+        else:
+            lossless = "yes" if row["lossless"] else "no"
+            tau, gained = interval(row["tau"]), _minus(interval(row["facts_gained"]))
+            yield f"| {label} | {lossless} | {tau} | {facts} | {gained} |"
+    yield f"`crossdraft bench rules --pairs {run['workload']['pairs']}"
+
+
+def recordings(run: JSON) -> Iterator[str]:
+    """A row for each kind of recording, the time until a drafter begins, and what adaptive windows are worth."""
+    drafters = list(dict.fromkeys(row["drafter"] for row in run["recordings"]))
+    kinds = dict.fromkeys((row["seconds"], row["way"]) for row in run["recordings"])
+    found = {(row["seconds"], row["way"], row["drafter"]): row for row in run["recordings"]}
+    for seconds, way in kinds:
+        first, *others = (found[seconds, way, drafter] for drafter in drafters)
+        title = f"{seconds:g} s, {way.replace('at its own speed', 'one second of it')}"
+        cells = (f"{row['accepted_at_equal_time']['value']:.1f} ({_signed(row['gained'])})" for row in others)
+        yield f"| {title} | {first['accepted']['value']:.1f} | {' | '.join(cells)} |"
+    begins = [median(found[*kind, drafter]["begin_ms"] for kind in kinds) for drafter in drafters]
+    yield f"| begins after | {' | '.join(f'{ms:.1f} ms' for ms in begins)} |"
+    tokens = [row["token_ms"] for row in run["recordings"]]
+    yield f"one token takes {min(tokens):.1f} to {max(tokens):.1f} ms"
+    windows = [
+        found[*kind, drafters[1]]["accepted_at_equal_time"]["value"] / found[*kind, drafters[0]]["accepted"]["value"]
+        for kind in kinds
+        if kind[0] > 1
+    ]
+    yield f"five adaptive ones accept {min(windows):.1f} to {max(windows):.1f} times as much of 4 and 16 s"
+    yield f"`crossdraft bench recordings --clips {run['clips']}`"
+
+
+def partial(run: JSON) -> Iterator[str]:
+    """Both tables, lossless and lossy, a row for each length of the prompt."""
+    for row in run["prompts"]:
+        prompt, kept = row["prompt_tokens"], row["kept_tokens"]
+        cut = "all" if kept >= prompt else f"{kept}"
+        own, lossy = row["own_answers"], row["lossy"]
+        refused = "" if row["refused"] is None else f"{100 * row['refused']['value']:.1f} %"
+        one, verify, step = (f"{row[name]:.1f} ms" for name in ("one_ms", "verify_ms", "step_ms"))
+        whole = interval(row["measured_speedup"])
+        yield (
+            f"| {prompt:,} | {cut} | {own['equal']}/{own['total']} | {row['tau']['value']:.2f} | {refused} "
+            f"| {one} | {verify} | {step} | {row['computed_speedup']:.2f} | {whole} |"
+        )
+        yield (
+            f"| {prompt:,} | {cut} | {row['tau']['value']:.2f} | {lossy['tau']['value']:.2f} "
+            f"| {lossy['own_answers']['equal']}/{lossy['own_answers']['total']} | {lossy['rouge_l']['value']:.2f} |"
+        )
+
+
+def heads(run: JSON) -> Iterator[str]:
+    """A row for each trained drafter, the orders that papers report, and how many answers were the target's own."""
+    rows = {row["name"]: row for row in run["drafters"]}
+    for name, row in rows.items():
+        tree, chain, sampled = row["accepted"]
+        taus = " | ".join(interval(one, name="tau") for one in (tree, sampled, chain))
+        cost = "" if row["drafting"] is None else f"{row['drafting']['over_verifying_pass']:.2f}"
+        own, all_of_it = row["trained_parameters"] / 1e6, row["parameters"] / 1e6
+        size = f"{own:.2f} M" if own == all_of_it else f"{all_of_it:.2f} M ({own:.2f} M)"
+        yield f"| `{name}` | {taus} | {cost} | {size} |"
+    totals = {row["identical"]["total"] for row in rows.values()}
+    if len(totals) == 1 and all(row["identical"]["equal"] == row["identical"]["total"] for row in rows.values()):
+        yield f"All {totals.pop()} greedy answers of every drafter were the target's own"
+    claims = {(one["better"], one["worse"]): one for one in run["claims"]}
+    for (better, worse), one in claims.items():
+        if worse in LETTERS and better in LETTERS:
+            yield f"{interval(one['ratio'])} times {LETTERS[worse]}'s"
+    yield f"**EAGLE-3 ≥ EAGLE-2 does not hold:** {interval(claims['eagle3', 'eagle2']['ratio'], 3)} with trees"
+
+
+VISUAL = 400  # visual tokens of the reference target's clips
+NO_FOLDER = re.compile(r"dir=[^,: ]+,?")
+
+
+def compression(run: JSON) -> Iterator[str]:
+    """A row for each target that reads less, alone; and cosines of what is predicted."""
+    whole, *others = run["targets"]
+    asked = whole["own_answers"]["total"]
+    yield f"| as it is | {VISUAL} | | {interval(whole['facts'])} | | 1 | {asked} |"
+    for row in others:
+        saved = _minus(f"{100 * row['ttft_saved']['value']:.0f} %")
+        if row["predicted"] is not None and row["predicted"]["value"] < 1:
+            saved += f" ({100 * row['predicted']['value']:.0f} % of answers predicted)"
+        yield (
+            f"| {_compressed(row['target'])} | {_visual(row, whole)} | {saved} "
+            f"| {interval(row['facts'])} | {_minus(interval(row['facts_gained']))} | {interval(row['rouge_l'])} "
+            f"| {row['agreed']} |"
+        )
+    for one in run["cosines"]:
+        yield f"| {one['name']} | {one['same']['value']:.3f} | {one['other']['value']:.3f} |"
+
+
+def compressed_drafts(run: JSON) -> Iterator[str]:
+    """A row for each target, alone and drafted for."""
+    rows = {(row["target"], row["drafter"]): row for row in run["targets"]}
+    whole = rows["target", None]
+    for (target, drafter), row in rows.items():
+        if drafter is not None:
+            continue
+        tau = interval(rows[target, "eaglevlm"]["tau"])
+        label, lossless, gained = "as it is", "yes", ""
+        if target != "target":
+            label, lossless, gained = _compressed(target), "no", _minus(interval(row["facts_gained"]))
+        yield f"| {label} | {lossless} | {_visual(row, whole)} | {interval(row['facts'])} | {gained} | 1 | {tau} |"
+    asked = whole["own_answers"]["total"]
+    if all(row["own_answers"]["equal"] == asked for row in rows.values()):
+        yield f"({asked} of {asked} in each row)"
+
+
+def _compressed(spec: str) -> str:
+    """A compression without the folder that it reads."""
+    spec, _, budget = spec.partition(" within ")
+    spec = NO_FOLDER.sub("", spec).rstrip(":,")
+    return f"`{spec}`, checked, budget {budget}" if budget else f"`{spec}`"
+
+
+def _visual(row: JSON, whole: JSON) -> str:
+    """Visual tokens that are read; of FastV in its first layers and after them."""
+    keep = re.match(r"fastv:keep=([\d.]+)", row["target"])
+    if keep:
+        return f"{VISUAL}, then {VISUAL * float(keep[1]):.0f}"
+    return f"{VISUAL + row['prompt_tokens'] - whole['prompt_tokens']:.0f}"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _signed(found: JSON) -> str:
+    """`+0.1 [−0.1, +0.3]`."""
+    low, high = found["ci95"]
+    return _minus(f"{found['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
+
+
+TIES = (
+    Tie("docs/rules.md", (f"{RESULTS}/rules.json",), rules),
+    Tie("docs/drafters.md", (f"{RESULTS}/recordings.json",), recordings),
+    Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
+    Tie("docs/heads.md", (f"{RESULTS}/heads.json",), heads),
+    Tie("docs/compression.md", (f"{RESULTS}/compression.json",), compression),
+    Tie("docs/compression.md", (f"{RESULTS}/compression_drafts.json",), compressed_drafts),
+)
