@@ -55,10 +55,17 @@ def readme(bench: JSON) -> Iterator[str]:
     )
     speed = {name: method["speedup"]["value"] for name, method in methods.items()}
     yield f"{speed['glance']:.1f}× here, or `event_medusa` without the frames, {speed['event_medusa']:.1f}×"
-    yield f"(`glance` {ANY}, {speed['glance']:.2f}, {ANY})"
     drafted = (method["ttft_ms"]["median"] for name, method in methods.items() if name not in LABELS)
     later = [first / alone["ttft_ms"]["median"] for first in drafted]
     yield f"{_range(later)} times as late as from the target alone"
+
+
+def readme_stages(drafters: JSON, breakdown: JSON, quality: JSON) -> Iterator[str]:
+    """The same drafter on other stages."""
+    found = drafters["figures"]["glance"], breakdown["figures"]["speedup"]["glance"]
+    first, second = interval(found[0]["speedup"]), interval(found[1])
+    third = interval(quality["figures"]["greedy"]["glance"]["speedup"])
+    yield f"`glance` {first} (experiment 0), {second} (2) and {third} (5: {quality['config']['pairs']} questions"
 
 
 def readme_pair(target: JSON, event: JSON, eagle: JSON) -> Iterator[str]:
@@ -244,7 +251,8 @@ def experiments(drafters: JSON) -> Iterator[str]:
 
 
 FULL_RUN = (
-    "drafters", "prefill-hiding", "breakdown", "alignment", "streaming", "quality", "ablations", "utilisation", "claims",
+    "drafters", "prefill-hiding", "breakdown", "alignment", "streaming", "quality", "ablations", "utilisation",
+    "claims",
 )  # fmt: skip
 
 
@@ -329,18 +337,6 @@ def text_card(provenance: JSON) -> Iterator[str]:
         yield f"| {label} | {row['top1']:.1%} | {row['tau_8']:.2f} |"
 
 
-def heads(*cards: JSON) -> Iterator[str]:
-    """The last column of the table of heads: parameters, where a head runs nothing but itself."""
-    for name, card in zip(OWN_PARAMETERS, cards, strict=True):
-        yield f"| `{name}` | {ANY} | {card['figures']['parameters'] / 1e6:.2f} M |"
-
-
-OWN_PARAMETERS = (
-    "massv", "vispec", "eaglevlm", "eagle3", "specvlm", "glide", "hivis", "dream", "chimera", "redrafter", "hydra++",
-    "hydra", "dflash", "medusa", "pass",
-)  # fmt: skip
-
-
 def _provenance(*names: str) -> tuple[str, ...]:
     return tuple(f"{CARDS}/{name}/provenance.json" for name in names)
 
@@ -356,6 +352,11 @@ def _cards() -> Iterator[Tie]:
 
 TIES: tuple[Tie, ...] = (
     Tie("README.md", (f"{RESULTS}/readme.json",), readme),
+    Tie(
+        "README.md",
+        tuple(f"{RESULTS}/{name}/summary.json" for name in ("drafters", "breakdown", "quality")),
+        readme_stages,
+    ),
     Tie("README.md", _provenance("target", "event", "heads/eagle"), readme_pair),
     Tie("README.md", (PLAN, *REPLAYS), readme_real_pair),
     Tie("docs/real_pair.md", (PLAN, *REPLAYS), real_pair),
@@ -368,7 +369,6 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/results/experiments.md", tuple(f"{RESULTS}/{name}/summary.json" for name in FULL_RUN), report),
     Tie("docs/results/experiments.md", _provenance("target", "event"), report_pair),
     Tie("docs/rules.md", _provenance("judge"), rules),
-    Tie("docs/heads.md", _provenance(*(f"heads/{name}" for name in OWN_PARAMETERS)), heads),
     *bench_figures.TIES,
     *method_figures.TIES,
     *_cards(),

@@ -1,4 +1,4 @@
-"""What docs say of drafters and rules, method by method, written from the JSON of their benches; see `docs/figures.py`."""
+"""What docs say of single methods, written from the JSON of their benches; see `docs/figures.py`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,6 +9,7 @@ from tools.figures import Tie, interval
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
+ON_THEIR_OWN = ("event_medusa", "fast", "glance", "pass")  # draft on another core, or in the target's own passes
 LETTERS = {"eagle1": "EAGLE-1", "eagle2": "EAGLE-2", "medusa": "Medusa", "hydra": "Hydra"}  # names of methods in prose
 
 
@@ -42,7 +43,7 @@ def recordings(run: JSON) -> Iterator[str]:
     begins = [median(found[*kind, drafter]["begin_ms"] for kind in kinds) for drafter in drafters]
     yield f"| begins after | {' | '.join(f'{ms:.1f} ms' for ms in begins)} |"
     tokens = [row["token_ms"] for row in run["recordings"]]
-    yield f"one token takes {min(tokens):.1f} to {max(tokens):.1f} ms"
+    yield f"one token takes {median(tokens):.1f} ms with each"
     windows = [
         found[*kind, drafters[1]]["accepted_at_equal_time"]["value"] / found[*kind, drafters[0]]["accepted"]["value"]
         for kind in kinds
@@ -66,18 +67,19 @@ def partial(run: JSON) -> Iterator[str]:
             f"| {one} | {verify} | {step} | {row['computed_speedup']:.2f} | {whole} |"
         )
         yield (
-            f"| {prompt:,} | {cut} | {row['tau']['value']:.2f} | {lossy['tau']['value']:.2f} "
+            f"| {prompt:,} | {cut} | {row['tau']['value']:.2f} | {lossy['tau']['value']:.2f} | {refused} "
             f"| {lossy['own_answers']['equal']}/{lossy['own_answers']['total']} | {lossy['rouge_l']['value']:.2f} |"
         )
 
 
-def heads(run: JSON) -> Iterator[str]:
+def heads(run: JSON, timed: JSON) -> Iterator[str]:
     """A row for each trained drafter, the orders that papers report, and how many answers were the target's own."""
+    costs = {row["name"]: row["drafting"]["over_verifying_pass"] for row in timed["drafters"]}
     rows = {row["name"]: row for row in run["drafters"]}
     for name, row in rows.items():
         tree, chain, sampled = row["accepted"]
         taus = " | ".join(interval(one, name="tau") for one in (tree, sampled, chain))
-        cost = "" if row["drafting"] is None else f"{row['drafting']['over_verifying_pass']:.2f}"
+        cost = "" if name in ON_THEIR_OWN else f"{costs[name]:.2f}"
         own, all_of_it = row["trained_parameters"] / 1e6, row["parameters"] / 1e6
         size = f"{own:.2f} M" if own == all_of_it else f"{all_of_it:.2f} M ({own:.2f} M)"
         yield f"| `{name}` | {taus} | {cost} | {size} |"
@@ -91,26 +93,48 @@ def heads(run: JSON) -> Iterator[str]:
     yield f"**EAGLE-3 ≥ EAGLE-2 does not hold:** {interval(claims['eagle3', 'eagle2']['ratio'], 3)} with trees"
 
 
+def questions(run: JSON) -> Iterator[str]:
+    """A row for each drafter: ten questions about each clip, with the prefix cache, over three baselines."""
+    for row in run["methods"]:
+        name, over = row["name"], row["speedup"]
+        if name in ("glance", "event", "eagle2"):
+            ratios = " | ".join(_over(over[one]) for one in ("hf", "uncached", "cached"))
+            yield f"| `{name}` | {row['first_ms']:.0f} ms | {row['next_ms']:.0f} ms | {ratios} |"
+    if len({row["identical"] for row in run["methods"]}) == 1:
+        asked = run["workload"]["pairs"]
+        yield f"{asked // run['workload']['questions']} clips, ten questions about each, from files; all {asked} answers"
+
+
+def _over(found: JSON) -> str:
+    low, high = found["ci95"]
+    return f"{found['value']:.1f} × [{low:.1f}, {high:.1f}]"
+
+
+def spans(run: JSON) -> Iterator[str]:
+    """A language model before and after CTPD."""
+    after, before = (interval(one, name="tau") for one in run["drafters"].values())
+    yield f"τ {after} after it, {before} before, ratio {interval(run['ratio'])}"
+
+
 VISUAL = 400  # visual tokens of the reference target's clips
 NO_FOLDER = re.compile(r"dir=[^,: ]+,?")
 
 
-def compression(run: JSON) -> Iterator[str]:
-    """A row for each target that reads less, alone; and cosines of what is predicted."""
+def compression(run: JSON, timed: JSON) -> Iterator[str]:
+    """A row for each target that reads less, alone, with times of a run of their own; cosines of what is predicted."""
+    saved = {row["target"]: f"{100 * row['ttft_saved']['value']:.0f} %" for row in timed["targets"]}
     whole, *others = run["targets"]
-    asked = whole["own_answers"]["total"]
-    yield f"| as it is | {VISUAL} | | {interval(whole['facts'])} | | 1 | {asked} |"
+    yield f"| as it is | {VISUAL} | | {interval(whole['facts'])} | | 1 | {run['workload']['pairs']} |"
     for row in others:
-        saved = _minus(f"{100 * row['ttft_saved']['value']:.0f} %")
-        if row["predicted"] is not None and row["predicted"]["value"] < 1:
-            saved += f" ({100 * row['predicted']['value']:.0f} % of answers predicted)"
+        target, share = row["target"], row["predicted"]
+        checked = f"{100 * share['value']:.0f} % predicted" if share is not None else ""
         yield (
-            f"| {_compressed(row['target'])} | {_visual(row, whole)} | {saved} "
+            f"| {_compressed(target)} | {_visual(row, whole)} | {_minus(saved.get(target, checked))} "
             f"| {interval(row['facts'])} | {_minus(interval(row['facts_gained']))} | {interval(row['rouge_l'])} "
             f"| {row['agreed']} |"
         )
     for one in run["cosines"]:
-        yield f"| {one['name']} | {one['same']['value']:.3f} | {one['other']['value']:.3f} |"
+        yield f"| {one['compared']} | {one['same_clip']['value']:.3f} | {one['another_clip']['value']:.3f} |"
 
 
 def compressed_drafts(run: JSON) -> Iterator[str]:
@@ -125,8 +149,8 @@ def compressed_drafts(run: JSON) -> Iterator[str]:
         if target != "target":
             label, lossless, gained = _compressed(target), "no", _minus(interval(row["facts_gained"]))
         yield f"| {label} | {lossless} | {_visual(row, whole)} | {interval(row['facts'])} | {gained} | 1 | {tau} |"
-    asked = whole["own_answers"]["total"]
-    if all(row["own_answers"]["equal"] == asked for row in rows.values()):
+    asked = run["workload"]["pairs"]
+    if all(row["own_answers"]["equal"] == asked for (_, drafter), row in rows.items() if drafter is not None):
         yield f"({asked} of {asked} in each row)"
 
 
@@ -156,10 +180,12 @@ def _signed(found: JSON) -> str:
 
 
 TIES = (
+    Tie("docs/how_it_works.md", (f"{RESULTS}/questions.json",), questions),
     Tie("docs/rules.md", (f"{RESULTS}/rules.json",), rules),
     Tie("docs/drafters.md", (f"{RESULTS}/recordings.json",), recordings),
     Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
-    Tie("docs/heads.md", (f"{RESULTS}/heads.json",), heads),
-    Tie("docs/compression.md", (f"{RESULTS}/compression.json",), compression),
+    Tie("docs/heads.md", (f"{RESULTS}/heads.json", f"{RESULTS}/heads_times.json"), heads),
+    Tie("docs/heads.md", (f"{RESULTS}/ctpd.json",), spans),
+    Tie("docs/compression.md", (f"{RESULTS}/compression.json", f"{RESULTS}/compression_times.json"), compression),
     Tie("docs/compression.md", (f"{RESULTS}/compression_drafts.json",), compressed_drafts),
 )

@@ -495,4 +495,10 @@ def _checked(
             f"The acceptance rule '{rule.name}' verifies chains, and the drafter '{spec}' drafts trees; name no rule, "
             "or a drafter of chains such as event, ngram or eagle2:tree=chain."
         )
+    verifying = spec.parts[0] if spec.name == "cascade" else spec  # of a cascade, its first drafter wrote all
+    if rule is not None and rule.drafter not in (None, verifying.name):
+        raise CrossdraftError(
+            f"The acceptance rule '{rule.name}' lets stand what the drafter '{rule.drafter}' writes, and '{spec}' is "
+            f"another; name no rule, or that drafter."
+        )
     return spec, options

@@ -125,6 +125,17 @@ def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+def test_what_was_tuned_alone_is_measured_by_the_same_command_and_not_tuned_again(pair, lists, captured, capsys):
+    out = captured.parent
+    learned = [out / "train.log.jsonl", *(out / "drafter").iterdir()]
+    before = [path.stat().st_mtime_ns for path in learned]
+    assert align(pair, lists, out, "optim.steps=1") == 0
+    assert "results" in json.loads((out / "align.json").read_text())
+    assert [path.stat().st_mtime_ns for path in learned] == before
+    assert align(pair, lists, out, "optim.steps=1") == 2
+    assert "holds a finished alignment" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("tune", ["qlora", "full"])
 def test_every_way_of_tuning_gives_a_drafter(pair, lists, tmp_path, capsys, tune):
     more = ["rank=0"] if tune == "full" else []

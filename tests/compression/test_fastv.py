@@ -82,6 +82,7 @@ def test_the_best_visual_tokens_are_kept_in_order():
 
 @pytest.mark.parametrize(("layer", "keep"), [(1, 0.5), (2, 0.25), (2, 0.75)])
 def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
+    alone = answer(plain).tokens
     logits, tokens, kept = fastv_by_layers(plain, layer, keep, STEPS)
     assert len(kept) < len(plain.prepare(REQUEST))
     target = FastVTarget(plain, FastVSettings(layer, keep))
@@ -89,7 +90,6 @@ def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
     read = target.prefill(target.new_cache(), prompt, target.encode(prompt), 200)
     assert torch.allclose(read.out.logits[0][0], logits, atol=1e-5)  # norms are computed in float32
     assert list(answer(target).tokens)[:STEPS] == tokens[: len(answer(target).tokens)]
-    alone = answer(plain).tokens
     assert answer(plain).tokens == alone  # the target it was made of is what it was
 
 

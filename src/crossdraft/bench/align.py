@@ -29,6 +29,7 @@ from crossdraft.bench.identity import ReferenceAnswer, reference_answers
 from crossdraft.bench.specs import is_blind, spec_of
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, describe, items
+from crossdraft.checkpoints.locate import EVENT_MODELS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
@@ -41,7 +42,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import ALIGNED
-from crossdraft.checkpoints.locate import EVENT_MODELS
 from crossdraft.methods import method_in
 from crossdraft.specs import Spec
 

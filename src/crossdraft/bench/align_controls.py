@@ -1,4 +1,4 @@
-"""Controls of the alignment bench: drafts that see nothing of the clip, made of the target's answers about other clips.
+"""Two controls of the alignment bench: drafts that see nothing of the clip, made of the target's answers about others.
 
 constant   one text for all questions: the one of which earlier answers would have accepted most
 template   such a text for each kind of question, which the control is told

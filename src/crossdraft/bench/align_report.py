@@ -51,7 +51,7 @@ def _features(result: DraftResult) -> list[str]:
 
 
 def lines(plan: AlignBench, results: Results) -> Iterator[str]:
-    """The best drafter against the controls that see nothing, in held-out wordings where there are any."""
+    """The best drafter against the controls, in held-out wordings where there are any."""
     found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings)).prefix}
     means = {name: row.mean for name, row in found.items() if row.mean is not None}
     best = max(plan.drafters, key=lambda name: means[name].value)

@@ -114,7 +114,7 @@ class CompressionResult:
         agreed: answers that are the uncompressed target's.
         saved: share of the time to the first token, against the uncompressed target alone.
         predicted: share of the answers that come of a predicted prefill; `None` where none is predicted.
-        own: answers that are this target's own, of `total`.
+        own: answers that are this target's own, of `total`; `None` of the target alone, whose answers these are.
     """
 
     target: str
@@ -127,7 +127,7 @@ class CompressionResult:
     agreed: int
     saved: Interval
     predicted: Interval | None
-    own: int
+    own: int | None
     total: int
 
     @property
@@ -149,7 +149,7 @@ class CompressionResult:
             "agreed": self.agreed,
             "ttft_saved": self.saved.to_json(),
             "predicted": None if self.predicted is None else self.predicted.to_json(),
-            "own_answers": {"equal": self.own, "total": self.total},
+            "own_answers": None if self.own is None else {"equal": self.own, "total": self.total},
         }
 
 
@@ -191,7 +191,7 @@ def compare_compressions(
                 sum(run.tokens == one.tokens for run, one in both),
                 ratio([one.ttft_s - run.ttft_s for run, one in both], [one.ttft_s for one in alone]),
                 _predicted(name, runs),
-                sum(run.tokens == theirs.tokens for run, theirs in zip(runs, own, strict=True)),
+                None if drafter is None else sum(one.tokens == two.tokens for one, two in zip(runs, own, strict=True)),
                 len(runs),
             )
         )
@@ -271,7 +271,7 @@ def results_table(found: Sequence[CompressionResult]) -> "Table":
         figures = [f"{row.prompt_tokens:.0f}", row.saved.percent()]
         figures += ["–" if row.predicted is None else row.predicted.percent(), str(row.tau)]
         figures += [str(row.facts), str(row.facts_gained), str(row.rouge_l)]
-        equal = f"{row.agreed}/{row.total}", f"{row.own}/{row.total}"
+        equal = f"{row.agreed}/{row.total}", "–" if row.own is None else f"{row.own}/{row.total}"
         shown.add_row(escape(_label(row.target, row.drafter)), "yes" if row.lossless else "NO", *figures, *equal)
     return shown
 

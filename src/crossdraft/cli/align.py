@@ -150,15 +150,16 @@ def align(
         check_drafters(tuple(_rows(drafter, out, folder / "train")))
     with init_distributed(resolve(answers.device), timedelta(days=7)) as (ranks, where):
         check_shares(recipe.optim, splits.train, ranks.count)
+        tuned = False
         if ranks.first:
-            check_begun(out, REPORT, force=force)
+            tuned = check_begun(out, REPORT, force=force, measure=measure)
             _check_weights(target, drafter)
             _capture(folder, splits, settings)
         ranks.barrier()  # the others wait for the answers
         stores = open_splits(folder, splits, settings)
         inputs = TuneInputs(recipe, target, drafter, stores["train"], stores["validation"], out, str(where))
         inputs.check(ranks.count)
-        if ranks.first:
+        if ranks.first and not tuned:
             begin_anew(out, REPORT)  # nothing is left that could be refused
         ranks.barrier()
         found: dict[str, Any] = {"tuning": tune_drafter(inputs, ranks)}
@@ -183,7 +184,7 @@ def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
         find_checkpoint(name, dict.fromkeys(shipped, Path()))
     if source != SCENES and not Path(source).is_file():
         raise CrossdraftError(
-            f"'{source}' is no list of clips{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file with a clip a line."
+            f"'{source}' is no list of clips{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file of JSON lines."
         )
 
 
@@ -203,7 +204,7 @@ def _check_weights(target: str, drafter: str) -> None:
     """Refuse a model with weights that are no numbers, under a bar."""
     from crossdraft.cli.reporting import progress
     from crossdraft.load import event_folder, target_folder
-    from crossdraft.train.align.finite import require_finite_files, weight_files
+    from crossdraft.train.core.finite import require_finite_files, weight_files
 
     folders = {"the target": target_folder(target), "the drafter": event_folder(drafter)}
     with progress("checking weights", sum(len(weight_files(folder)) for folder in folders.values())) as tick:

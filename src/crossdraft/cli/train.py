@@ -85,8 +85,10 @@ def l6(
     as_json: AsJson = False,
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
-    from crossdraft.cli.reporting import hush, report
+    from datetime import timedelta
+
     from crossdraft.checkpoints.locate import EVENT_MODELS
+    from crossdraft.cli.reporting import hush, report
     from crossdraft.load import target_fingerprint
     from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
     from crossdraft.train.capture.store import CaptureStore
@@ -99,7 +101,8 @@ def l6(
     digest = target_fingerprint(target)
     store = CaptureStore.open(capture, digest)
     back = None if validation is None else CaptureStore.open(validation, digest)
-    with init_distributed(device or "cpu") as (ranks, where):
+    # The first process saves and measures alone, for which the others wait.
+    with init_distributed(device or "cpu", timedelta(days=7)) as (ranks, where):
         figures = tune_drafter(TuneInputs(recipe, target, event, store, back, out, str(where)), ranks)
     drafter = out / "drafter"
     report({"out": str(drafter), **figures}, f"The drafter lies in {drafter}; --drafter takes it.", as_json=as_json)
@@ -158,8 +161,8 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
-    from crossdraft.cli.reporting import hush, report
     from crossdraft.checkpoints.locate import EVENT_MODELS
+    from crossdraft.cli.reporting import hush, report
     from crossdraft.train.heads.recipe import load_head_recipe
     from crossdraft.train.heads.run import train_recipe
 

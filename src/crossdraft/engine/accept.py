@@ -46,6 +46,7 @@ class Rule:
         verify: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
         reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
+        drafter: the one drafter whose drafts it may judge: it lets stand what another would make up.
         paper: where it comes from.
     """
 
@@ -56,6 +57,7 @@ class Rule:
     chains: bool = False
     reads_logits: bool = False
     takes: str = "any tree"
+    drafter: str | None = None
     paper: str = ""
 
     def __call__(

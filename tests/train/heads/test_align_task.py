@@ -131,6 +131,22 @@ def test_a_capture_with_a_feature_that_is_no_number_is_refused_before_the_first_
     assert not out.exists()
 
 
+@pytest.mark.parametrize("recipe", ["l4", "event_medusa", "vision_linear"])
+def test_an_event_model_with_a_weight_that_is_no_number_is_refused_before_the_first_step(
+    pair, captured, tmp_path, capsys, recipe
+):
+    broken, out = tmp_path / "event", tmp_path / "out"
+    shutil.copytree(pair.event, broken)
+    tensors = load_file(broken / "model.safetensors")
+    name = next(name for name in tensors if "vision_tower" in name)
+    tensors[name].view(-1)[0] = float("nan")
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(broken), "--out", str(out)]
+    assert main(["train", recipe, *where, "--device", "cpu", "optim.bf16=false", "optim.steps=1"]) == 2
+    assert f"of the drafter {broken} is not finite (NaN or infinity)" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("recipe", "more", "loss"),
     [

@@ -151,7 +151,7 @@ ALIGNMENT = Experiment(
     3,
     "Acceptance against alignment",
     "How much of a hidden draft does the target accept from a drafter that was aligned with it little or much, what "
-    "does that cost, and does it beat controls that see nothing?",
+    "does that cost, and does it beat controls that read no events?",
     AlignmentConfig(),
     AlignmentConfig(
         rungs=("linear", "l6"), clips=6, validation_clips=2, prompts=1, steps=8, test_clips=2, questions=1,

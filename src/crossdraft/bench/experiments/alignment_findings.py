@@ -43,7 +43,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         found=(
             f"{FOREIGN} as it is: {measured[FOREIGN]} tokens of its hidden draft are accepted. Best rung: {best}, "
             f"{measured[best]}; {DISTILLED}, distilled from the beginning: {measured[DISTILLED]}. Strongest control "
-            f"that sees nothing: {strongest}, {blind_ones[strongest]}. "
+            f"that reads no events: {strongest}, {blind_ones[strongest]}. "
             f"{_equality(wrong)}{warning}"
         ),
         sure=(
@@ -72,7 +72,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         | {"differences": steps},
         faults=replace(faults, unequal=tuple(dict.fromkeys((*wrong, *faults.unequal)))),
         negative=(
-            (f"No better than the control '{strongest}', which sees nothing: {', '.join(below)}.",) if below else ()
+            (f"No better than the control '{strongest}', which reads no events: {', '.join(below)}.",) if below else ()
         ),
     )  # fmt: skip
 
@@ -127,8 +127,9 @@ def _table(
         "Accepted prefix of the hidden draft, in held-out wordings; features; end to end",
         heads,
         tuple(rows),
-        "Training is the time of steps and checks with one thread, some trainings at once. Controls see nothing of the "
-        "clip; the target's own feature, offered as itself, is the bound of feature figures.",
+        "Training is the time of steps and checks with one thread, some trainings at once. Controls read neither "
+        "events nor frames; memory remembers the target's answers, to earlier questions about the same clip, too. The "
+        "target's own feature, offered as itself, is the bound of feature figures.",
     )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             ),
             Rule(
                 "specpv", lossless=False, greedy=True, verify=SpecPV(), takes="any tree, of the drafter `partial`",
+                drafter="partial",
                 paper="SpecPV, Tan et al. 2025",
             ),
         )

@@ -109,7 +109,7 @@ class Link:
                 self._connection.send_bytes(packed)
                 for array in arrays:
                     self._connection.send_bytes(array)
-            except (OSError, TypeError):  # the other process is gone, which the listener sees; TypeError: closed here meanwhile
+            except (OSError, TypeError):  # the other process is gone, which the listener sees, or we closed (TypeError)
                 with self._lock:
                     self._backlog.clear()
 

@@ -5,7 +5,7 @@ be added to.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from crossdraft.engine.fast.quantized_linear import DTYPE, GROUP, int4_groups, replace_layers
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.align.finite import require_finite_tensor
 from crossdraft.train.heads.joint import ADAPTED
 
 HALF = GROUP // 2
@@ -161,14 +160,3 @@ def to_int4_base(model: Any, fill: Callable[[nn.Module], None]) -> None:
     """
     scratch = Scratch()
     replace_layers(model, lambda linear: Int4Linear(linear, scratch), fill)
-
-
-def require_finite(model: nn.Module, where: object) -> None:
-    """Refuse a model that cannot learn.
-
-    Raises:
-        CrossdraftError: a weight is NaN or infinite; `where` says of which model.
-    """
-    tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name, tensor in tensors.items():
-        require_finite_tensor(name, tensor, str(where))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.align.finite import weight_files
+from crossdraft.train.core.finite import weight_files
 
 Change = Callable[[str, Tensor], Tensor]
 """(name, weight as it was) -> weight as it is."""

@@ -9,6 +9,7 @@ overlaps with it in time (`train.capture.overlap`).
 """
 
 import gc
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -177,23 +178,31 @@ def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSe
         capture(folder / name, plan, begun[name], recorder, on_clip)
 
 
-def check_begun(out: Path, report: str, *, force: bool) -> None:
+def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
     """Refuse a finished folder; nothing is changed.
 
     Args:
         out: of everything.
         report: name of what is written at the end.
         force: a finished one will do, too.
+        measure: whether the drafter is to be measured: one that was tuned alone is not finished then.
+
+    Returns:
+        Whether what was learned there is to be kept, if anything was.
 
     Raises:
         CrossdraftError: it is finished, and shall not be begun anew; or it is no folder.
     """
     check_folder(out)
-    if (out / report).exists() and not force:
+    path = out / report
+    if not force and measure and path.exists() and "results" not in json.loads(path.read_text(encoding="utf-8")):
+        return True
+    if path.exists() and not force:
         raise CrossdraftError(
             f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
             "another folder."
         )
+    return False
 
 
 def begin_anew(out: Path, report: str) -> None:

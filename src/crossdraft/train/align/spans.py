@@ -42,6 +42,7 @@ from crossdraft.train.align.checks import DRAFTER
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
+from crossdraft.train.core.finite import require_finite
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
@@ -242,6 +243,7 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
     if not isinstance(drafter, CrossVocabDrafter) or drafter.needs.video:
         raise CrossdraftError(f"{inputs.model} reads pictures; spans are learned by a language model that reads text.")
     model = drafter.model.model.requires_grad_(True)
+    require_finite(model, f"the drafter {text_folder(inputs.model)}")
 
     def loss_over(captured: CaptureStore) -> LossFn:
         captured.require_finite((captured.index.owner.depth,))

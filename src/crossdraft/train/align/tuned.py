@@ -44,11 +44,11 @@ from crossdraft.load import (
 )
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
-from crossdraft.train.align.finite import require_finite_tensor
-from crossdraft.train.align.low_rank import attach_low_rank, require_finite, to_int4_base
+from crossdraft.train.align.low_rank import attach_low_rank, to_int4_base
 from crossdraft.train.align.merge import write_changed
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
+from crossdraft.train.core.finite import require_finite, require_finite_tensor
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section

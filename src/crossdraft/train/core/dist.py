@@ -54,13 +54,22 @@ def full_batch(loss_fn: Callable[[int], tuple[Tensor, dict[str, float]]]) -> Los
     """
 
     def loss_of(step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        if batch.of > 1:
-            raise CrossdraftError(
-                "This training takes a step in one piece; set optim.accumulate to 1 and run it in one process."
-            )
+        require_one_piece(batch.of)
         return loss_fn(step)
 
     return loss_of
+
+
+def require_one_piece(parts: int) -> None:
+    """Refuse to cut a step's batch into parts.
+
+    Raises:
+        CrossdraftError: there is more than one.
+    """
+    if parts > 1:
+        raise CrossdraftError(
+            "This training takes a step in one piece; set optim.accumulate to 1 and run it in one process."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.heads.registry import ALIGNED
-from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
+from crossdraft.load import event_fingerprint
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers, clip_answers
@@ -39,6 +39,7 @@ from crossdraft.train.heads.task import (
     TaskInputs,
     captured_source,
     check_of,
+    load_event_model,
     question_of,
     validation_questions,
 )
@@ -175,6 +176,8 @@ class AlignTask(HeadTask):
         CrossdraftError: there is no capture, or the event model cannot draft for the target.
     """
 
+    in_one_piece = True
+
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         self.store = inputs.captured(f"The adapter '{inputs.recipe.network}' learns from answers about captured clips")
@@ -184,9 +187,7 @@ class AlignTask(HeadTask):
                 f"The adapter '{inputs.recipe.network}' reads what the drafter says, which is written on the CPU while "
                 "it is trained; leave out --device."
             )
-        reserved = tuple(sorted(inputs.target.reserved))
-        vocabulary = vocabulary_of(inputs.source)
-        self.drafter = load_drafter(inputs.event, str(device), "float32", reserved, vocabulary, packed=False).model
+        self.drafter = load_event_model(inputs, str(device))
 
     @classmethod
     def default_device(cls, recipe: HeadRecipe) -> str:

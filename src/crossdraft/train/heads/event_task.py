@@ -28,7 +28,7 @@ from crossdraft.heads.glance.network import Glance, GlanceConfig
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import event_fingerprint, load_drafter, vocabulary_of
+from crossdraft.load import event_fingerprint
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.event_data import (
@@ -45,7 +45,15 @@ from crossdraft.train.heads.event_data import (
 )
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import (
+    HeadTask,
+    TaskData,
+    TaskInputs,
+    captured_source,
+    check_of,
+    load_event_model,
+    validation_questions,
+)
 from crossdraft.train.reference.losses import recorded_qa
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
@@ -122,13 +130,13 @@ class EventTask(HeadTask):
         CrossdraftError: there is no capture, or the event model cannot draft for the target.
     """
 
+    in_one_piece = True
+
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         network = inputs.recipe.network
         self.store = inputs.captured(f"The network '{network}' learns from answers about captured clips")
-        reserved = tuple(sorted(inputs.target.reserved))
-        vocabulary = vocabulary_of(inputs.source)
-        self._host = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+        self._host = load_event_model(inputs)
 
     @classmethod
     def default_device(cls, recipe: HeadRecipe) -> str:

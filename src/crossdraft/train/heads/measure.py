@@ -21,6 +21,7 @@ from crossdraft.heads.registry import HeadRecord, heads_of_network
 from crossdraft.train.core.log import progress_bar, say
 from crossdraft.train.heads.recipe import Measure
 
+ASKING = "{network}: drafting for questions: {count} (measure.pairs=0 leaves that out)"
 POSITIONS = 8  # of the hidden draft whose acceptance is reported
 
 

@@ -19,7 +19,7 @@ from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.methods import task_of
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed
+from crossdraft.train.core.dist import SINGLE, Distributed, init_distributed, require_one_piece
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import sha256, write_provenance
 from crossdraft.train.core.trainer import Stage, Trainer, load_weights
@@ -106,6 +106,8 @@ def train_recipe(
     refuse_shared_clips(store, back, online)
     task_class = TASKS[task_of(recipe.network)]
     with init_distributed(device or task_class.default_device(recipe)) as (ranks, own):
+        if task_class.in_one_piece:
+            require_one_piece(recipe.optim.accumulate * ranks.count)
         loaded = load_target(target, str(own), None if own.type == "cuda" else "float32", packed=False)
         source: dict[str, object] = {"target": digest}
         if store is None:

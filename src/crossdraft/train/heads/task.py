@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -14,10 +14,12 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIXES
+from crossdraft.load import event_folder, load_drafter, vocabulary_of
 from crossdraft.train.capture.overlap import refuse_overlap
 from crossdraft.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
+from crossdraft.train.core.finite import require_finite
 from crossdraft.train.core.recipe import Optim
 from crossdraft.train.heads.recipe import HeadRecipe
 
@@ -83,8 +85,22 @@ class TaskData:
     check: Check | None
 
 
+def load_event_model(inputs: TaskInputs, device: str = "cpu") -> Target:
+    """The event model that a head belongs to, in float32.
+
+    Raises:
+        CrossdraftError: it cannot draft for the target, or one of its weights is NaN or infinite.
+    """
+    reserved, vocabulary = tuple(sorted(inputs.target.reserved)), vocabulary_of(inputs.source)
+    found = load_drafter(inputs.event, device, "float32", reserved, vocabulary, packed=False).model
+    require_finite(cast("Any", found.model), f"the drafter {event_folder(inputs.event)}")
+    return found
+
+
 class HeadTask(ABC):
     """A training of one head. What is implemented here is that of heads on the target itself."""
+
+    in_one_piece = False  # whether a step's batch can be cut into no parts, for passes or processes
 
     def __init__(self, inputs: TaskInputs) -> None:
         self.inputs = inputs

@@ -27,7 +27,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits
-from crossdraft.load import event_fingerprint, load_drafter, tokenizer_of, vocabulary_of
+from crossdraft.load import event_fingerprint, tokenizer_of
 from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
@@ -39,7 +39,15 @@ from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches
 from crossdraft.train.heads.gate import ASKED, LEAST, MOST, Agreements, answer_losses, fit_gate, gate_figures
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, validation_questions
+from crossdraft.train.heads.task import (
+    HeadTask,
+    TaskData,
+    TaskInputs,
+    captured_source,
+    check_of,
+    load_event_model,
+    validation_questions,
+)
 from crossdraft.train.reference.packed import read_prefix, run_branches
 
 SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over which their mean is taken
@@ -237,6 +245,8 @@ class FrozenTargetTask(HeadTask):
         CrossdraftError: there is no capture, an unknown loss, or the target cannot read such tokens or is no Llama.
     """
 
+    in_one_piece = True
+
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         self.store = inputs.captured(f"'{inputs.recipe.network}' learns from answers about captured clips")
@@ -288,8 +298,7 @@ class VisionTask(FrozenTargetTask):
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
-        reserved, vocabulary = tuple(sorted(inputs.target.reserved)), vocabulary_of(inputs.source)
-        self.events = load_drafter(inputs.event, "cpu", "float32", reserved, vocabulary, packed=False).model
+        self.events = load_event_model(inputs)
 
     @property
     def drafted(self) -> str:

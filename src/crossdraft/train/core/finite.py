@@ -1,15 +1,12 @@
-"""Weights that are numbers, all of them: of a checkpoint's files, before anything is captured with the model.
-
-A model in memory is checked by `low_rank.require_finite`.
-"""
+"""Weights that are numbers, all of them: of a checkpoint's files, and of a model in memory."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
 
@@ -52,3 +49,14 @@ def require_finite_tensor(name: str, tensor: Tensor, where: str) -> None:
         raise CrossdraftError(
             f"The weight {name} of {where} is not finite (NaN or infinity); take the checkpoint from its source again."
         )
+
+
+def require_finite(model: nn.Module, where: object) -> None:
+    """Refuse a model that cannot learn.
+
+    Raises:
+        CrossdraftError: a weight is NaN or infinite; `where` says of which model.
+    """
+    tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, tensor in tensors.items():
+        require_finite_tensor(name, tensor, str(where))
