@@ -98,11 +98,11 @@ def questions(run: JSON) -> Iterator[str]:
     for row in run["methods"]:
         name, over = row["name"], row["speedup"]
         if name in ("glance", "event", "eagle2"):
-            ratios = " | ".join(_over(over[one]) for one in ("hf", "uncached", "cached"))
+            ratios = " | ".join(_over(over[one]) for one in ("hf", "target without cache", "target with cache"))
             yield f"| `{name}` | {row['first_ms']:.0f} ms | {row['next_ms']:.0f} ms | {ratios} |"
     if len({row["identical"] for row in run["methods"]}) == 1:
-        asked = run["workload"]["pairs"]
-        yield f"{asked // run['workload']['questions']} clips, ten questions about each, from files; all {asked} answers"
+        asked, each = (run["workload"][name] for name in ("pairs", "questions"))
+        yield f"{asked // each} clips, ten questions about each, from files; all {asked} answers"
 
 
 def _over(found: JSON) -> str:
