@@ -60,12 +60,27 @@ def readme(bench: JSON) -> Iterator[str]:
     yield f"{_range(later)} times as late as from the target alone"
 
 
-def readme_stages(drafters: JSON, breakdown: JSON, quality: JSON) -> Iterator[str]:
-    """The same drafter on other stages."""
-    found = drafters["figures"]["glance"], breakdown["figures"]["speedup"]["glance"]
-    first, second = interval(found[0]["speedup"]), interval(found[1])
-    third = interval(quality["figures"]["greedy"]["glance"]["speedup"])
-    yield f"`glance` {first} (experiment 0), {second} (2) and {third} (5: {quality['config']['pairs']} questions"
+STAGES = ("drafters", "prefill-hiding", "breakdown", "quality", "ablations")
+
+
+def readme_stages(
+    bench: JSON, drafters: JSON, hiding: JSON, breakdown: JSON, quality: JSON, ablations: JSON
+) -> Iterator[str]:
+    """The same drafter on other stages, and in the headline the range of all."""
+    found = (
+        drafters["figures"]["glance"]["speedup"],
+        hiding["figures"]["8"]["glance"]["speedup"],
+        breakdown["figures"]["speedup"]["glance"],
+        quality["figures"]["greedy"]["glance"]["speedup"],
+        ablations["figures"]["ride-along"]["glance, rides along"]["speedup"],
+    )
+    speeds = [by_name(bench["methods"])["glance"]["speedup"]["value"], *(one["value"] for one in found)]
+    yield f"is {_range(speeds)} times as fast as its target alone on both"
+    all_frames, eight, files, questions, rides = map(interval, found)
+    yield (
+        f"`glance` {all_frames} (experiment 0), {eight} (1), {files} (2), {questions} (5: {quality['config']['pairs']} "
+        f"questions) and {rides} (6)"
+    )
 
 
 def readme_pair(target: JSON, event: JSON, eagle: JSON) -> Iterator[str]:
@@ -250,6 +265,12 @@ def experiments(drafters: JSON) -> Iterator[str]:
     yield f"all {len(drafters['figures'].keys() & SHIPPED)} drafters was the target's own"
 
 
+def adaedl(drafters: JSON) -> Iterator[str]:
+    """What ending drafts early is worth end to end."""
+    ended, plain = (interval(drafters["figures"][name]["speedup"]) for name in ("adaedl", "event"))
+    yield f"experiment 0 has `adaedl` {ended} and `event` {plain} times as fast as the target alone"
+
+
 FULL_RUN = (
     "drafters", "prefill-hiding", "breakdown", "alignment", "streaming", "quality", "ablations", "utilisation",
     "claims",
@@ -352,11 +373,7 @@ def _cards() -> Iterator[Tie]:
 
 TIES: tuple[Tie, ...] = (
     Tie("README.md", (f"{RESULTS}/readme.json",), readme),
-    Tie(
-        "README.md",
-        tuple(f"{RESULTS}/{name}/summary.json" for name in ("drafters", "breakdown", "quality")),
-        readme_stages,
-    ),
+    Tie("README.md", (f"{RESULTS}/readme.json", *(f"{RESULTS}/{name}/summary.json" for name in STAGES)), readme_stages),
     Tie("README.md", _provenance("target", "event", "heads/eagle"), readme_pair),
     Tie("README.md", (PLAN, *REPLAYS), readme_real_pair),
     Tie("docs/real_pair.md", (PLAN, *REPLAYS), real_pair),
@@ -365,6 +382,7 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/planning.md", (PLAN,), planning),
     Tie("docs/align_your_own_pair.md", PLANS, align),
     Tie("docs/growth.md", ("docs/growth.json",), growth),
+    Tie("docs/drafters.md", (f"{RESULTS}/drafters/summary.json",), adaedl),
     Tie("docs/experiments.md", (f"{RESULTS}/drafters/summary.json",), experiments),
     Tie("docs/results/experiments.md", tuple(f"{RESULTS}/{name}/summary.json" for name in FULL_RUN), report),
     Tie("docs/results/experiments.md", _provenance("target", "event"), report_pair),

@@ -53,6 +53,12 @@ WRONG = [
     ["replay", "nowhere.jsonl"],
     ["convert", "eventgpt", "nowhere", "NEW"],
     ["capture", "NEW", "--layers=two"],
+    ["align", "nowhere", "foreign", "scenes", "NEW"],
+    ["align", "reference", "foregn", "scenes", "NEW"],
+    ["align", "reference", "foreign", "scnes", "NEW"],
+    ["align", "reference", "foreign", "scenes", "NEW", "--tune=half"],
+    ["serve", "--target=nowhere"],
+    ["serve", "--drafter=memry"],
 ]
 
 
