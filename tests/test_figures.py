@@ -64,7 +64,7 @@ def said(report=REPORT):
 def test_a_page_that_is_right_passes_and_only_what_is_not_tied_is_left():
     wrong, left = compare("README.md", TABLE, said())
     assert wrong == []
-    assert figures(left) == ["1.68", "2.01"], "the two runs of which nothing is kept"
+    assert figures(left) == ["1.68", "1.98", "2.01"], "three runs of which nothing is kept"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,6 @@ def test_new_numbers_are_written_where_the_words_are_the_same():
     now = corrected(TABLE, said(report))
     assert "| 22 | 71 | 81 | 15.50 | **1.90 [1.70, 2.10]** |" in now
     assert "1.9× here" in now
-    assert "(`glance` 1.68, 1.90, 2.01)" in now
     assert compare("README.md", now, said(report))[0] == []
     gone = TABLE.replace("Against the faster", "Over the faster")
     assert "nothing like it is there" in compare("README.md", corrected(gone, said()), said())[0][0]
