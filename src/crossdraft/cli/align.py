@@ -184,8 +184,8 @@ def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
         find_checkpoint(name, dict.fromkeys(shipped, Path()))
     if source != SCENES and not Path(source).is_file():
         raise CrossdraftError(
-            f"There is no list of clips '{source}'{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file of JSON "
-            "lines."
+            f"There is no list of clips '{source}'{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file of "
+            "JSON lines."
         )
 
 
