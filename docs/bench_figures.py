@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tools.figures import Tie, interval
+from tools.figures import Tie, interval, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
@@ -191,7 +191,7 @@ def ladder(found: JSON) -> Iterator[str]:
         cells = ("", "", "", "", "")
         if row["features"] is not None:
             cosine, above, in_a_row, same, shifted = (row["features"][key]["value"] for key in FEATURES)
-            cells = (_minus(f"{cosine:.2f}"), _share(above), f"{in_a_row:.1f}", _share(same), f"{100 * shifted:.1f} %")
+            cells = (minus(f"{cosine:.2f}"), _share(above), f"{in_a_row:.1f}", _share(same), f"{100 * shifted:.1f} %")
         yield f"| {LADDER.get(name, f'`{name}`')} | {held} | {seen} | {tau} | {' | '.join(cells)} | {times} |"
     for one in found["figures"]["differences"]:
         yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {interval(one['more'])} | {_p(one['p_holm'])} |"
@@ -218,10 +218,6 @@ def aligned(run: JSON, experiment: JSON) -> Iterator[str]:
     whole, low_rank = (experiment["figures"][rung] for rung in ("l6 whole", "l6"))
     yield f"{interval(whole['speedup'])} times as fast as the target alone"
     yield f"LoRA of rank 16 accepts {low_rank['accepted_prefix']['value']:.2f}"
-
-
-def _minus(number: str) -> str:
-    return number.replace("-", "−")
 
 
 def _share(value: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from tools.figures import Tie, interval
+from tools.figures import Tie, interval, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
@@ -25,7 +25,7 @@ def rules(run: JSON) -> Iterator[str]:
             yield f"| the target alone | yes | 1 | {facts} | |"
         else:
             lossless = "yes" if row["lossless"] else "no"
-            tau, gained = interval(row["tau"]), _minus(interval(row["facts_gained"]))
+            tau, gained = interval(row["tau"]), minus(interval(row["facts_gained"]))
             yield f"| {label} | {lossless} | {tau} | {facts} | {gained} |"
     yield f"`crossdraft bench rules --pairs {run['workload']['pairs']}"
 
@@ -129,8 +129,8 @@ def compression(run: JSON, timed: JSON) -> Iterator[str]:
         target, share = row["target"], row["predicted"]
         checked = f"{100 * share['value']:.0f} % predicted" if share is not None else ""
         yield (
-            f"| {_compressed(target)} | {_visual(row, whole)} | {_minus(saved.get(target, checked))} "
-            f"| {interval(row['facts'])} | {_minus(interval(row['facts_gained']))} | {interval(row['rouge_l'])} "
+            f"| {_compressed(target)} | {_visual(row, whole)} | {minus(saved.get(target, checked))} "
+            f"| {interval(row['facts'])} | {minus(interval(row['facts_gained']))} | {interval(row['rouge_l'])} "
             f"| {row['agreed']} |"
         )
     for one in run["cosines"]:
@@ -147,7 +147,7 @@ def compressed_drafts(run: JSON) -> Iterator[str]:
         tau = interval(rows[target, "eaglevlm"]["tau"])
         label, lossless, gained = "as it is", "yes", ""
         if target != "target":
-            label, lossless, gained = _compressed(target), "no", _minus(interval(row["facts_gained"]))
+            label, lossless, gained = _compressed(target), "no", minus(interval(row["facts_gained"]))
         yield f"| {label} | {lossless} | {_visual(row, whole)} | {interval(row['facts'])} | {gained} | 1 | {tau} |"
     asked = run["workload"]["pairs"]
     if all(row["own_answers"]["equal"] == asked for (_, drafter), row in rows.items() if drafter is not None):
@@ -169,14 +169,10 @@ def _visual(row: JSON, whole: JSON) -> str:
     return f"{VISUAL + row['prompt_tokens'] - whole['prompt_tokens']:.0f}"
 
 
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
 def _signed(found: JSON) -> str:
     """`+0.1 [−0.1, +0.3]`."""
     low, high = found["ci95"]
-    return _minus(f"{found['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
+    return minus(f"{found['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
 
 
 TIES = (

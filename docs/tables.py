@@ -9,6 +9,7 @@ from pathlib import Path
 
 from crossdraft.compression import COMPRESSIONS
 from crossdraft.datasets.catalogue import DATASETS
+from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import RULES
 from crossdraft.methods import SHIPPED
 from crossdraft.serve.settings import ServerSettings
@@ -31,9 +32,14 @@ def rules() -> list[tuple[str, ...]]:
     """Every acceptance rule: whether it is lossless, what it verifies, where it comes from."""
     head = ("rule", "lossless", "temperature", "draft it asks for", "source")
     return [head] + [
-        (f"`{name}`", "yes" if r.lossless else "**no**", "0" if r.greedy else "above 0", r.takes, r.paper)
+        (f"`{name}`", "yes" if r.lossless else "**no**", "0" if r.greedy else "above 0", _takes(r), r.paper)
         for name, r in RULES.items()
     ]
+
+
+def _takes(rule: Rule) -> str:
+    """The drafts that a rule asks for."""
+    return rule.takes if rule.drafter is None else f"{rule.takes}, of the drafter `{rule.drafter}`"
 
 
 def compressions() -> list[tuple[str, ...]]:

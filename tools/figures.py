@@ -62,6 +62,11 @@ def interval(found: Mapping[str, Any], digits: int = 2, name: str = "value") -> 
     return f"{found[name]:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def minus(text: str) -> str:
+    """With the sign that pages have for a hyphen: `−0.1 [−0.2, 0.1]`."""
+    return text.replace("-", "−")
+
+
 def pattern(said: str, *, numbers: bool = True) -> re.Pattern[str]:
     r"""What finds a sentence in a page, however its lines are broken and whatever of it is emphasised.
 

@@ -499,6 +499,6 @@ def _checked(
     if rule is not None and rule.drafter not in (None, verifying.name):
         raise CrossdraftError(
             f"The acceptance rule '{rule.name}' lets stand what the drafter '{rule.drafter}' writes, and '{spec}' is "
-            f"another; name no rule, or that drafter."
+            "another; name no rule, or that drafter."
         )
     return spec, options

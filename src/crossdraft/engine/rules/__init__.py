@@ -72,8 +72,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
             ),
             Rule(
-                "specpv", lossless=False, greedy=True, verify=SpecPV(), takes="any tree, of the drafter `partial`",
-                drafter="partial",
+                "specpv", lossless=False, greedy=True, verify=SpecPV(), drafter="partial",
                 paper="SpecPV, Tan et al. 2025",
             ),
         )

@@ -109,7 +109,9 @@ class Link:
                 self._connection.send_bytes(packed)
                 for array in arrays:
                     self._connection.send_bytes(array)
-            except (OSError, TypeError):  # the other process is gone, which the listener sees, or we closed (TypeError)
+            except (OSError, TypeError) as error:  # the other process is gone, which the listener sees, or we closed
+                if isinstance(error, TypeError) and not self._connection.closed:
+                    raise
                 with self._lock:
                     self._backlog.clear()
 

@@ -195,14 +195,22 @@ def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
     """
     check_folder(out)
     path = out / report
-    if not force and measure and path.exists() and "results" not in json.loads(path.read_text(encoding="utf-8")):
+    if force or not path.exists():
+        return False
+    if measure and not _is_measured(path):
         return True
-    if path.exists() and not force:
-        raise CrossdraftError(
-            f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
-            "another folder."
-        )
-    return False
+    raise CrossdraftError(
+        f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
+        "another folder."
+    )
+
+
+def _is_measured(report: Path) -> bool:
+    """Whether a report has figures of the drafter; a damaged one is left to whoever wrote it."""
+    try:
+        return "results" in json.loads(report.read_text(encoding="utf-8"))
+    except ValueError:
+        return True
 
 
 def begin_anew(out: Path, report: str) -> None:
