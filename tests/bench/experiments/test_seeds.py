@@ -36,4 +36,4 @@ def test_what_is_captured_and_trained_has_its_seeds(tmp_path, monkeypatch):
 
 def test_what_is_accepted_has_the_scenes_that_were_learned_and_asked():
     assert SMALL.seeds(ACCEPTANCE) == (TRAIN[0], TEST[0]), "two questions about each"
-    assert AlignmentConfig().seeds(ACCEPTANCE) == (*TRAIN[: 256 // 4], *TEST[:48])
+    assert AlignmentConfig().seeds(ACCEPTANCE) == (*TRAIN[: 1024 // 4], *TEST[:48])

@@ -15,30 +15,45 @@ DISTILLED = "event"  # distilled from the target's answers from the beginning; s
 CAPTURE, ACCEPTANCE, TIMES = "capture", "acceptance", "times, pairs"  # keys of units, the last with a number after it
 SEED = 0  # of every training
 
+WHOLE = ("rank=0", "optim.learning_rate=1.5e-3")
+FEATURES = "loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.5, kl: 0.5}"  # the adapters' losses
 # rung: the recipe of `crossdraft train`, and what of it differs
 LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{name: (name, ()) for name in ("linear", "mlp", "l1", "l2", "l3", "levels", "l4")},
         "contrastive": ("l4", ("loss={info_nce: 1, mse: 0.1}",)),
         "l4 of three layers": ("l4", ("config.source_layers=0,1,2",)),
+        "sequence_distillation": ("sequence_distillation", ()),
         "l4v": ("l4v", ()),
+        "l4v contrastive": ("l4v", ("loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.5, kl: 0.5, contrastive: 0.1}",)),
         **{name: (name, ()) for name in ("token_projection", "logit_alignment", "token")},
         "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
-        **{name: (name, ()) for name in ("l5", "b1", "b1r", "l5f", "l5fr")},
+        **{name: (name, ()) for name in ("l5", "eagle_fusion", "b1", "b1r", "l5f", "event_to_video_eagle", "l5fr")},
         "l6": ("l6", ()),
-        "l6 whole": ("l6", ("rank=0", "optim.learning_rate=1.5e-3")),
+        "l6 by the target's head": ("l6", ("head=target", FEATURES)),
+        "l6 whole": ("l6", WHOLE),
+        "l6 whole by the target's head": ("l6", (*WHOLE, "head=target", FEATURES)),
     }
 )
 # rungs, or controls, beside each other: what a step of the ladder is worth, then what single parts are
 COMPARED = (
     ("l1", "linear"), ("l2", "l1"), ("l3", "l2"), ("l4", "l3"), ("l5", "l4"), ("l6", "l5"), ("l6 whole", "l6"),
     ("mlp", "linear"), ("levels", "mlp"), ("l4", "contrastive"), ("l4 of three layers", "l4"), ("l4v", "l4"),
+    ("l4v contrastive", "l4v"), ("sequence_distillation", "l4"), ("eagle_fusion", "l5"),
+    ("event_to_video_eagle", "l5f"),
     ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
+    ("l6 by the target's head", "l6"), ("l6 whole by the target's head", "l6 whole"),
     *(("l6 whole", control) for control in ("template", "memory", "blind")), ("l6 whole", DISTILLED),
 )  # fmt: skip
-READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
+READ_TARGET = (
+    "b1",
+    "b1r",
+    "l5f",
+    "event_to_video_eagle",
+    "l5fr",
+)  # recipes of adapters that are given the target's own features
 # They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
-AUTOREGRESSIVE = ("l5 without tokens", "l5", *READ_TARGET)
+AUTOREGRESSIVE = ("l5 without tokens", "l5", "eagle_fusion", *READ_TARGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class AlignmentConfig:
     steps: int = 800
     test_clips: int = 48
     questions: int = 4
-    learned: int = 256
+    learned: int = 1024
     nodes: int = 8
     pairs: int = 16
     block: int = 8

@@ -5,8 +5,10 @@ Dettmers et al. 2023), or all of its language model; its vision is left as it is
 translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is
 an ordinary drafter in a folder, which `--drafter DIR` takes.
 
-With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT: it
-must be as wide as the target's, and may learn to be that. The finished drafter has the target's rows for its own.
+With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT, and
+may learn to be the target's. Where the two models differ in width a projection [H, S] stands between them, which learns,
+too. It begins as the one by which the target's head comes closest to the drafter's own (least squares). The finished
+drafter has the target's rows for its own, or their product with the projection.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -23,7 +25,6 @@ from typing import Any, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
@@ -98,7 +99,7 @@ class TuneRecipe(Section):
         default="float32", description="how the frozen weights are held; in 16 or 4 bits, additions alone can learn"
     )
     head: Literal["own", "target"] = Field(
-        default="own", description="whose LM head its last feature goes through; the target's is frozen, and as wide"
+        default="own", description="whose LM head its last feature goes through; the target's is frozen"
     )
     loss: dict[str, float] = Field(
         min_length=1, description="losses of logits or labels by name, and their weights; of features with head=target"
@@ -120,7 +121,7 @@ class TuneRecipe(Section):
         if wrong and self.head == "own":
             raise CrossdraftError(
                 f"A tuned drafter has its own head, and features of its own width: it cannot learn by '{wrong[0]}'; "
-                "take losses such as cross_entropy and kl, or head=target, where both are equally wide."
+                "take losses such as cross_entropy and kl, or head=target."
             )
         Objective(self.loss)
         odd = [name for name, weight in self.loss.items() if not math.isfinite(weight)]
@@ -195,37 +196,35 @@ class TuneInputs:
         self.recipe.check()
         check_pair(self.target, self.event, self.out)
         if self.recipe.head == "target":
-            check_target_head(self.event, self.store.index.owner.hidden_size)
+            check_target_head(self.event)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
         refuse_shared_clips(self.store, self.validation)
         check_shares(self.recipe.optim, captured_source(self.store), processes)
 
 
-def feature_width(target: str) -> int:
-    """Features of a target's last layer, which its LM head reads; of its settings, no model is loaded."""
-    config: Any = AutoConfig.from_pretrained(target_folder(target))
-    return config.get_text_config().hidden_size
-
-
-def check_target_head(event: str, width: int) -> None:
-    """Refuse a drafter whose last feature does not fit into the target's LM head, which reads `width`.
+def check_target_head(event: str) -> None:
+    """Refuse a drafter whose LM head cannot be replaced by the target's.
 
     Raises:
-        CrossdraftError: it has another width, or its own head is its embeddings, which would be replaced.
+        CrossdraftError: it is its token embeddings, which would be replaced, too.
     """
     config: Any = EventGPTConfig.from_pretrained(event_folder(event))
-    own = config.text_config.hidden_size
-    if own != width:
-        raise CrossdraftError(
-            f"The target's head reads features of width {width}, and the drafter {event} has {own}: with head=target "
-            "both must be equal; leave it out, or train an adapter, which has a projection."
-        )
     if config.tie_word_embeddings or config.text_config.tie_word_embeddings:
         raise CrossdraftError(
             f"The LM head of the drafter {event} is its token embeddings, which head=target would replace; leave it "
             "out, or save the drafter with a head of its own."
         )
+
+
+@torch.no_grad()
+def closest_projection(head: Tensor, own: Tensor) -> Tensor:
+    """[H, S] by which the LM head [V, H] of one model comes closest to the head [V', S] of another (least squares).
+
+    Checkpoints pad their heads differently: the ids that both have are compared.
+    """
+    rows = min(len(head), len(own))
+    return torch.linalg.lstsq(head[:rows].double().cpu(), own[:rows].double().cpu()).solution.to(head)
 
 
 class TunedDrafter(nn.Module):
@@ -235,7 +234,8 @@ class TunedDrafter(nn.Module):
         model: it is changed in place, so load it for this.
         draft_ids: [D] ids that it shall draft.
         rank, scale: of the additions; rank 0 = all of the language model learns.
-        head: [V, H] of the target, frozen, which stands for its own; `None` = its own does.
+        head: [V, H] of the target, frozen, which stands for its own, behind a projection that learns where the drafter
+            is not as wide; `None` = its own does.
     """
 
     def __init__(
@@ -248,9 +248,13 @@ class TunedDrafter(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.head = None if head is None else head.to(torch.bfloat16).cpu()  # as it is written
+        self.head = None if head is None else head.detach().to(torch.bfloat16).cpu()  # as it is written
         self.draft_ids = torch.tensor(draft_ids, device=model.lm_head.weight.device)
         self.rows = None if head is None else head.detach()[self.draft_ids.to(head.device)].to(self.draft_ids.device)
+        self.projection: nn.Parameter | None = None
+        if head is not None and head.shape[1] != model.lm_head.weight.shape[1]:
+            fitting = closest_projection(head.detach(), model.lm_head.weight)
+            self.projection = nn.Parameter(fitting.to(self.draft_ids.device))
         self.vlm = TrainableEventGPT(model)
         model.requires_grad_(False)
         self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
@@ -264,6 +268,8 @@ class TunedDrafter(nn.Module):
             [nn.ParameterList((layer.down, layer.up)) for layer in self.additions.values()]
             or [self.vlm.llama, *([model.lm_head] if head is None else [])]
         )
+        if self.projection is not None:
+            self.learning.append(nn.ParameterList((self.projection,)))
         """What learns, and therefore what a checkpoint holds."""
 
     def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
@@ -280,14 +286,18 @@ class TunedDrafter(nn.Module):
         (states,) = batch.hidden.values()
         if self.rows is None:
             return [DraftLogits(0, states @ self.model.lm_head.weight[self.draft_ids].T)]
-        return [DraftLogits(0, states @ self.rows.to(states.dtype).T, states)]
+        features = states if self.projection is None else states @ self.projection.to(states.dtype).T
+        return [DraftLogits(0, features @ self.rows.to(features.dtype).T, features)]
 
     @torch.no_grad()
     def changed(self, name: str, weight: Tensor) -> Tensor:
         """The weight of that name as it is now, `weight` being what it was before."""
         if self.head is not None and name == LM_HEAD:
             rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
-            return torch.cat((self.head[:rows], weight[rows:].to(self.head)))
+            head = self.head[:rows]
+            if self.projection is not None:
+                head = (head.float() @ self.projection.detach().float().cpu()).to(torch.bfloat16)
+            return torch.cat((head, weight[rows:].to(head)))
         if not self.additions:
             return self._state.get(name, weight)
         layer = self.additions.get(name.removeprefix(LANGUAGE).removesuffix(".weight"))
