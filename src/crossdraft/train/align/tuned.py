@@ -6,9 +6,9 @@ translate what a frozen drafter makes of the target's words; here it may make so
 an ordinary drafter in a folder, which `--drafter DIR` takes.
 
 With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT, and
-may learn to be the target's. Where the two models differ in width a projection [H, S] stands between them, which learns,
-too. It begins as the one by which the target's head comes closest to the drafter's own (least squares). The finished
-drafter has the target's rows for its own, or their product with the projection.
+may learn to be the target's. Where the two models differ in width a projection [H, S] stands between them and learns,
+too; at first the target's head comes closest to the drafter's own by it (least squares). The finished drafter has the
+target's rows for its own, or their product with the projection.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
