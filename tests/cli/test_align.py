@@ -208,16 +208,6 @@ def test_weights_that_are_no_numbers_are_refused_before_anything_is_captured(
     refused(code, capsys, tmp_path / "out", f"The weight {weight} of the {model} {broken} is not finite")
 
 
-def test_a_drafter_that_the_targets_head_does_not_fit_is_refused_before_anything_is_captured(
-    pair, lists, tmp_path, capsys
-):
-    tied = shutil.copytree(pair.blind, tmp_path / "tied")
-    config = json.loads((tied / "config.json").read_text())
-    (tied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
-    code = align(pair, lists, tmp_path / "out", "head=target", drafter=tied)
-    refused(code, capsys, tmp_path / "out", "is its token embeddings, which head=target would replace")
-
-
 @pytest.mark.parametrize("name", ["a,b", "pair (2)", "x:1"])
 def test_a_folder_that_cannot_stand_in_a_spec_is_refused_before_anything_is_captured(
     pair, lists, tmp_path, capsys, name

@@ -134,7 +134,7 @@ def align(
     from crossdraft.engine.devices import resolve
     from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
     from crossdraft.train.align.pair import begin_anew, check_begun, open_splits
-    from crossdraft.train.align.tuned import TuneInputs, check_target_head, tune_drafter
+    from crossdraft.train.align.tuned import TuneInputs, tune_drafter
     from crossdraft.train.core.dist import init_distributed
     from crossdraft.train.core.provenance import write_json
 
@@ -142,8 +142,6 @@ def align(
     recipe = _recipe(tune, target, drafter, overrides or ())
     recipe.check()
     check_pair(target, drafter, out)
-    if recipe.head == "target":
-        check_target_head(drafter)
     splits = which.splits(source)
     folder, settings = answers.captures or out / "captures", answers.settings(target)
     if measure:

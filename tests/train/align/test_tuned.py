@@ -23,7 +23,6 @@ from crossdraft.train.align.tuned import (
     TuneInputs,
     TuneRecipe,
     _measured,
-    check_target_head,
     closest_projection,
     saved_figures,
     tune_drafter,
@@ -255,13 +254,35 @@ def test_a_narrower_drafter_speaks_by_the_targets_head_through_a_projection(pair
     assert torch.allclose(found, learned.logits, atol=0.05)  # rounded to bfloat16
 
 
-def test_a_head_that_is_the_embeddings_is_not_replaced(pair, tmp_path):
+@pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
+def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, captured, tmp_path, rank):
+    """What it drafts is what it learned to: the embeddings stay, the target's head stands beside them."""
     tied = tmp_path / "tied"
-    shutil.copytree(pair.event, tied)
+    shutil.copytree(pair.blind, tied)
     config = json.loads((tied / "config.json").read_text())
-    (tied / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
-    with pytest.raises(CrossdraftError, match="is its token embeddings, which head=target would replace"):
-        check_target_head(str(tied))
+    config["text_config"]["tie_word_embeddings"] = config["tie_word_embeddings"] = True
+    (tied / "config.json").write_text(json.dumps(config))
+    weights = load_file(tied / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, tied / "model.safetensors", {"format": "pt"})
+    where = [
+        "--capture",
+        str(captured),
+        "--target",
+        str(pair.target),
+        "--event",
+        str(tied),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(["train", "l6", *where, *SMALL, rank, "head=target", "loss={mse: 1.0, cross_entropy: 0.5}"]) == 0
+    folder = tmp_path / "out" / "drafter"
+    stored = load_file(folder / "model.safetensors")
+    assert torch.equal(stored["lm_head.weight"], load_output_head(str(pair.target), "cpu", "float32").weight.bfloat16())
+    assert not torch.equal(stored["lm_head.weight"], stored["model.language_model.embed_tokens.weight"])
+    model = EventGPTForConditionalGeneration.from_pretrained(folder)
+    assert torch.equal(model.lm_head.weight.bfloat16(), stored["lm_head.weight"])
+    assert accepted_on_learned(pair, captured, folder) > accepted_on_learned(pair, captured, pair.blind)
 
 
 def test_a_frozen_base_needs_additions(pair, captured, tmp_path, capsys):

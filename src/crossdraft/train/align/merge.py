@@ -1,8 +1,10 @@
 """A checkpoint written again with some of its weights changed, file by file: no model needs to be in memory for it."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -13,11 +15,15 @@ from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.core.finite import weight_files
 
+CONFIG = "config.json"
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 Change = Callable[[str, Tensor], Tensor]
 """(name, weight as it was) -> weight as it is."""
 
 
-def write_changed(source: Path, folder: Path, names: Collection[str], change: Change) -> None:
+def write_changed(
+    source: Path, folder: Path, names: Collection[str], change: Change, added: Mapping[str, Tensor] = NOTHING
+) -> None:
     """Write the weights of a checkpoint into another folder, in bf16, changed where they have changed.
 
     Memory: one file of the checkpoint, and one weight.
@@ -26,13 +32,18 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
         source, folder: of the checkpoint, and where it goes.
         names: of the weights that have changed.
         change: called for every weight.
+        added: weights that the checkpoint does not have; they go into its last file.
 
     Raises:
         CrossdraftError: the checkpoint has no weight of one of these names.
     """
     files, written, size = weight_files(source), {}, 0
     for path in files:
-        tensors: dict[str, Tensor] = {}
+        more = added if path == files[-1] else NOTHING
+        tensors = {name: weight.detach().cpu().to(torch.bfloat16).contiguous() for name, weight in more.items()}
+        for name, weight in tensors.items():
+            written[name] = path.name
+            size += weight.nbytes
         with safe_open(path, "pt") as kept:
             for name in kept.keys():  # noqa: SIM118 - it is no dict
                 changed = change(name, kept.get_tensor(name)).detach().cpu()
@@ -49,3 +60,12 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
     if len(files) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(written.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def write_untied(source: Path, folder: Path) -> None:
+    """Write a checkpoint's `config.json` into another folder, saying that its LM head is not its token embeddings."""
+    config: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    config["tie_word_embeddings"] = False
+    if isinstance(text := config.get("text_config"), dict):
+        text["tie_word_embeddings"] = False
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

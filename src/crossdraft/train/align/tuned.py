@@ -8,7 +8,8 @@ an ordinary drafter in a folder, which `--drafter DIR` takes.
 With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT, and
 may learn to be the target's. Where the two models differ in width a projection [H, S] stands between them and learns,
 too; at first the target's head comes closest to the drafter's own by it (least squares). The finished drafter has the
-target's rows for its own, or their product with the projection.
+target's rows for its own, or their product with the projection; its embeddings stay what they are, also where they were
+its head before.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -43,10 +44,10 @@ from crossdraft.load import (
     target_folder,
     vocabulary_of,
 )
-from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
+from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
 from crossdraft.train.align.low_rank import attach_low_rank, to_int4_base
-from crossdraft.train.align.merge import write_changed
+from crossdraft.train.align.merge import write_changed, write_untied
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
 from crossdraft.train.core.finite import require_finite, require_finite_tensor
@@ -190,31 +191,15 @@ class TuneInputs:
             processes: that share the steps.
 
         Raises:
-            CrossdraftError: as `TuneRecipe.check`, `check_pair`, `check_target_head` and `check_shares`, a capture
+            CrossdraftError: as `TuneRecipe.check`, `check_pair` and `check_shares`, a capture
                 lacks the target's last layer, or validation clips are learned from.
         """
         self.recipe.check()
         check_pair(self.target, self.event, self.out)
-        if self.recipe.head == "target":
-            check_target_head(self.event)
         for store in filter(None, (self.store, self.validation)):
             store.require_layers((store.index.owner.depth,), ())
         refuse_shared_clips(self.store, self.validation)
         check_shares(self.recipe.optim, captured_source(self.store), processes)
-
-
-def check_target_head(event: str) -> None:
-    """Refuse a drafter whose LM head cannot be replaced by the target's.
-
-    Raises:
-        CrossdraftError: it is its token embeddings, which would be replaced, too.
-    """
-    config: Any = EventGPTConfig.from_pretrained(event_folder(event))
-    if config.tie_word_embeddings or config.text_config.tie_word_embeddings:
-        raise CrossdraftError(
-            f"The LM head of the drafter {event} is its token embeddings, which head=target would replace; leave it "
-            "out, or save the drafter with a head of its own."
-        )
 
 
 @torch.no_grad()
@@ -260,7 +245,8 @@ class TunedDrafter(nn.Module):
         self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
         if not rank:
             self.vlm.llama.requires_grad_(True)
-            model.lm_head.requires_grad_(head is None)
+            if head is None:
+                model.lm_head.requires_grad_(True)
         for layer in self.additions.values():
             layer.down.requires_grad_(True)
             layer.up.requires_grad_(True)
@@ -308,10 +294,20 @@ class TunedDrafter(nn.Module):
     @property
     def names(self) -> set[str]:
         """Names of the weights that changed."""
-        head = set() if self.head is None else {LM_HEAD}
+        head = set() if self.head is None or self.unties else {LM_HEAD}
         if self.additions:
             return head | {f"{LANGUAGE}{name}.weight" for name in self.additions}
         return head | {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+
+    @property
+    def unties(self) -> bool:
+        """Whether its LM head was its embeddings, and is the target's now."""
+        return self.head is not None and self.model.lm_head.weight is self.vlm.llama.embed_tokens.weight
+
+    @property
+    def added(self) -> dict[str, Tensor]:
+        """Weights that its checkpoint does not have."""
+        return {LM_HEAD: self.changed(LM_HEAD, self.model.lm_head.weight.detach().cpu())} if self.unties else {}
 
     @property
     def _state(self) -> dict[str, Tensor]:
@@ -408,7 +404,9 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
     """The merged checkpoint in bf16, measured as it will be loaded."""
     source = event_folder(inputs.event)
     with atomic_folder(inputs.out / DRAFTER) as folder:
-        write_changed(source, folder, tuned.names, tuned.changed)
+        write_changed(source, folder, tuned.names, tuned.changed, tuned.added)
+        if tuned.unties:
+            write_untied(source, folder)
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
         figures["engine"] = _measured(inputs, folder)
