@@ -22,6 +22,9 @@ SEVEN_B = {
     "mlp": PROJECT + H * 1024 + 1024 + 1024 * H + H,
     "l4": PROJECT + LAYER + 1 + 2 * H,  # and a weight of the residual, and a norm
     "levels": 3 * H * H + H + (3 * H * 1024 + 1024) + (1024 * H + H),
+    "token_projection": 32064 * 32000  # the map
+    + (H * 2048 + 2048) + 2 * 2048 + (2048 * H + H),  # an MLP and its norm
+    "logit_alignment": (100 * 2048 + 3 * 2048) + (2048 * 2048 + 3 * 2048) + (2048 * 100 + 100) + 3,
     "token_packer": S * S  # queries
     + 2 * (4 * S * S + S + S * S + S)  # keys and values
     + 3 * 2 * S + 4 * (S * S + S)  # norms, attention
@@ -35,7 +38,7 @@ def small():
         hidden_size=128, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, image_size=8, patch_size=4
     )
     text = LlamaConfig(
-        vocab_size=99, hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=128, hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=256,
     )  # fmt: skip
     target = VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=97, video_token_index=98)

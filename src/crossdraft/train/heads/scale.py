@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from crossdraft.align.networks.base import TARGET, Adapter
 from crossdraft.align.networks.fused import TargetAdapter
+from crossdraft.align.networks.own_answer import IndexedBatch, OwnAnswer, OwnAnswerAdapter
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.align.networks.vision import VisionAdapter
 from crossdraft.align.networks.visual import VisualAdapter
@@ -28,10 +29,10 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import WEIGHTS, config_of, load_head, make, save_head
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.heads.registry import ADAPTERS, NETWORKS, PACKERS, VISION_ADAPTERS
+from crossdraft.heads.registry import ALIGNED, NETWORKS, PACKERS, VISION_ADAPTERS
 from crossdraft.train.heads.recipe import load_head_recipe, recipe_names, sizes_of, source_layers
 
-NAMES = (*ADAPTERS, *VISION_ADAPTERS, *PACKERS)
+NAMES = (*ALIGNED, *VISION_ADAPTERS, *PACKERS)
 LM_HEAD = "the target's LM head"
 DRAFT_IDS = 32000  # at most
 FRAMES = 8  # of a clip
@@ -90,7 +91,7 @@ class PairShapes:
             "num_layers": text.num_hidden_layers,
             "draft_ids": tuple(range(min(text.vocab_size, DRAFT_IDS))),
         }
-        if network in ADAPTERS:
+        if network in ALIGNED:
             own, several = self.drafter.text_config, cast("type[Adapter]", NETWORKS[network].network_class).fuses
             sizes |= {"drafter": "", "source_size": own.hidden_size}
             sizes["source_layers"] = source_layers(own.num_hidden_layers, several=several)
@@ -172,6 +173,8 @@ def _learn(name: str, head: Head) -> None:
     if isinstance(head, Adapter):
         predictions, tokens = head(_batch(head)), _tokens(head, LENGTH)
         loss = sum((F.cross_entropy(one.logits[0], tokens[0]) for one in predictions), torch.zeros(()))
+        if isinstance(head, OwnAnswerAdapter):  # its features are no way to its logits
+            loss = loss + sum(one.features.square().mean() for one in predictions if one.features is not None)
     else:
         loss = cast("VisionAdapter | TokenPacker", head).predict(_clip(head)).square().mean()
     loss.backward()
@@ -189,7 +192,17 @@ def _batch(adapter: Adapter) -> TrainBatch:
     visual: Mapping[int, Tensor] = {}
     if isinstance(adapter, VisualAdapter):
         visual = {0: torch.randn(1, adapter.config.frames * adapter.config.patches, adapter.config.visual_size)}
-    return TrainBatch(_tokens(adapter, LENGTH), hidden, torch.tensor([4]), torch.tensor([LENGTH]), visual)
+    rows = _tokens(adapter, LENGTH), hidden, torch.tensor([4]), torch.tensor([LENGTH]), visual
+    if isinstance(adapter, OwnAnswerAdapter):
+        return IndexedBatch(*rows, own=_own_answer(adapter, LENGTH))
+    return TrainBatch(*rows)
+
+
+def _own_answer(adapter: OwnAnswerAdapter, count: int) -> OwnAnswer:
+    """So many random tokens of a drafter's own."""
+    states = torch.randn(1, count, adapter.config.source_size)
+    best = torch.randn(1, count, adapter.config.vocab_size).log_softmax(-1).topk(adapter.top)
+    return OwnAnswer(best.indices[..., 0], states, best.indices, best.values, torch.tensor([count]))
 
 
 def _tokens(head: Head, count: int) -> Tensor:
@@ -210,6 +223,9 @@ def _step(head: Head) -> Callable[[], object]:
     if not isinstance(head, Adapter):
         clip = _clip(head)
         return lambda: cast("VisionAdapter | TokenPacker", head).predict(clip)
+    if isinstance(head, OwnAnswerAdapter):
+        own = _own_answer(head, 1)
+        return lambda: head.translate(own)
     width = head.config.source_size * len(head.config.source_layers)
     source, tokens = torch.randn(1, PAST + 1, 0 if isinstance(head, TokenAdapter) else width), _tokens(head, PAST + 1)
     if isinstance(head, VisualAdapter):
