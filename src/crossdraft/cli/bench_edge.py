@@ -22,12 +22,17 @@ def edge(
     drafter: Annotated[str, typer.Option(metavar="SPEC", help="The edge's drafter.")] = "event",
     cuts: Annotated[int, typer.Option(help="Answers whose connection is cut, over each network.")] = 2,
     max_new_tokens: MaxTokens = 96,
+    cloud: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Ask a server with this drafter, too, such as phased:edge,eagle2."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of order, jitter and cuts.")] = 0,
 ) -> None:
     """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the engine's own.
 
     Each question is asked in three ways: sending nothing (off: the target alone over the same link), the hidden draft
-    alone, and as the policy decides. The edge has one core of this machine, the server the others.
+    alone, and as the policy decides; with --cloud also with a drafter of the cloud's own, without the edge's drafts and
+    with them. The edge has one core of this machine, the server the others.
     """
     output.check()
     from crossdraft.bench.edge.run import EdgePlan, results_table, run_edge, to_json
@@ -36,7 +41,7 @@ def edge(
     rtts = tuple(value / 1e3 for value in _numbers("--rtt", rtt, 0.0))
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         rates = _numbers("--mbit", mbit, 1e-3)
-        plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed)
+        plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed, cloud)
         with progress("asking", plan.runs) as tick:
             found = run_edge(plan, tick)
     output.console.print(results_table(found))

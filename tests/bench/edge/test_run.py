@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from crossdraft.bench.edge.proxy import Network
-from crossdraft.bench.edge.run import POLICY, WAYS, EdgePlan, NetworkFigures, results_table
+from crossdraft.bench.edge.run import CLOUD_TOO, CLOUD_WAYS, POLICY, WAYS, EdgePlan, NetworkFigures, results_table
 from crossdraft.edge.client import EdgeAnswer
 from crossdraft.errors import CrossdraftError
 
@@ -65,8 +65,19 @@ def test_the_report_is_json_with_intervals():
         ({"jitter": -1.0}, "jitter is -1"),
         ({"jitter": float("nan")}, "jitter is nan"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"cloud": "nonsense"}, "no drafter 'nonsense'"),
+        ({"cloud": "eagle2"}, "does not join 'edge' with one of its own"),
+        ({"cloud": "edge"}, "does not join 'edge' with one of its own"),
     ],
 )
 def test_a_plan_that_cannot_be_measured_is_refused_before_anything_runs(tmp_path, given, words):
     with pytest.raises(CrossdraftError, match=words):
         EdgePlan(tmp_path, (0.0,), (100.0,), **given)
+
+
+def test_with_a_drafter_of_the_clouds_own_there_are_two_ways_more(tmp_path):
+    alone = EdgePlan(tmp_path, (0.0, 0.1), (100.0,), pairs=3, cuts=1)
+    assert (alone.runs, alone.cut_ways) == (2 * (3 * 3 + 1), [POLICY])
+    plan = EdgePlan(tmp_path, (0.0, 0.1), (100.0,), pairs=3, cuts=1, cloud="phased:edge,eagle2")
+    assert (plan.runs, plan.cut_ways) == (2 * (3 * 5 + 2), [POLICY, CLOUD_TOO])
+    assert [name for name, way in plan.ways.items() if way.cloud] == list(CLOUD_WAYS)

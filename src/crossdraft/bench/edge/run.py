@@ -2,14 +2,17 @@
 
 The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
 between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
-target alone over the same link, with the hidden draft alone, and as the policy decides by what it measured. Every
-answer is held against the engine's own, which is asked beforehand, in this process and without server or network.
+target alone over the same link, with the hidden draft alone, and as the policy decides by what it measured. With a
+drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
+and without drafts from the edge, and with both. Every answer is held against the engine's own, which is asked
+beforehand, in this process and without server or network.
 """
 
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,7 @@ from crossdraft.api import Engine
 from crossdraft.bench.common import table
 from crossdraft.bench.edge.proxy import DelayingProxy, Network
 from crossdraft.bench.environment import environment
-from crossdraft.bench.serving.process import serving
+from crossdraft.bench.serving.process import ServerProcess, serving
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.builders import DrafterContext
@@ -37,7 +40,19 @@ if TYPE_CHECKING:
 
 WARM_UPS = 2
 POLICY = "policy"
-WAYS: Mapping[str, str | None] = {OFF: OFF, HIDDEN: HIDDEN, POLICY: None}  # of asking, and the mode that is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a question is asked: in which mode (`None`: as the policy decides), and whether the cloud drafts, too."""
+
+    mode: str | None
+    cloud: bool = False
+
+
+WAYS: Mapping[str, Way] = {OFF: Way(OFF), HIDDEN: Way(HIDDEN), POLICY: Way(None)}
+CLOUD_ALONE, CLOUD_TOO = "cloud alone", "cloud too"
+CLOUD_WAYS: Mapping[str, Way] = {CLOUD_ALONE: Way(OFF, cloud=True), CLOUD_TOO: Way(None, cloud=True)}
 Tick = Callable[[str], None]
 
 
@@ -55,6 +70,7 @@ class EdgePlan:
         max_new_tokens: the longest answer.
         cuts: connections that are cut in the midst of an answer, at every network.
         seed: of the order, the jitter and the cuts.
+        cloud: a drafter of the server in which `edge` is a part, such as `phased:edge,eagle2`.
 
     Raises:
         CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
@@ -69,6 +85,7 @@ class EdgePlan:
     max_new_tokens: int = 96
     cuts: int = 2
     seed: int = 0
+    cloud: str | None = None
 
     def __post_init__(self) -> None:
         whole("pairs", self.pairs)
@@ -80,6 +97,24 @@ class EdgePlan:
         check_spec(spec)
         if needs_target(spec):
             raise CrossdraftError(f"The drafter {self.drafter} reads the target, which is not at the edge; try event.")
+        if self.cloud is not None:
+            spec = read_spec(self.cloud)
+            check_spec(spec)
+            if "edge" not in {leaf.name for leaf in spec.leaves} or spec.name == "edge":
+                raise CrossdraftError(
+                    f"The cloud's drafter {self.cloud} does not join 'edge' with one of its own; write such as "
+                    "phased:edge,eagle2."
+                )
+
+    @property
+    def ways(self) -> Mapping[str, Way]:
+        """Of asking, by name."""
+        return WAYS if self.cloud is None else {**WAYS, **CLOUD_WAYS}
+
+    @property
+    def cut_ways(self) -> Sequence[str]:
+        """Those in which connections are cut."""
+        return [name for name, way in self.ways.items() if way.mode is None]
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -89,7 +124,7 @@ class EdgePlan:
     @property
     def runs(self) -> int:
         """Answers in all, warm-ups excluded."""
-        return len(self.networks) * (self.pairs * len(WAYS) + self.cuts)
+        return len(self.networks) * (self.pairs * len(self.ways) + self.cuts * len(self.cut_ways))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +161,7 @@ class NetworkFigures:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         alone = [answer.total_s for answer in self.answers[OFF]]
-        ways = {way: _way(self.answers[way], alone) for way in WAYS}
+        ways = {way: _way(answers, alone) for way, answers in self.answers.items()}
         network = {"rtt_ms": 1e3 * self.network.rtt_s, "jitter_ms": 1e3 * self.network.jitter_s}
         network |= {"mbit_s": (self.network.bits_per_s or 0.0) / 1e6}
         cuts = sum(answer.cuts for answer, _ in self.cut)
@@ -170,61 +205,69 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
     own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
     others = [core for core in cores if core not in own] or list(cores)
     options = json.dumps({"cache_bytes": 0, "target_cores": others})
-    flags = ["--drafter", "edge", "--media-root", str(plan.folder / "clips"), "--options", options]
-    with (
-        serving(flags, plan.folder) as server,
-        pinned(own),
-        DelayingProxy(("127.0.0.1", server.port), seed=plan.seed) as proxy,
-    ):
-        fingerprint = fingerprint_of(tokenizer_of("reference").get_vocab())
-        with EdgeClient(proxy.address, None, plan.drafter, fingerprint) as client:
-            welcome = client.open()
-            context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
-            asking = _Asking(client, build(plan.drafter, context))
-            for item in asked[:WARM_UPS]:
-                for way in WAYS:
-                    asking.ask(item, way)
-            questions = list(zip(asked[WARM_UPS:], alone, strict=True))
-            return [_over(network, proxy, asking, questions, plan, tick) for network in plan.networks]
+    flags = ["--media-root", str(plan.folder / "clips"), "--options", options]
+    with ExitStack() as stack:
+        servers: list[ServerProcess] = []
+        for drafter in filter(None, ("edge", plan.cloud)):
+            folder = plan.folder / f"server-{len(servers)}"
+            folder.mkdir()
+            servers.append(stack.enter_context(serving(["--drafter", drafter, *flags], folder)))
+        stack.enter_context(pinned(own))
+        lines = [_Line(stack, server.port, plan) for server in servers]
+        for item in asked[:WARM_UPS]:
+            for way in plan.ways.values():
+                lines[way.cloud].ask(item, way.mode)
+        questions = list(zip(asked[WARM_UPS:], alone, strict=True))
+        return [_over(network, lines, questions, plan, tick) for network in plan.networks]
 
 
 def _over(
     network: Network,
-    proxy: DelayingProxy,
-    asking: "_Asking",
+    lines: Sequence["_Line"],
     asked: Sequence[tuple[Item, tuple[int, ...]]],
     plan: EdgePlan,
     tick: Tick,
 ) -> NetworkFigures:
     """All questions over one network, each with the engine's own answer."""
-    proxy.network, chance = network, random.Random(plan.seed)  # noqa: S311 - an order is no secret
-    asking.renew()  # what is known of a connection is known of one network
-    answers: dict[str, list[EdgeAnswer]] = {way: [] for way in WAYS}
+    chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
+    for line in lines:
+        line.renew(network)  # what is known of a connection is known of one network
+    answers: dict[str, list[EdgeAnswer]] = {name: [] for name in plan.ways}
     for item, _ in asked:
-        for way in chance.sample(list(WAYS), len(WAYS)):
-            answers[way].append(asking.ask(item, way))
-            tick(f"{1e3 * network.rtt_s:g} ms {way}")
+        for name in chance.sample(list(plan.ways), len(plan.ways)):
+            way = plan.ways[name]
+            answers[name].append(lines[way.cloud].ask(item, way.mode))
+            tick(f"{1e3 * network.rtt_s:g} ms {name}")
     cut: list[tuple[EdgeAnswer, int]] = []
-    for count in range(plan.cuts):
-        number = count % len(asked)
-        proxy.cut_after = chance.randint(1, 600)
-        cut.append((asking.ask(asked[number][0], POLICY), number))
-        proxy.cut_after = None
-        tick(f"{1e3 * network.rtt_s:g} ms cut")
+    for name in plan.cut_ways:
+        line = lines[plan.ways[name].cloud]
+        for count in range(plan.cuts):
+            number = count % len(asked)
+            line.proxy.cut_after = chance.randint(1, 600)
+            cut.append((line.ask(asked[number][0], None), number))
+            line.proxy.cut_after = None
+            tick(f"{1e3 * network.rtt_s:g} ms cut")
     return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
 
 
-@dataclass(frozen=True)
-class _Asking:
-    client: EdgeClient
-    drafter: Drafter[Any]
+class _Line:
+    """An edge, the network, and a server on that port."""
 
-    def renew(self) -> None:
-        """Connect anew."""
+    def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
+        self.proxy = stack.enter_context(DelayingProxy(("127.0.0.1", port), seed=plan.seed))
+        fingerprint = fingerprint_of(tokenizer_of("reference").get_vocab())
+        self.client = stack.enter_context(EdgeClient(self.proxy.address, None, plan.drafter, fingerprint))
+        welcome = self.client.open()
+        context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
+        self.drafter: Drafter[Any] = build(plan.drafter, context)
+
+    def renew(self, network: Network) -> None:
+        """Connect anew, over this network."""
+        self.proxy.network = network
         self.client.close()
         self.client.open()
 
-    def ask(self, item: Item, way: str) -> EdgeAnswer:
+    def ask(self, item: Item, mode: str | None) -> EdgeAnswer:
         request = item.request
         name = Path(str(request.clip)).name
         content = [
@@ -233,14 +276,14 @@ class _Asking:
         ]
         messages = [{"role": "user", "content": content}]
         chat = {"model": "reference", "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
-        return self.client.ask(chat, request, self.drafter, mode=WAYS[way])
+        return self.client.ask(chat, request, self.drafter, mode=mode)
 
 
 def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object]:
     """The report."""
     networks = [one.to_json() for one in found]
     given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
-    given |= {"max_new_tokens": plan.max_new_tokens}
+    given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud}
     return {"environment": environment(), **given, "networks": networks}
 
 
