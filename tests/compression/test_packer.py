@@ -244,7 +244,7 @@ def test_it_answers_otherwise_and_says_so(target, folder, question):
 
 
 def test_what_does_not_fit_is_refused(target, folder, tmp_path_factory):
-    with pytest.raises(CrossdraftError, match="needs a folder; write token_packer:dir=FOLDER"):
+    with pytest.raises(CrossdraftError, match="is the reference target's; write token_packer:dir=FOLDER"):
         compressed(target, "token_packer")
     with pytest.raises(CrossdraftError, match="holds no head"):
         compressed(target, f"token_packer:dir={tmp_path_factory.mktemp('bare')}")

@@ -70,8 +70,8 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
             Compression(
                 "token_packer",
                 "the same, and each token then attends to the patches that it stands for "
-                "(token_packer:dir=FOLDER, of `crossdraft train token_packer`)",
-                "TokenPacker, Li et al. 2024", TokenPackerSettings, TokenPackerTarget, required="dir",
+                "(trained for one target: token_packer:dir=FOLDER, of `crossdraft train token_packer`)",
+                "TokenPacker, Li et al. 2024", TokenPackerSettings, TokenPackerTarget,
             ),
             Compression(
                 "frames", "fewer frames of the clip are read", "crossdraft", FramesSettings, FewerFramesTarget,

@@ -19,6 +19,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
+from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
@@ -31,7 +32,7 @@ class TokenPackerSettings:
     """Which packer.
 
     Args:
-        dir: its folder.
+        dir: its folder; the one shipped for the reference target by default.
     """
 
     dir: Path | None = None
@@ -44,15 +45,19 @@ class TokenPackerTarget(PooledTarget):
     """A target that reads what a packer makes of each frame.
 
     Raises:
-        CrossdraftError: no folder is named, it holds no packer or one of another target, or as `check_packable`.
+        CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.
     """
 
     def __init__(self, target: Target, settings: TokenPackerSettings) -> None:
-        if settings.dir is None:
-            raise CrossdraftError("A target with packed frames needs a packer; write token_packer:dir=FOLDER.")
         check_packable(target)
         shared, source = SharedWeights.of(target.model), target_fingerprint(target.model.name_or_path or "")
-        self.packer = cast("TokenPacker", load_head(settings.dir, shared, source, "token_packer")).to(target.device)
+        if settings.dir is None and source != target_fingerprint("reference"):
+            raise CrossdraftError(
+                "The packer that is shipped is the reference target's; write token_packer:dir=FOLDER, a folder of "
+                "'crossdraft train token_packer'."
+            )
+        folder = settings.dir or HEAD_WEIGHTS / "token_packer"
+        self.packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
         super().__init__(target, PoolSettings(self.packer.config.factor))
 
     @torch.inference_mode()

@@ -8,7 +8,9 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
+from crossdraft.bench.workload import Workload, items
 from crossdraft.builders import DrafterContext
+from crossdraft.compression import compressed
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -130,6 +132,13 @@ def test_a_shipped_head_is_whole_small_and_of_its_model(name: str) -> None:
 def test_every_way_of_drafting_with_a_shipped_head_loads(method: str, reference: Target) -> None:
     drafter = load_head_drafter(method, reference, banned=tuple(reference.reserved))
     assert drafter.needs.hidden_layers or drafter.needs.visual_layers
+
+
+def test_the_shipped_packer_is_found_without_a_folder(reference: Target) -> None:
+    packed = compressed(reference, "token_packer")
+    request = next(iter(items(Workload(1)))).request
+    whole, fewer = (len(one.prepare(request).input_ids) for one in (reference, packed))
+    assert whole - fewer == 8 * 40, "of 8 frames of 50 tokens each 10 are left"
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ class PrefillConfig:
 
     frames: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     drafters: tuple[str, ...] = ("eaglevlm", "specvlm", "event", "glance", "union:event,memory")
-    compressions: tuple[str, ...] = ("fastv:keep=0.5", "pool:factor=2")
+    compressions: tuple[str, ...] = ("fastv:keep=0.5", "token_packer")
     pairs: int = 16
     block: int = 8
     repeats: int = 1
