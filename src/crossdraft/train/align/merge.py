@@ -25,7 +25,7 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
     Args:
         source, folder: of the checkpoint, and where it goes.
         names: of the weights that have changed.
-        change: called for every weight.
+        change: called for each of them.
 
     Raises:
         CrossdraftError: the checkpoint has no weight of one of these names.
@@ -35,7 +35,8 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
         tensors: dict[str, Tensor] = {}
         with safe_open(path, "pt") as kept:
             for name in kept.keys():  # noqa: SIM118 - it is no dict
-                changed = change(name, kept.get_tensor(name)).detach().cpu()
+                weight = kept.get_tensor(name)
+                changed = change(name, weight).detach().cpu() if name in names else weight
                 tensors[name] = (changed.to(torch.bfloat16) if changed.is_floating_point() else changed).contiguous()
                 written[name] = path.name
                 size += tensors[name].nbytes
@@ -49,3 +50,15 @@ def write_changed(source: Path, folder: Path, names: Collection[str], change: Ch
     if len(files) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(written.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def follow_changed(source: Path, names: Collection[str], change: Change) -> None:
+    """Call `change` as `write_changed` does on another rank, in the same order, and write nothing.
+
+    Where ranks share weights, `change` puts one together, for which all of them are needed.
+    """
+    for path in weight_files(source):
+        with safe_open(path, "pt") as kept:
+            for name in kept.keys():  # noqa: SIM118 - it is no dict
+                if name in names:
+                    change(name, kept.get_tensor(name))

@@ -31,7 +31,7 @@ from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import FeatureCache, FeatureSource
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import greedy_decode, read_prefix, read_together
+from crossdraft.train.reference.packed import JoinedLayer, greedy_decode, read_prefix, read_together
 
 WHOLE = MicroBatch()
 
@@ -187,10 +187,20 @@ def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
     return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
 
 
-def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tensor, rows: Branches) -> list[Tensor]:
-    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
+def drafter_states(
+    model: TrainableEventGPT,
+    codec: DrafterPrompt,
+    visual: Tensor,
+    rows: Branches,
+    layers: Sequence[JoinedLayer] | None = None,
+) -> list[Tensor]:
+    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip.
+
+    `layers` as in `read_together`.
+    """
     llama = model.llama
-    return read_together(llama, model.prefix_embeds(codec.prefix_ids(), visual), llama.embed_tokens(rows.tokens))
+    prefix = model.prefix_embeds(codec.prefix_ids(), visual)
+    return read_together(llama, prefix, llama.embed_tokens(rows.tokens), layers)
 
 
 def own_answers(
