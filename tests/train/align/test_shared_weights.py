@@ -18,7 +18,7 @@ from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_dr
 from crossdraft.train.align.tuned_drafter import TunedDrafter, load_tuned
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.checkpoint import read_checkpoint
-from crossdraft.train.core.dist import SINGLE, Distributed, parallelise, rank_mesh
+from crossdraft.train.core.dist import SINGLE, Distributed, full_tensors, parallelise, rank_mesh
 from crossdraft.train.core.recipe import read_section
 from crossdraft.train.core.trainer import Trainer
 from crossdraft.train.reference.packed import read_together
@@ -156,7 +156,9 @@ def hold(folder: Path, settings: Mapping[str, Any], ranks: Distributed) -> None:
 
     step(work).backward()
     gradients = [weight.grad.to_local().numel() for weight in drafter.learning.parameters() if weight.grad is not None]
-    every = ranks.all_gather(found | {"after": held(step), "gradients": sum(gradients)})
+    whole = full_tensors(drafter.learning.state_dict(), keep=ranks.first)
+    kept = sum(weight.numel() for weight in whole.values() if weight is not None)
+    every = ranks.all_gather(found | {"after": held(step), "gradients": sum(gradients), "put_together": kept})
     if ranks.first:
         folder.mkdir()
         (folder / "held.json").write_text(json.dumps(every))
@@ -180,7 +182,9 @@ def test_a_rank_holds_half_of_the_weights_and_one_layer_at_a_time_is_whole(pair,
     _, alone = load_tuned(str(pair.blind), "cpu", base, make)
     whole, layer = held(alone), held(alone.layers[0])
     learning = sum(weight.numel() for weight in alone.learning.parameters())
-    for found in json.loads((shares / way / "held.json").read_text()):
+    every = json.loads((shares / way / "held.json").read_text())
+    assert [found["put_together"] for found in every] == [learning, 0]  # for a checkpoint, by the one that writes it
+    for found in every:
         assert found["sharded"] == pytest.approx(whole / 2, rel=0.05)
         assert found["after"] == found["sharded"]
         assert found["gradients"] == pytest.approx(learning / 2, rel=0.05)

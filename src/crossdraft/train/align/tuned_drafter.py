@@ -168,7 +168,7 @@ def load_tuned(
         device: where it shall be.
         base: how its frozen weights are held.
         make: it of the model, before weights are read.
-        mesh: ranks that share its weights: none of them ever holds all of these.
+        mesh: ranks that share its weights: none of them ever holds all of these, except in 4 bits while it is loaded.
 
     Raises:
         CrossdraftError: as `load_event_learner`, or a weight is not finite.
@@ -183,9 +183,10 @@ def load_tuned(
             made[0].shard(mesh, fill)
 
     def saved(model: Any) -> int:
-        fewer = bytes_saved(model, "int4" if base == "int4" else None)
-        stored = sum(weight.numel() for weight in model.parameters()) * DTYPES[dtype].itemsize - fewer
-        return fewer + (0 if mesh is None else stored - stored // mesh.size())
+        if base == "int4":
+            return bytes_saved(model, base)  # all of it is in 4 bits before it is shared out
+        stored = sum(weight.numel() for weight in model.parameters()) * DTYPES[dtype].itemsize
+        return 0 if mesh is None else stored - stored // mesh.size()
 
     plain = load_event_learner(source, device, dtype, Reduction(apply, saved))
     require_finite(cast("nn.Module", plain.model), f"the drafter {event_folder(source)}")
