@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint, repair_hint
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
-from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, first_line, load_mapped, load_weights
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, Fill, first_line, load_mapped, load_weights
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table, token_speller
@@ -46,9 +46,20 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 REFERENCE = Path(__file__).parent / "reference"
-Smaller = Callable[[Any, Callable[[Any], None]], None]
-"""Gives a model's layers smaller ones in their place, one by one, as what it is handed second reads their weights."""
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Holds less of a model's weights than all of them as they are stored, and at no time more.
+
+    Args:
+        apply: changes a model layer by layer; what it is handed second reads the weights of a layer.
+        saved: bytes of a model's weights that are given up so; it may be on the `meta` device.
+    """
+
+    apply: Callable[[Any, Fill], None]
+    saved: Callable[[Any], int]
 
 
 def load_target(
@@ -283,7 +294,7 @@ def _event_model(
     packed: bool,
     quantize: str | None,
     learns: bool = False,
-    smaller: Smaller | None = None,
+    reduction: Reduction | None = None,
 ) -> tuple[Target, PreTrainedTokenizerBase, Path]:
     """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
@@ -292,7 +303,7 @@ def _event_model(
     _check_eventgpt(folder)
     ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
     kind = EventGPTForConditionalGeneration
-    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, smaller=smaller)
+    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, reduction=reduction)
     processor = EventGPTProcessor.from_pretrained(folder)
     tokenizer = processor.tokenizer
     eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
@@ -300,20 +311,20 @@ def _event_model(
 
 
 def load_event_learner(
-    source: str, device: str | None = None, dtype: str | None = None, smaller: Smaller | None = None
+    source: str, device: str | None = None, dtype: str | None = None, reduction: Reduction | None = None
 ) -> Target:
     """An EventGPT behind the adapter, with its whole head, its layers as they are: to be trained.
 
     Args:
         source, device: as in `load_drafter`.
         dtype: default float32.
-        smaller: makes its layers smaller, with what reads a layer's weights; these are then never all in memory.
+        reduction: of its weights, which are then never all in memory.
 
     Raises:
         CrossdraftError: as `load_drafter`.
     """
     dtype = dtype or "float32"
-    return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, smaller=smaller)[0]
+    return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, reduction=reduction)[0]
 
 
 def _check_eventgpt(folder: Path) -> None:
@@ -485,7 +496,7 @@ def _model(
     packed: bool,
     quantize: str | None,
     ids: Sequence[int] | None = None,
-    smaller: Smaller | None = None,
+    reduction: Reduction | None = None,
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
     stored = quantization_method(read_config(folder))
@@ -496,11 +507,11 @@ def _model(
     name = dtype_name(dtype or ("bfloat16" if half else "float32"))
     if quantize is not None:
         check_quantization(quantize, where, DTYPES[name])
-    bits = "int4" if smaller is not None else quantize
-    loaded, fill = load_weights(kind, folder, DTYPES[name], where, lambda model: bytes_saved(model, bits))
+    saved = (lambda model: bytes_saved(model, quantize)) if reduction is None else reduction.saved
+    loaded, fill = load_weights(kind, folder, DTYPES[name], where, saved)
     model: Any = loaded
-    if smaller is not None:
-        smaller(model, fill)
+    if reduction is not None:
+        reduction.apply(model, fill)
     if ids is not None:
         fill(model.lm_head)
         model.lm_head = ShortHead(model.lm_head, ids)

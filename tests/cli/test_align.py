@@ -80,7 +80,7 @@ def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_pa
     saved, asked = (out / "drafter" / "model.safetensors").stat().st_mtime_ns, []
     with monkeypatch.context() as patch:
         patch.setattr("crossdraft.bench.align._generate", lambda *args: asked.append(args[-1]) or _generate(*args))
-        patch.setattr("crossdraft.train.align.tuned.load_event_learner", interrupted)  # nothing is left to learn
+        patch.setattr("crossdraft.train.align.tuned.load_tuned", interrupted)  # nothing is left to learn
         capsys.readouterr()
         assert align(pair, lists, out) == 0
     assert set(asked) == {"memory", "blind", UNTRAINED}
@@ -284,7 +284,6 @@ def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
         ("loss={mse: 1.0}", "cannot learn by 'mse'"),
         ("optim.step=3", "unknown key 'optim.step'"),
         ("steps=3", "unknown key 'steps'; did you mean 'optim.steps'?"),
-        ("optim.parallel=fsdp", "share steps, not weights"),
         ("base=int4; rank=0", "which base=int4 would freeze"),
         ("loss={kll: 1.0}", "an unknown loss 'kll'; did you mean 'kl'?"),
         ("loss={kl: .nan}", "The loss 'kl' weighs nan; give it a number"),

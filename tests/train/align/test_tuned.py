@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,18 @@ from crossdraft.train.align.merge import write_changed
 from crossdraft.train.align.tuned import (
     PROVENANCE,
     RECIPE,
-    TunedDrafter,
     TuneInputs,
     TuneRecipe,
     _measured,
     closest_projection,
     saved_figures,
-    tune_drafter,
 )
+from crossdraft.train.align.tuned_drafter import TunedDrafter
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import SINGLE, Distributed
 from crossdraft.train.core.recipe import read_section
 from crossdraft.train.core.trainer import Trainer
 from crossdraft.train.heads.joint import copy_settings
 from tests.train.capture.both import both_captures, capture_both
-from tests.train.core.two import run_two
 
 SMALL = (
     "rank=4", "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0",
@@ -151,12 +147,13 @@ def test_a_run_may_go_on_with_steps_cut_otherwise_and_is_not_done_twice(pair, ca
     now = first.read_text()
     record = json.loads(now)
     del record["data"]["validation"]  # as an earlier version wrote it
+    record["data"]["optim"]["parallel"] = "ddp"
     first.write_text(json.dumps(record))
     assert all(saved_figures(one) is not None for one in inputs)
     first.write_text(now)
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr("crossdraft.train.align.tuned.load_event_learner", once)  # nothing is left to learn
+        patch.setattr("crossdraft.train.align.tuned.load_tuned", once)  # nothing is left to learn
         assert tune(pair, captured, whole, *quick) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == json.loads(first.read_text())["figures"]["steps"] == 6
     assert (whole / "drafter" / "model.safetensors").stat().st_mtime_ns == saved
@@ -228,30 +225,35 @@ def test_a_head_with_more_rows_than_the_targets_keeps_the_rest(pair):
     assert torch.equal(merged[300:], weight[300:].bfloat16())
 
 
-def test_a_projection_begins_where_the_targets_head_says_nearly_what_its_own_said():
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.language_model.embed_tokens.weight"])
+def test_a_projection_begins_where_the_targets_head_says_nearly_what_its_own_said(tmp_path, name):
+    """Also where the drafter's head is its embeddings; and the target's may have fewer rows."""
     generator = torch.Generator().manual_seed(0)
     head, true = torch.randn(40, 12, generator=generator), torch.randn(12, 5, generator=generator)
     own = torch.cat((head @ true, torch.randn(8, 5, generator=generator)))  # 8 ids that the target does not have
-    assert torch.allclose(closest_projection(head, own), true, atol=1e-5)
+    save_file({name: own}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert torch.allclose(closest_projection(head, tmp_path), true, atol=1e-5)
+    assert closest_projection(torch.randn(40, 5, generator=generator), tmp_path) is None, "equally wide"
 
 
 @torch.no_grad()
 def test_a_narrower_drafter_speaks_by_the_targets_head_through_a_projection(pair, tmp_path):
     """What it says is what the merged drafter says, whose head is their product."""
-    model = EventGPTForConditionalGeneration.from_pretrained(pair.blind)
-    head = torch.randn(model.lm_head.weight.shape[0], 48, generator=torch.Generator().manual_seed(0))
-    tuned = TunedDrafter(model, [40, 41, 77], rank=4, scale=2.0, head=head)
+    model, generator = EventGPTForConditionalGeneration.from_pretrained(pair.blind), torch.Generator().manual_seed(0)
+    head = torch.randn(len(model.lm_head.weight), 48, generator=generator)
+    projection = torch.randn(48, 32, generator=generator) / 8
+    tuned = TunedDrafter(model, [40, 41, 77], rank=4, scale=2.0, head=head, projection=projection)
     assert any(tuned.projection is weight for weight in tuned.learning.parameters())
     ids = torch.tensor([[5, 40, 60, 80]])
     batch = TrainBatch(ids, {2: tuned.vlm.llama(ids).last_hidden_state}, torch.tensor([1]), torch.tensor([4]))
     (learned,) = tuned.predict(batch)
-    assert torch.allclose(learned.features, batch.hidden[2] @ tuned.projection.T)
+    assert torch.allclose(learned.features, batch.hidden[2] @ projection.T)
     (tmp_path / "merged").mkdir()
-    write_changed(pair.blind, tmp_path / "merged", tuned.names, tuned.changed)
+    tuned.write(pair.blind, tmp_path / "merged")
     copy_settings(pair.blind, tmp_path / "merged")
     merged = EventGPTForConditionalGeneration.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     found = merged.lm_head(merged.model.language_model(ids).last_hidden_state)[..., [40, 41, 77]]
-    assert torch.allclose(found, learned.logits, atol=0.05)  # rounded to bfloat16
+    assert torch.allclose(found, learned.logits, atol=0.1)  # rounded to bfloat16
 
 
 @pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
@@ -301,26 +303,3 @@ def test_a_weight_that_is_no_number_is_named(pair, captured, tmp_path, capsys):
     assert main(["train", "l6", *where, "--out", str(tmp_path / "out"), *SMALL]) == 2
     assert "The weight model.language_model.layers.1.mlp.up_proj.weight of the drafter" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def _tune(folder: Path, settings: Mapping[str, Any], ranks: Distributed) -> None:
-    """A tuning in one of two ranks."""
-    pair, captured = settings["pair"], settings["captured"]
-    recipe = read_section(
-        TuneRecipe, RECIPE, [*SMALL, "measure.pairs=0", "optim.steps=6", "optim.bf16=false"], ("reference", False)
-    )
-    store = CaptureStore.open(captured)
-    tune_drafter(TuneInputs(recipe, str(pair.target), str(pair.blind), store, None, folder), ranks)
-
-
-def test_two_ranks_learn_what_one_does(pair, captured, tmp_path):
-    settings = {"pair": pair, "captured": captured}
-    run_two(_tune, tmp_path, ("two", settings))
-    _tune(tmp_path / "one", settings, SINGLE)
-    one, two = (
-        [json.loads(line) for line in (tmp_path / name / "train.log.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    )
-    assert [entry["step"] for entry in two] == list(range(1, 7))
-    assert [entry["loss"] for entry in two] == pytest.approx([entry["loss"] for entry in one], abs=2e-4)
-    assert (tmp_path / "two" / "drafter" / "model.safetensors").is_file()

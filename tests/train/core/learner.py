@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
@@ -104,3 +105,15 @@ def train(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> None:
     sizes = ranks.all_gather(held(head.mix.weight))
     if ranks.first:
         (folder / "held.json").write_text(json.dumps(sizes))
+
+
+def refused(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> None:
+    """Train in one of several ranks what none of them takes; `refused.json` says why, by rank, and what was done."""
+    try:
+        learn(folder, settings(**changes), ranks)
+        reason = ""
+    except CrossdraftError as error:
+        reason = str(error)
+    reasons = ranks.all_gather(reason)
+    if ranks.first:
+        (folder / "refused.json").write_text(json.dumps(reasons))

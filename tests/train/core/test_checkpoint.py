@@ -138,7 +138,7 @@ def test_an_identity_is_compared_as_a_checkpoint_gives_it_back():
 
 def test_into_how_many_passes_a_step_is_cut_decides_nothing():
     """Where a training says so; checkpoints of earlier versions name it."""
-    kept, ours = {"optim": {"accumulate": 4, "steps": 9}}, {"optim": {"steps": 9}}
+    kept, ours = {"optim": {"accumulate": 4, "parallel": "ddp", "steps": 9}}, {"optim": {"steps": 9}}
     require_same_config(kept, ours, Path("x"))
     require_same_config(ours, ours, Path("x"))
     with pytest.raises(CrossdraftError, match=r"its optim\.accumulate is 4, not 1"):

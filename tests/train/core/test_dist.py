@@ -19,7 +19,7 @@ from crossdraft.train.core.dist import (
     micro_weight,
 )
 from crossdraft.train.core.trainer import Stage, load_weights
-from tests.train.core.learner import fresh, learn, logged, settings, train
+from tests.train.core.learner import fresh, learn, logged, refused, settings, train
 from tests.train.core.two import run_two
 
 CHANGES = {"ema": 0.9, "watch": "-loss", "clip_norm": 0.3}
@@ -104,6 +104,15 @@ def test_the_second_rank_holds_all_weights_or_its_part_of_them_and_writes_nothin
         "head.ckpt", "head.best.ckpt", "head.log.jsonl", "held.json"
     }  # fmt: skip
     assert len(logged(two / "ddp")) == 6
+
+
+def test_ranks_that_share_weights_check_before_the_first_step_and_refuse_a_figure_that_is_not_there(tmp_path):
+    run_two(refused, tmp_path, *((how, parallel | {"watch": "tauu"}) for how, parallel in HOW.items()))
+    for how in HOW:
+        first, second = json.loads((tmp_path / how / "refused.json").read_text())
+        assert "no figure 'tauu'" in first
+        assert first == second
+        assert not (tmp_path / how / "head.ckpt").exists()
 
 
 def test_clips_that_cannot_be_shared_are_refused(tmp_path):

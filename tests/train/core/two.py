@@ -27,10 +27,20 @@ def run_two(train: Train, folder: Path, *trainings: tuple[str, Mapping[str, Any]
         train: a function of a module, which the ranks import.
         trainings: names and settings.
     """
+    _run(_train, train, folder, trainings)
+
+
+def run_command(*line: str) -> None:
+    """`torchrun --nproc-per-node 2 -m crossdraft …`, which must end well."""
+    _run(_command, line)
+
+
+def _run(work: Callable[..., None], *args: object) -> None:
+    """Call a function of this module in two ranks."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    ranks = [CONTEXT.Process(target=_rank, args=(train, folder, trainings, rank, port), daemon=True) for rank in (0, 1)]
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, port, work, *args), daemon=True) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -40,12 +50,22 @@ def run_two(train: Train, folder: Path, *trainings: tuple[str, Mapping[str, Any]
         assert code == 0, f"a rank ended with {code} (None: it still ran); its traceback is on stderr"
 
 
-def _rank(train: Train, folder: Path, trainings: Trainings, rank: int, port: int) -> None:
-    """What `torchrun` sets in a rank's environment, then its trainings."""
+def _rank(rank: int, port: int, work: Callable[..., None], *args: object) -> None:
+    """What `torchrun` sets in a rank's environment, then its work."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
+    work(*args)
+    os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends
+
+
+def _train(train: Train, folder: Path, trainings: Trainings) -> None:
     with init_distributed() as (mine, _):
         for name, settings in trainings:
             train(folder / name, settings, mine)
-    os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends
+
+
+def _command(line: tuple[str, ...]) -> None:
+    from crossdraft.cli.main import main  # imported by these ranks alone
+
+    assert main(list(line)) == 0

@@ -20,6 +20,7 @@ from crossdraft.train.heads.align_data import (
     train_batch,
 )
 from crossdraft.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
+from crossdraft.train.heads.state_file import StateFile
 from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
 from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
 
@@ -92,6 +93,30 @@ def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatc
     again, _ = data.batch(0)
     assert torch.equal(again.hidden[2], batch.hidden[2])
     assert drafter_states is not align_data.drafter_states
+
+
+def test_states_are_the_same_bits_kept_or_read_anew(paired, answers, tmp_path, monkeypatch):  # noqa: F811
+    """Of a step of one clip or of both, with one answer about each or with both.
+
+    Products round as their sizes are: larger models' more than these, so that here every call rounds in its own way.
+    """
+
+    def rounding(*inputs):
+        tokens = inputs[3].tokens
+        return [states + 1e-3 * tokens.float().mean() + len(tokens) for states in drafter_states(*inputs)]
+
+    monkeypatch.setattr(align_data, "drafter_states", rounding)
+    kept, none = StateFile(tmp_path, spare=0), StateFile(tmp_path, spare=1 << 60)
+    found: dict[int, torch.Tensor] = {}
+    for where, clips, each in ((kept, 1, 2), (none, 1, 2), (none, 2, 2), (none, 2, 1)):
+        data = AlignmentData(replace(paired, clips=clips, each=each), answers.model, (2,), kept=where)
+        for step in range(8):
+            batch, numbers = data.batch(step)[0], data.answers.numbers(step)
+            for row, number in enumerate(numbers):
+                states = batch.hidden[2][row, : int(batch.lengths[row])]
+                assert found.setdefault(number, states).equal(states), (number, step, clips)
+    assert len(found) == 4
+    assert all(number in kept and number not in none for number in found)
 
 
 def test_every_answer_has_the_frames_of_its_clip(paired, answers):  # noqa: F811

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from crossdraft.engine.fast.quantized_linear import DTYPE, GROUP, int4_groups, replace_layers
 from crossdraft.errors import CrossdraftError
+from crossdraft.train.core.dist import full_tensors
 from crossdraft.train.heads.joint import ADAPTED
 
 HALF = GROUP // 2
@@ -33,8 +34,19 @@ class LowRankLinear(nn.Module):
         self.base, self.scale = base, scale
         wide = torch.promote_types(next(iter(base.parameters()), torch.empty(0)).dtype, torch.float32)
         device = next(iter((*base.parameters(), *base.buffers()))).device
-        self.down = nn.Parameter(torch.randn(rank, layer.in_features).to(device, wide) * layer.in_features**-0.5)
-        self.up = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=wide, device=device))
+        down = torch.randn(rank, layer.in_features).to(device, wide) * layer.in_features**-0.5
+        up = torch.zeros(layer.out_features, rank, dtype=wide, device=device)
+        self.low_rank = nn.ParameterList((down, up))
+
+    @property
+    def down(self) -> Tensor:
+        """A, [rank, in]."""
+        return self.low_rank[0]
+
+    @property
+    def up(self) -> Tensor:
+        """B, [out, rank]."""
+        return self.low_rank[1]
 
     def forward(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
@@ -42,8 +54,9 @@ class LowRankLinear(nn.Module):
         return self.base(rows) + self.scale * added
 
     def addition(self) -> Tensor:
-        """[out, in] what it adds to the base's weight."""
-        return self.scale * self.up.detach() @ self.down.detach()
+        """[out, in] what it adds to the base's weight; where ranks share its weights, all of them must ask."""
+        down, up = full_tensors([self.down.detach(), self.up.detach()])
+        return self.scale * up @ down
 
 
 def attach_low_rank(decoder: nn.Module, rank: int, scale: float) -> dict[str, LowRankLinear]:
@@ -89,20 +102,16 @@ class Int4Linear(nn.Module):
         scratch: where weights are unpacked; layers that share it are not used by two threads.
     """
 
-    packed: Tensor
-    scales: Tensor
-    zeros: Tensor
-    bias: Tensor | None
-
     def __init__(self, linear: nn.Linear, scratch: Scratch) -> None:
         super().__init__()
         self.in_features, self.out_features, self._scratch = linear.in_features, linear.out_features, scratch
         whole, scales, zeros = int4_groups(linear.weight.detach())
         whole = whole.to(torch.uint8).transpose(1, 2).contiguous()  # [out, 32, groups]; across, it unpacks slowly
-        self.register_buffer("packed", whole[:, :HALF] | (whole[:, HALF:] << 4))
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", zeros - 8 * scales)
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+        # Parameters, because FSDP shares out no buffers.
+        self.packed = nn.Parameter(whole[:, :HALF] | (whole[:, HALF:] << 4), requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.zeros = nn.Parameter(zeros - 8 * scales, requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
 
     @property
     def nbytes(self) -> int:

@@ -31,7 +31,7 @@ def write_changed(
     Args:
         source, folder: of the checkpoint, and where it goes.
         names: of the weights that have changed.
-        change: called for every weight.
+        change: called for each of them.
         added: weights that the checkpoint does not have; they go into its last file.
 
     Raises:
@@ -46,7 +46,8 @@ def write_changed(
             size += weight.nbytes
         with safe_open(path, "pt") as kept:
             for name in kept.keys():  # noqa: SIM118 - it is no dict
-                changed = change(name, kept.get_tensor(name)).detach().cpu()
+                weight = kept.get_tensor(name)
+                changed = change(name, weight).detach().cpu() if name in names else weight
                 tensors[name] = (changed.to(torch.bfloat16) if changed.is_floating_point() else changed).contiguous()
                 written[name] = path.name
                 size += tensors[name].nbytes
@@ -62,6 +63,18 @@ def write_changed(
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
+def follow_changed(source: Path, names: Collection[str], change: Change) -> None:
+    """Call `change` as `write_changed` does on another rank, in the same order, and write nothing.
+
+    Where ranks share weights, `change` puts one together, for which all of them are needed.
+    """
+    for path in weight_files(source):
+        with safe_open(path, "pt") as kept:
+            for name in kept.keys():  # noqa: SIM118 - it is no dict
+                if name in names:
+                    change(name, kept.get_tensor(name))
+
+
 def write_untied(source: Path, folder: Path) -> None:
     """Write a checkpoint's `config.json` into another folder, saying that its LM head is not its token embeddings."""
     config: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
@@ -69,3 +82,17 @@ def write_untied(source: Path, folder: Path) -> None:
     if isinstance(text := config.get("text_config"), dict):
         text["tie_word_embeddings"] = False
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def read_weight(source: Path, names: Collection[str]) -> Tensor:
+    """The first weight of these names that a checkpoint has.
+
+    Raises:
+        CrossdraftError: it has none of them.
+    """
+    for name in names:
+        for path in weight_files(source):
+            with safe_open(path, "pt") as kept:
+                if name in kept.keys():  # noqa: SIM118 - it is no dict
+                    return kept.get_tensor(name)
+    raise CrossdraftError(f"The checkpoint {source} has no weight {' or '.join(names)}.")

@@ -17,45 +17,41 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.networks.objective import LOSSES, Objective
-from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import (
     event_fingerprint,
     event_folder,
     load_drafter,
-    load_event_learner,
     load_output_head,
     load_target,
     target_fingerprint,
     target_folder,
     vocabulary_of,
 )
-from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
-from crossdraft.train.align.low_rank import attach_low_rank, to_int4_base
-from crossdraft.train.align.merge import write_changed, write_untied
+from crossdraft.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned
 from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch
-from crossdraft.train.core.finite import require_finite, require_finite_tensor
+from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch, rank_mesh
+from crossdraft.train.core.finite import require_finite_tensor
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
 from crossdraft.train.core.trainer import Stage, Trainer, require_figure
-from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, train_batch
+from crossdraft.train.heads.align_data import PairedAnswers
 from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
 from crossdraft.train.heads.event_data import clip_events
 from crossdraft.train.heads.joint import copy_settings
@@ -71,15 +67,12 @@ from crossdraft.train.heads.task import (
     refuse_shared_clips,
     validation_questions,
 )
-from crossdraft.train.reference.models import TrainableEventGPT
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
-LM_HEAD = "lm_head.weight"
 TRAINING = "train"  # in a training's folder: its stage
 PROVENANCE = "provenance.json"
 CHECKS = ("right_0", "tau", "prefix")  # figures of a validation check, besides the losses
-MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate"}  # of `Optim`, in a run that is resumed
-LANGUAGE = "model.language_model."  # where the language model's layers are, by name
+MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
 # A drafter tuned to its target
 
@@ -96,7 +89,7 @@ class TuneRecipe(Section):
 
     rank: int = Field(default=16, ge=0, description="of the additions to its attention; 0: its whole language model")
     alpha: float = Field(default=32.0, gt=0, description="additions are scaled by alpha / rank")
-    base: Literal["float32", "bfloat16", "int4"] = Field(
+    base: Base = Field(
         default="float32", description="how the frozen weights are held; in 16 or 4 bits, additions alone can learn"
     )
     head: Literal["own", "target"] = Field(
@@ -130,11 +123,6 @@ class TuneRecipe(Section):
             raise CrossdraftError(f"The loss '{odd[0]}' weighs {self.loss[odd[0]]}; give it a number, such as 0.5.")
         if self.optim.watch is not None:
             require_figure(("loss", *self.loss, *CHECKS), self.optim.watch)
-        if self.optim.parallel != "ddp":
-            raise CrossdraftError(
-                "Processes that tune a drafter share steps, not weights: leave out "
-                f"optim.parallel={self.optim.parallel}; where frozen weights do not fit, take base=int4."
-            )
         if not self.rank and self.base != "float32":
             raise CrossdraftError(
                 f"With rank=0 the whole language model learns, which base={self.base} would freeze; give a rank, such "
@@ -202,118 +190,6 @@ class TuneInputs:
         check_shares(self.recipe.optim, captured_source(self.store), processes)
 
 
-@torch.no_grad()
-def closest_projection(head: Tensor, own: Tensor) -> Tensor:
-    """[H, S] by which the LM head [V, H] of one model comes closest to the head [V', S] of another (least squares).
-
-    Checkpoints pad their heads differently: the ids that both have are compared.
-    """
-    rows = min(len(head), len(own))
-    return torch.linalg.lstsq(head[:rows].double().cpu(), own[:rows].double().cpu()).solution.to(head)
-
-
-class TunedDrafter(nn.Module):
-    """An EventGPT whose language model learns.
-
-    Args:
-        model: it is changed in place, so load it for this.
-        draft_ids: [D] ids that it shall draft.
-        rank, scale: of the additions; rank 0 = all of the language model learns.
-        head: [V, H] of the target, frozen, which stands for its own, behind a projection that learns where the drafter
-            is not as wide; `None` = its own does.
-    """
-
-    def __init__(
-        self,
-        model: EventGPTForConditionalGeneration,
-        draft_ids: Sequence[int],
-        rank: int,
-        scale: float,
-        head: Tensor | None = None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.head = None if head is None else head.detach().to(torch.bfloat16).cpu()  # as it is written
-        self.draft_ids = torch.tensor(draft_ids, device=model.lm_head.weight.device)
-        self.rows = None if head is None else head.detach()[self.draft_ids.to(head.device)].to(self.draft_ids.device)
-        self.projection: nn.Parameter | None = None
-        if head is not None and head.shape[1] != model.lm_head.weight.shape[1]:
-            fitting = closest_projection(head.detach(), model.lm_head.weight)
-            self.projection = nn.Parameter(fitting.to(self.draft_ids.device))
-        self.vlm = TrainableEventGPT(model)
-        model.requires_grad_(False)
-        self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
-        if not rank:
-            self.vlm.llama.requires_grad_(True)
-            if head is None:
-                model.lm_head.requires_grad_(True)
-        for layer in self.additions.values():
-            layer.down.requires_grad_(True)
-            layer.up.requires_grad_(True)
-        self.learning = nn.ModuleList(
-            [nn.ParameterList((layer.down, layer.up)) for layer in self.additions.values()]
-            or [self.vlm.llama, *([model.lm_head] if head is None else [])]
-        )
-        if self.projection is not None:
-            self.learning.append(nn.ParameterList((self.projection,)))
-        """What learns, and therefore what a checkpoint holds."""
-
-    def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
-        """The drafter's last state along the share's answers, with its gradients; and the target's features."""
-        numbers, where = answers.numbers(step, share), self.draft_ids.device
-        rows, features = answers.read(numbers)
-        rows = rows.to(where)
-        visual = answers.visual(step, share).to(where)
-        states = drafter_states(self.vlm, answers.codec, visual, rows)
-        return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)
-
-    def predict(self, batch: TrainBatch) -> list[DraftLogits]:
-        """What it says by its own head, or by the target's, to which its last state is a feature."""
-        (states,) = batch.hidden.values()
-        if self.rows is None:
-            return [DraftLogits(0, states @ self.model.lm_head.weight[self.draft_ids].T)]
-        features = states if self.projection is None else states @ self.projection.to(states.dtype).T
-        return [DraftLogits(0, features @ self.rows.to(features.dtype).T, features)]
-
-    @torch.no_grad()
-    def changed(self, name: str, weight: Tensor) -> Tensor:
-        """The weight of that name as it is now, `weight` being what it was before."""
-        if self.head is not None and name == LM_HEAD:
-            rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
-            head = self.head[:rows]
-            if self.projection is not None:
-                head = (head.float() @ self.projection.detach().float().cpu()).to(torch.bfloat16)
-            return torch.cat((head, weight[rows:].to(head)))
-        if not self.additions:
-            return self._state.get(name, weight)
-        layer = self.additions.get(name.removeprefix(LANGUAGE).removesuffix(".weight"))
-        if layer is None or not name.startswith(LANGUAGE):
-            return weight
-        return weight.float() + layer.addition().to("cpu", torch.float32)
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the weights that changed."""
-        head = set() if self.head is None or self.unties else {LM_HEAD}
-        if self.additions:
-            return head | {f"{LANGUAGE}{name}.weight" for name in self.additions}
-        return head | {name for name, weight in self.model.named_parameters() if weight.requires_grad}
-
-    @property
-    def unties(self) -> bool:
-        """Whether its LM head was its embeddings, and is the target's now."""
-        return self.head is not None and self.model.lm_head.weight is self.vlm.llama.embed_tokens.weight
-
-    @property
-    def added(self) -> dict[str, Tensor]:
-        """Weights that its checkpoint does not have."""
-        return {LM_HEAD: self.changed(LM_HEAD, self.model.lm_head.weight.detach().cpu())} if self.unties else {}
-
-    @property
-    def _state(self) -> dict[str, Tensor]:
-        return dict(self.model.named_parameters(remove_duplicate=False))
-
-
 def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, Any]:
     """Tune a drafter and leave it in `out/drafter`; returns its figures. Where this was done, nothing is done again.
 
@@ -336,19 +212,22 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
             f"The capture {inputs.store.folder} holds features of width {inputs.store.index.owner.hidden_size}, and "
             f"the target's head reads {head.weight.shape[1]}; capture anew with this target."
         )
-    ids = sorted(answer_ids(inputs.store, head.reserved, recipe.most))
-    plain = load_event_learner(
-        inputs.event,
-        where,
-        "float32" if recipe.base == "float32" else "bfloat16",
-        to_int4_base if recipe.base == "int4" else None,
+    drafted = sorted(answer_ids(inputs.store, head.reserved, recipe.most))
+    ids = torch.tensor(drafted, device=head.weight.device)
+    shared = TargetHead(head.weight[ids], ids, len(head.weight))
+    make = partial(
+        TunedDrafter,
+        draft_ids=ids,
+        rank=recipe.rank,
+        scale=recipe.alpha / max(recipe.rank, 1),
+        head=head.weight if recipe.head == "target" else None,
+        projection=closest_projection(head.weight, event_folder(inputs.event)) if recipe.head == "target" else None,
     )
-    require_finite(cast("nn.Module", plain.model), f"the drafter {event_folder(inputs.event)}")
-    network = cast("EventGPTForConditionalGeneration", plain.model)
-    rows = head.weight if recipe.head == "target" else None
-    tuned = TunedDrafter(network, ids, recipe.rank, recipe.alpha / max(recipe.rank, 1), rows)
-    shared = TargetHead(head.weight[tuned.draft_ids], tuned.draft_ids, len(head.weight))
-    del head, rows
+    del head
+    shares_weights = ranks.count > 1 and recipe.optim.parallel == "fsdp"
+    mesh = rank_mesh(torch.device(where), ranks) if shares_weights else None
+    plain, tuned = load_tuned(inputs.event, where, recipe.base, make, mesh)
+    del make  # and the target's head with it
 
     def answers_of(store: CaptureStore) -> PairedAnswers:
         return paired_answers(store, plain, inputs.event, recipe.seed, recipe.optim.clips)
@@ -371,12 +250,21 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
 
     stage = Stage(inputs.out, TRAINING, recipe.optim, inputs.config, checked_on(recipe.optim, inputs.validation))
     trainer = Trainer(
-        stage, tuned.learning, loss_of(answers), check=check, describe=describe, ranks=ranks, shares=answers.clips
+        stage,
+        tuned.learning,
+        loss_of(answers),
+        check=check,
+        describe=describe,
+        ranks=ranks,
+        shares=answers.clips,
+        network=tuned,
     )
     figures: dict[str, Any] = trainer.run()
     figures["parameters"] = sum(weight.numel() for weight in tuned.learning.parameters())
     if ranks.first:
         _save(inputs, tuned, figures)
+    elif shares_weights:
+        tuned.write(event_folder(inputs.event), None)
     ranks.barrier()
     return figures
 
@@ -396,6 +284,7 @@ def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it is written anew
     data = inputs.data if "validation" in kept[1] else inputs.config
+    kept[1].get("optim", {}).pop("parallel", None)  # records of earlier versions name it
     same = json.loads(json.dumps([inputs.recipe.model_dump(), data])) == [kept[0], kept[1]]
     return kept[2] if same else None
 
@@ -404,9 +293,7 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
     """The merged checkpoint in bf16, measured as it will be loaded."""
     source = event_folder(inputs.event)
     with atomic_folder(inputs.out / DRAFTER) as folder:
-        write_changed(source, folder, tuned.names, tuned.changed, tuned.added)
-        if tuned.unties:
-            write_untied(source, folder)
+        tuned.write(source, folder)
         (folder / FILE).write_text(json.dumps(tuned.draft_ids.tolist()) + "\n", encoding="utf-8")
         copy_settings(source, folder)
         figures["engine"] = _measured(inputs, folder)

@@ -14,7 +14,7 @@ from crossdraft.files import atomic_path
 from crossdraft.train.core.dist import SINGLE, Distributed, full_tensors, shard_like, shard_optimiser
 
 _ANEW = "remove it to train this stage anew."
-DECIDES_NOTHING = "optim.accumulate"  # of a training's settings: into how many passes a step is cut
+DECIDES_NOTHING = ("optim.accumulate", "optim.parallel")  # of a training's settings: how a step's work is shared out
 _QUOTED = 24  # characters of a setting's value that a complaint quotes
 # Damage shows where torch's reader of archives and pickles happens to stumble over it.
 _UNREADABLE = (
@@ -23,12 +23,12 @@ _UNREADABLE = (
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = SINGLE) -> None:
-    """Write a state with its tensors whole. All ranks must call; the first one writes.
+    """Write a state with its tensors whole. All ranks must call; the first one writes, and alone holds all of it.
 
     Keys: `modules` (weights), `step` (steps done); to resume from also `optimiser`, `spent` (seconds) and what else the
     stage needs.
     """
-    gathered = full_tensors(state)
+    gathered = full_tensors(state, keep=ranks.first)
     if ranks.first:
         with atomic_path(path) as temporary:
             torch.save(gathered, temporary)
@@ -111,8 +111,9 @@ def require_same_config(kept: Mapping[str, Any] | None, config: Mapping[str, Any
     if kept is None or config is None:
         return
     theirs, ours = dict(_flat(kept)), dict(_flat(config_fingerprint(config)))
-    if DECIDES_NOTHING not in ours:  # checkpoints of earlier versions name it
-        theirs.pop(DECIDES_NOTHING, None)
+    for name in DECIDES_NOTHING:
+        if name not in ours:  # checkpoints of earlier versions name it
+            theirs.pop(name, None)
     for name in {**ours, **theirs}:
         if name not in theirs or name not in ours or theirs[name] != ours[name]:
             raise CrossdraftError(
@@ -140,8 +141,9 @@ def _shown(values: Mapping[str, object], name: str) -> str:
 
 def _read(path: Path, keys: set[str]) -> dict[str, Any]:
     try:
-        # Read onto the CPU, whatever device it was written on: loading copies it to where it belongs.
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # Onto the CPU, whatever device it was written on: loading copies it to where it belongs. Mapped, not read: a
+        # rank that keeps its shard of the weights does not take memory for all of them.
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except _UNREADABLE as error:
         raise CrossdraftError(f"The checkpoint {path} is damaged; {_ANEW}") from error
     if not isinstance(state, dict) or not keys <= set(state):

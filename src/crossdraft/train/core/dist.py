@@ -6,18 +6,18 @@ run may be resumed on another number of ranks.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -182,66 +182,108 @@ def _one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-class LossModule(nn.Module):
-    """The loss as a module's forward, which is where DDP and FSDP take hold of the weights in it."""
+class StepModule(nn.Module):
+    """What is done with weights, as a module's forward: there DDP and FSDP take hold of them."""
 
-    def __init__(self, modules: nn.Module, loss_fn: LossFn) -> None:
+    def __init__(self, modules: nn.Module) -> None:
         super().__init__()
         self.learner = modules
-        self.loss_fn = loss_fn
 
-    def forward(self, step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        return self.loss_fn(step, batch)
+    def forward(self, work: Callable[[], Value]) -> Value:
+        return work()
 
 
-def parallelise(modules: nn.Module, loss_fn: LossFn, parallel: Literal["ddp", "fsdp"], ranks: Distributed) -> nn.Module:
-    """The loss as a module whose gradients are means over the ranks; all begin with the first one's weights.
+def parallelise(
+    modules: nn.Module, parallel: Literal["ddp", "fsdp"], ranks: Distributed, network: nn.Module | None = None
+) -> nn.Module:
+    """A module that runs what it is called with, the loss of a micro-batch; gradients are then means over the ranks.
 
-    With FSDP2 (`fully_shard`) each rank keeps its shard of `modules`, whose parameters become `DTensor`s.
+    All begin with the first one's weights. With FSDP2 (`fully_shard`) each rank keeps its shard of them, and parameters
+    become `DTensor`s.
+
+    Args:
+        modules: what learns.
+        parallel: what ranks share: steps, or weights too.
+        ranks: the processes.
+        network: all that a step runs through, `modules` included, where frozen weights are shared out as well. Units of
+            it may be already (`shard_units`); the rest is one more.
     """
-    module = LossModule(modules, loss_fn)
     if ranks.count == 1:
-        return module
+        return StepModule(modules)
     if parallel == "ddp":
         # A head may leave a part of itself out of a step (a frozen table, logits without a label).
-        return DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
+        return DistributedDataParallel(StepModule(modules), find_unused_parameters=True, broadcast_buffers=False)
+    module = StepModule(network or modules)
+    done: set[nn.Parameter] = {weight for weight in module.parameters() if isinstance(weight, DTensor)}
     for value in (*modules.parameters(), *modules.buffers()):
-        dist.broadcast(value.data, src=0)
+        if not isinstance(value, DTensor):
+            dist.broadcast(value.data, src=0)
     device = next(modules.parameters()).device
-    fully_shard(module, mesh=init_device_mesh(device.type, (ranks.count,)))
+    fully_shard(module, mesh=rank_mesh(device, ranks), ignored_params=done)
     return module
 
 
+def rank_mesh(device: torch.device, ranks: Distributed) -> DeviceMesh:
+    """All ranks in a row, as FSDP shares weights out among them."""
+    return init_device_mesh(device.type, (ranks.count,))
+
+
+def shard_units(units: Iterable[nn.Module], mesh: DeviceMesh, fill: Callable[[nn.Module], None]) -> None:
+    """Share the weights of modules out among the ranks, one after the other; each is whole only while it is called.
+
+    Every rank reads the same weights, and keeps its part: nothing is sent.
+
+    Args:
+        units: modules that are called in every step, by all ranks alike.
+        mesh: of `rank_mesh`.
+        fill: reads the weights of a module, if they are still in their files.
+    """
+    for unit in units:
+        fill(unit)
+        fully_shard(unit, mesh=mesh)
+
+
 def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """Exchange gradients between ranks in the last micro-batch of a step only; those before it add up locally."""
-    if isinstance(module, DistributedDataParallel):
-        return nullcontext() if last else module.no_sync()
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
-    return nullcontext()
+    """With DDP, exchange gradients in the last micro-batch of a step only; those before it add up locally.
+
+    With FSDP in each: otherwise a rank would hold the whole gradient, and not its shard of it.
+    """
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
-@contextmanager
-def unsharded(module: nn.Module) -> Iterator[None]:
-    """Every rank holds all the weights for a while, so that a check may use the modules as they are."""
+def evaluate(module: nn.Module, ranks: Distributed, work: Callable[[], Value]) -> Value:
+    """What `work` gives on the first rank, for all of them.
+
+    The others do nothing meanwhile, except where ranks share weights: there each does the same, so that the weights of
+    one unit at a time are whole on all of them.
+
+    Args:
+        module: of `parallelise`.
+        ranks: the processes.
+        work: to be done without gradients.
+    """
     if not isinstance(module, FSDPModule):
-        yield
-        return
-    module.unshard()
-    try:
-        yield
-    finally:
-        module.reshard()
+        return cast("Value", ranks.broadcast(work() if ranks.first else None))
+    with torch.no_grad():
+        found = module(work)
+    module.reshard()  # the outermost unit stays whole after a forward, for a backward that does not come
+    return ranks.broadcast(found)
 
 
-def full_tensors(state: Any) -> Any:
-    """A state with whole tensors in place of a rank's shards of them; every rank must ask for it."""
+def full_tensors(state: Any, keep: bool = True) -> Any:
+    """A state with whole tensors in place of a rank's shards of them, on the CPU; every rank must ask for it.
+
+    Args:
+        state: tensors in mappings and lists.
+        keep: a rank that does not want them helps to put them together, one by one, and gets `None` for each.
+    """
     if isinstance(state, DTensor):
-        return state.full_tensor()
+        whole = state.full_tensor()
+        return whole.cpu() if keep else None
     if isinstance(state, Mapping):
-        return {key: full_tensors(value) for key, value in state.items()}
+        return {key: full_tensors(value, keep) for key, value in state.items()}
     if isinstance(state, list):
-        return [full_tensors(value) for value in state]
+        return [full_tensors(value, keep) for value in state]
     return state
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from crossdraft.errors import CrossdraftError
 
@@ -42,6 +43,8 @@ def require_finite_tensor(name: str, tensor: Tensor, where: str) -> None:
     """
     if not tensor.is_floating_point():
         return
+    if isinstance(tensor, DTensor):  # shared among ranks: each looks at its part
+        tensor = tensor.to_local()
     if tensor.element_size() == 1:  # an 8-bit float has no sum
         tensor = tensor.to(torch.bfloat16)
     # A sum is NaN or infinite if one of its terms is, and takes no memory; in float64 it does not overflow.

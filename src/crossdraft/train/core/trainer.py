@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,17 @@ from crossdraft.train.core.dist import (
     LossFn,
     MicroBatch,
     MicroLoss,
+    evaluate,
     gradient_sync,
     merge_losses,
     micro_weight,
     parallelise,
-    unsharded,
 )
 from crossdraft.train.core.log import MetricsLog, progress_bar, say
 from crossdraft.train.core.recipe import Optim, learning_rate
 
 Check = Callable[[int], Mapping[str, float] | None]
-"""steps done -> figures on validation data, if it measures any. Called on the first rank alone."""
+"""steps done -> figures on validation data, if it measures any. Called on the first rank alone; with FSDP on all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Trainer:
         describe: what a step learns from ("answers 13, 77"), for the complaint if its loss is not finite.
         ranks: the processes that train together.
         shares: into how many parts a step can be cut at most, evenly or not; `None` = `optim.clips` is cut, evenly.
+        network: all that a step runs through, where frozen weights are shared out, too; see `dist.parallelise`.
 
     Raises:
         CrossdraftError: a step's clips cannot be shared out, or a figure is watched that nothing measures.
@@ -119,6 +121,7 @@ class Trainer:
         describe: Callable[[int], str] | None = None,
         ranks: Distributed = SINGLE,
         shares: int | None = None,
+        network: nn.Module | None = None,
     ) -> None:
         optim, parts = stage.optim, stage.optim.accumulate * ranks.count
         if shares is not None and parts > shares:
@@ -136,9 +139,9 @@ class Trainer:
                 f"optim.watch names '{optim.watch}', but this training has no checks that measure it; leave it out."
             )
         self.stage, self.optim, self.modules, self.ranks = stage, optim, modules, ranks
-        self.check, self.describe = check, describe
+        self.loss_fn, self.check, self.describe = loss_fn, check, describe
         self.device = next(modules.parameters()).device
-        self.loss_module = parallelise(modules, loss_fn, optim.parallel, ranks)
+        self.step_module = parallelise(modules, optim.parallel, ranks, network)
         self.optimiser = _adamw(modules, optim)  # after `parallelise`, which may exchange the parameters
         self.average = AveragedWeights(modules, optim.ema) if optim.ema else None
         self.early_stop = EarlyStop()
@@ -239,9 +242,9 @@ class Trainer:
         parts, of = [], self.optim.accumulate * self.ranks.count
         for turn in range(self.optim.accumulate):
             batch = MicroBatch(turn * self.ranks.count + self.ranks.rank, of)
-            with gradient_sync(self.loss_module, last=turn + 1 == self.optim.accumulate):
+            with gradient_sync(self.step_module, last=turn + 1 == self.optim.accumulate):
                 with _seeded(self.step * of + batch.index, self.device), self._autocast():
-                    loss, figures = self.loss_module(self.step, batch)
+                    loss, figures = self.step_module(partial(self.loss_fn, self.step, batch))
                 weight = micro_weight(batch, figures)
                 (loss * weight).backward()
             parts.append(MicroLoss(float(loss.detach()), weight, figures))
@@ -316,28 +319,23 @@ class Trainer:
         self.save()  # once more, with this check in it
 
     def _require_watched(self) -> None:
-        """Refuse a watched figure that the checks do not give before the first step, not after many.
-
-        Not where the weights are shared: they are whole for a check only after a step.
-        """
-        shared = self.ranks.count > 1 and self.optim.parallel == "fsdp"
-        if self.optim.watch is None or self.check is None or shared:
+        """Refuse a watched figure that the checks do not give before the first step, not after many."""
+        if self.optim.watch is None or self.check is None:
             return
-        self.modules.eval()
-        figures = self.ranks.broadcast((self.check(0) or {}) if self.ranks.first else {})
-        self.modules.train()
+        figures = self._figures(self.check)
         if figures:
             watched_figure(figures, self.optim.watch)
 
-    def _run_check(self, check: Check) -> Mapping[str, float]:
+    def _figures(self, check: Check) -> Mapping[str, float]:
         """The first rank's check, which all ranks go by."""
-        figures: Mapping[str, float] = {}
         self.modules.eval()
-        with unsharded(self.loss_module):
-            if self.ranks.first:
-                figures = check(self.step) or {}
+        figures = evaluate(self.step_module, self.ranks, partial(check, self.step))
         self.modules.train()
-        figures = self.ranks.broadcast(figures)
+        return figures or {}
+
+    def _run_check(self, check: Check) -> Mapping[str, float]:
+        """A check, logged."""
+        figures = self._figures(check)
         if figures and self.ranks.first:
             self.stage.log.add_check(self.step, self.seconds, figures)
             shown = " ".join(f"{name} {value:.3f}" for name, value in figures.items())

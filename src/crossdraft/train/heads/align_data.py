@@ -29,9 +29,10 @@ from crossdraft.train.capture.sources import ClipSource
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import MicroBatch
 from crossdraft.train.heads.event_data import FeatureCache, FeatureSource
+from crossdraft.train.heads.state_file import StateFile
 from crossdraft.train.reference.batches import IGNORE, Branches, pack
 from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import greedy_decode, read_prefix, read_together
+from crossdraft.train.reference.packed import JoinedLayer, greedy_decode, read_prefix, read_together
 
 WHOLE = MicroBatch()
 
@@ -187,10 +188,20 @@ def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
     return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
 
 
-def drafter_states(model: TrainableEventGPT, codec: DrafterPrompt, visual: Tensor, rows: Branches) -> list[Tensor]:
-    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip."""
+def drafter_states(
+    model: TrainableEventGPT,
+    codec: DrafterPrompt,
+    visual: Tensor,
+    rows: Branches,
+    layers: Sequence[JoinedLayer] | None = None,
+) -> list[Tensor]:
+    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip.
+
+    `layers` as in `read_together`.
+    """
     llama = model.llama
-    return read_together(llama, model.prefix_embeds(codec.prefix_ids(), visual), llama.embed_tokens(rows.tokens))
+    prefix = model.prefix_embeds(codec.prefix_ids(), visual)
+    return read_together(llama, prefix, llama.embed_tokens(rows.tokens), layers)
 
 
 def own_answers(
@@ -210,7 +221,10 @@ def own_answers(
 
 @dataclass(frozen=True)
 class AlignmentData:
-    """Batches for adapters, whose drafter is frozen: its states of an answer are read once, and kept in memory.
+    """Batches for adapters, whose drafter is frozen: its states of an answer are read once, and kept on disk.
+
+    All answers about a clip are read together, whichever of them a step takes: an answer has the same states, bit by
+    bit, in every step, whether they were kept or are read anew because there was no room for them.
 
     Args:
         answers: which, step by step.
@@ -218,6 +232,7 @@ class AlignmentData:
         layers: its hidden states that are wanted.
         frames: the target's visual features of each clip, for an adapter that reads them.
         own: most tokens of the drafter's own answers, for an adapter that reads these and no states of it; 0 = none.
+        kept: the states of answers that were read.
     """
 
     answers: PairedAnswers
@@ -225,8 +240,8 @@ class AlignmentData:
     layers: tuple[int, ...]
     frames: FeatureSource | None = None
     own: int = 0
+    kept: StateFile = field(default_factory=StateFile)
     _said: dict[int, list[int]] = field(default_factory=dict)  # by answer: the drafter's own
-    _known: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by answer: [T, S] of each layer
 
     @property
     def device(self) -> torch.device:
@@ -242,18 +257,36 @@ class AlignmentData:
             return train_batch(rows, {TARGET: features}), features
         rows, features = self.answers.read(numbers)
         rows, features = rows.to(self.device), features.to(self.device)
-        if any(number not in self._known for number in numbers):
-            visual = self.answers.visual(step).to(self.device)
-            states = drafter_states(self.model, self.answers.codec, visual, rows)
-            lengths = train_batch(rows, {}).lengths.tolist()
-            for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-                self._known[number] = tuple(states[layer][row, :length].clone() for layer in self.layers)
+        states = self._states(step, numbers)
         width = rows.tokens.shape[1]
         hidden = {
-            layer: _padded([self._known[number][index] for number in numbers], width)
+            layer: _padded([states[number][index].to(self.device) for number in numbers], width)
             for index, layer in enumerate(self.layers)
         }
         return replace(train_batch(rows, {**hidden, TARGET: features}), visual=self._visual(step)), features
+
+    def _states(self, step: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
+        """Of the step's answers at least, by number: [T, S] of each layer."""
+        found: dict[int, Sequence[Tensor]] = {}
+        for clip in self.answers.features.numbers(step, self.answers.clips):
+            of_clip = [number for number in numbers if number in self.answers.by_clip[clip]]
+            if all(number in self.kept for number in of_clip):
+                found |= {number: self.kept.read(number) for number in of_clip}
+            else:
+                found |= self._read(step, clip)
+        return found
+
+    def _read(self, step: int, clip: int) -> dict[int, Sequence[Tensor]]:
+        """What the drafter makes of all answers about one of the step's clips; kept, where there is room."""
+        numbers = sorted(self.answers.by_clip[clip])
+        rows = self.answers.read(numbers)[0].to(self.device)
+        visual = self.answers.features.visual(step, [clip]).to(self.device)
+        states = drafter_states(self.model, self.answers.codec, visual, rows)
+        found: dict[int, Sequence[Tensor]] = {}
+        for row, (number, length) in enumerate(zip(numbers, train_batch(rows, {}).lengths.tolist(), strict=True)):
+            found[number] = [states[layer][row, :length] for layer in self.layers]
+            self.kept.keep(number, found[number])
+        return found
 
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
         """What the drafter itself says to the step's questions, greedily."""

@@ -29,10 +29,11 @@ from crossdraft.load import event_fingerprint
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import LossFn, full_batch
 from crossdraft.train.heads.align_data import AlignmentData, EventPromptCodec, FrameCache, PairedAnswers, clip_answers
-from crossdraft.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
+from crossdraft.train.heads.event_data import FEATURES, FeatureCache, clip_events, patches_per_frame
 from crossdraft.train.heads.measure import figures_json, measure_hidden
 from crossdraft.train.heads.own_answer_data import OwnAnswerData
 from crossdraft.train.heads.recipe import HeadRecipe, source_layers
+from crossdraft.train.heads.state_file import StateFile
 from crossdraft.train.heads.task import (
     HeadTask,
     TaskData,
@@ -241,7 +242,8 @@ class AlignTask(HeadTask):
                 batches = OwnAnswerData(some, model, adapter.config.own, adapter.top)
             else:
                 frames = None if visual is None else self._frames(some, visual)
-                batches = AlignmentData(some, model, layers, frames, own)
+                kept = StateFile(some.store.folder / FEATURES)
+                batches = AlignmentData(some, model, layers, frames, own, kept)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 

@@ -76,31 +76,79 @@ def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Ten
     return _forward(llama, embeds, positions[None], attend)
 
 
-def read_together(llama: LlamaModel, prefix: Tensor, branches: Tensor) -> list[Tensor]:
-    """What `branch_states` returns of a prefix [clips, P, d] and its branches [rows, length, d], read in one pass.
+@dataclass(frozen=True, slots=True)
+class JoinedInput:
+    """Prefixes and their branches as one stream of positions, [clips · P + rows · length, d].
 
-    Every layer's products are made once, over the positions of both: less to do where a weight is unpacked for each.
+    Args:
+        clips, rows: (clips, P) and (rows, length).
+        cos, sin: [1, 1, P + length, head_dim] of their positions.
+        wide, narrow: [P, P] and [length, length], what hides later positions.
     """
-    clips, rows = ((part.shape[0], part.shape[1]) for part in (prefix, branches))
-    sizes = (clips[0] * clips[1], rows[0] * rows[1])
-    cos, sin = _rotations(llama, torch.arange(clips[1] + rows[1], device=prefix.device)[None])
-    wide, narrow = (_causal_bias(part[1], prefix.device) for part in (clips, rows))
-    stream, states, layers = torch.cat((prefix.flatten(0, 1), branches.flatten(0, 1))), [branches], _layers(llama)
-    for layer in layers:
+
+    clips: tuple[int, int]
+    rows: tuple[int, int]
+    cos: Tensor
+    sin: Tensor
+    wide: Tensor
+    narrow: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Positions of all prefixes, and of all branches."""
+        return self.clips[0] * self.clips[1], self.rows[0] * self.rows[1]
+
+
+class JoinedLayer(nn.Module):
+    """A decoder layer over a `JoinedInput`: a module, because FSDP takes hold of weights where a module is called."""
+
+    def __init__(self, layer: LlamaDecoderLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, stream: Tensor, joined: JoinedInput, last: bool) -> Tensor:
+        """The stream after the layer; after the last one, of the branches alone."""
+        layer, clips, rows, sizes = self.layer, joined.clips, joined.rows, joined.sizes
         heads = [part.split(sizes) for part in _heads(layer, stream)]
         query, key, value = (part.unflatten(0, clips).transpose(1, 2) for part, _ in heads)
         own_query, own_key, own_value = (part.unflatten(0, rows).transpose(1, 2) for _, part in heads)
+        cos, sin = joined.cos, joined.sin
         query, key = (_rotate(part, cos[:, :, : clips[1]], sin[:, :, : clips[1]]) for part in (query, key))
         own_query, own_key = (
             _rotate(part, cos[:, :, clips[1] :], sin[:, :, clips[1] :]) for part in (own_query, own_key)
         )
-        mixed = [attend_behind(own_query, key, value, own_key, own_value, narrow)]
-        if layer is layers[-1]:  # of the prefix nothing more is needed
+        mixed = [attend_behind(own_query, key, value, own_key, own_value, joined.narrow)]
+        if last:  # of the prefix nothing more is needed
             stream = stream[sizes[0] :]
         else:
-            mixed.insert(0, _attend(query, key, value, wide))
-        stream = _finish(layer, stream, torch.cat([_joined(part).flatten(0, 1) for part in mixed]))
-        states.append(stream[-sizes[1] :].unflatten(0, rows))
+            mixed.insert(0, _attend(query, key, value, joined.wide))
+        return _finish(layer, stream, torch.cat([_joined(part).flatten(0, 1) for part in mixed]))
+
+
+def joined_layers(llama: LlamaModel) -> list[JoinedLayer]:
+    """A decoder's layers as `read_together` calls them."""
+    return [JoinedLayer(layer) for layer in _layers(llama)]
+
+
+def read_together(
+    llama: LlamaModel, prefix: Tensor, branches: Tensor, layers: Sequence[JoinedLayer] | None = None
+) -> list[Tensor]:
+    """What `branch_states` returns of a prefix [clips, P, d] and its branches [rows, length, d], read in one pass.
+
+    Every layer's products are made once, over the positions of both: less to do where a weight is unpacked for each.
+
+    Args:
+        layers: the decoder's, as `joined_layers` gives them; they are made here if there are none yet.
+    """
+    clips, rows = ((part.shape[0], part.shape[1]) for part in (prefix, branches))
+    cos, sin = _rotations(llama, torch.arange(clips[1] + rows[1], device=prefix.device)[None])
+    wide, narrow = (_causal_bias(part[1], prefix.device) for part in (clips, rows))
+    joined = JoinedInput(clips, rows, cos, sin, wide, narrow)
+    stream, states = torch.cat((prefix.flatten(0, 1), branches.flatten(0, 1))), [branches]
+    layers = layers or joined_layers(llama)
+    for layer in layers:
+        stream = layer(stream, joined, layer is layers[-1])
+        states.append(stream[-joined.sizes[1] :].unflatten(0, rows))
     states[-1] = _norm(llama.norm, states[-1])
     return states
 

@@ -1,0 +1,107 @@
+"""What a frozen model makes of an answer, kept on disk: memory holds what a step needs, and the system's file cache."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.errors import CrossdraftError
+
+SPARE = 1 << 30  # bytes of a disk that are left to others
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies in the file."""
+
+    begin: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class StateFile:
+    """Tensors by number in a file that has no name, so that nothing is left of it when the process ends.
+
+    Where there is no room for more, more is not kept: whoever asks for it is told so, and makes it anew.
+
+    Args:
+        folder: where the file is; if none can be made there, it is where the system has its temporary files, as by
+            default.
+        spare: bytes of the disk that are left free.
+    """
+
+    def __init__(self, folder: Path | None = None, spare: int = SPARE) -> None:
+        self._folders = [*([folder] if folder else []), Path(tempfile.gettempdir())]
+        self._spare = spare
+        self._file: BinaryIO | None = None
+        self._end = 0
+        self._places: dict[int, tuple[_Place, ...]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
+
+    def keep(self, number: int, tensors: Sequence[Tensor]) -> None:
+        """Write them, if there is room."""
+        if number in self or not self._has_room(sum(tensor.nbytes for tensor in tensors)):
+            return
+        places, end = list[_Place](), self._end
+        try:
+            for tensor in tensors:
+                places.append(_Place(end, tensor.shape, tensor.dtype))
+                self._write(end, tensor)
+                end += tensor.nbytes
+        except OSError:  # somebody else took the room; what is there of it will be written over
+            return
+        self._places[number], self._end = tuple(places), end
+
+    def read(self, number: int) -> tuple[Tensor, ...]:
+        """Those of a number that is kept, on the CPU, in memory of their own.
+
+        Raises:
+            CrossdraftError: the disk does not give them back.
+        """
+        return tuple(map(self._read, self._places[number]))
+
+    def _has_room(self, size: int) -> bool:
+        if self._file is None:
+            self._file = self._open()
+        return self._file is not None and shutil.disk_usage(self._folders[0]).free - size >= self._spare
+
+    def _open(self) -> BinaryIO | None:
+        """A new file in the first folder that takes one, which is the first of them from then on."""
+        while self._folders:
+            try:
+                self._folders[0].mkdir(parents=True, exist_ok=True)
+                return cast("BinaryIO", tempfile.TemporaryFile(dir=self._folders[0], buffering=0))
+            except OSError:
+                self._folders.pop(0)
+        return None
+
+    def _write(self, begin: int, tensor: Tensor) -> None:
+        file, content = cast("BinaryIO", self._file), memoryview(_bytes(tensor.detach().cpu().contiguous()))
+        file.seek(begin)
+        while content:
+            content = content[file.write(content) :]
+
+    def _read(self, place: _Place) -> Tensor:
+        file, found = cast("Any", self._file), torch.empty(place.shape, dtype=place.dtype)
+        space = memoryview(_bytes(found))
+        file.seek(place.begin)
+        while space:
+            count = file.readinto(space)
+            if not count:
+                raise CrossdraftError(
+                    f"The states kept in {self._folders[0]} are cut short; check the disk, and run this again to go on."
+                )
+            space = space[count:]
+        return found
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The bytes of a contiguous tensor on the CPU, [n]; not a copy."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
