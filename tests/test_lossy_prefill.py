@@ -1,22 +1,15 @@
 """An engine whose target reads less of a clip, by an option: what its answers say of themselves. Lossy."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-import torch
 
 import crossdraft as cd
-from crossdraft.align.checked import CheckedPrefill, QualityBudget
-from crossdraft.align.gate import PrefillGate, save_gate
-from crossdraft.align.prefill import speculative
 from crossdraft.cli.main import main
 from crossdraft.drawing.figures import figures
 from crossdraft.engine.stats import Stats
-from crossdraft.heads.files import save_head
-from crossdraft.load import load_target, target_fingerprint
-from tests.align.test_vision import some_vision
+from tests.align.some_gate import predicted_spec
 
 MARK = "Lossy: the target reads its clip compressed (pool:factor=2)."
 
@@ -35,15 +28,7 @@ def whole(pair, question):
 @pytest.fixture(scope="module")
 def adapter(pair, tmp_path_factory):
     """A random one, whose gate says 0.5."""
-    folder = tmp_path_factory.mktemp("adapter")
-    made = some_vision("vision_linear", load_target(str(pair.target), "cpu", "float64", packed=False), pair.event)
-    save_head(folder, made, "vision_linear", target_fingerprint(str(pair.target)), torch.float32)
-    gate = PrefillGate(5, 16)
-    for weight in (gate.out.weight, gate.out.bias):
-        torch.nn.init.zeros_(weight)
-    gate.calibrate(torch.tensor([0.5]), torch.tensor([1.0]))
-    save_gate(gate, folder)
-    return f"predicted:dir={folder},model={pair.event}"
+    return predicted_spec(pair, tmp_path_factory.mktemp("adapter"))
 
 
 def marks(answer):
@@ -79,24 +64,6 @@ def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole,
     assert other.notes == ("Read whole: it takes one clip with events to predict what it looks like.",)
 
 
-def test_checked_engines_answer_from_several_threads(pair, question, whole, adapter):
-    """Two engines, every request checked: the target's own answers, and one whose clip has no events among them."""
-    budget = QualityBudget(0.5, check=1.0, rate=1e-6)
-    asked = [question, replace(question, events=None)] * 3
-    with (
-        cd.Engine.load(str(pair.target), None, cd.Options(device="cpu", lossy_prefill=adapter)) as lossy,
-        cd.Engine.load(str(pair.target), None, cd.Options(device="cpu")) as own,
-    ):
-        checked = CheckedPrefill(speculative(lossy.target).confidence, lossy.generate, own.generate, budget, 0.5)
-        with pytest.raises(cd.CrossdraftError, match="predicts nothing of its clips"):
-            speculative(own.target)
-        with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(checked.answer, asked))
-    assert all(one.answer.tokens == whole.tokens and one.answer.stats.lossless for one in found)
-    assert [one.predicted is None for one in found] == [False, True] * 3
-    assert not any(one.predicted.stats.lossless for one in found[::2])
-
-
 def test_ask_says_it(pair, clip, capsys):
     command = ["ask", "--video", str(clip.video), "--target", str(pair.target), "--drafter", "none", "--device", "cpu"]
     command += ["--max-new-tokens", "6", "--json", "What is ahead?"]
@@ -106,6 +73,24 @@ def test_ask_says_it(pair, clip, capsys):
     assert found["notes"] == ["Lossy: the target reads its clip compressed (frames:count=2)."]
     assert main([*command, "--lossy-prefill", "frame"]) == 2
     assert "There is no compression 'frame' (did you mean 'frames'?)" in capsys.readouterr().err
+
+
+def test_ask_says_how_a_budget_is_kept(pair, clip, adapter, capsys):
+    """What warms the engine up counts as nothing."""
+    command = ["ask", "--video", str(clip.video), "--events", str(clip.events), "--target", str(pair.target)]
+    command += ["--drafter", "ngram", "--device", "cpu", "--max-new-tokens", "6", "--json", "What is ahead?"]
+    command += ["--lossy-prefill", f"{adapter},budget=0.5,check=1.0,rate=0.001,confidence=0.4"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    loss = found["stats"]["prefill_loss"]
+    assert found["stats"]["lossless"]
+    assert found["stats"]["check_ms"] > 0
+    assert found["speculative_prefill"] == {
+        "budget": 0.5, "threshold": pytest.approx(0.4 + 0.001 * (loss - 0.5), abs=1e-6), "predicted": 0, "checked": 1,
+        "whole": 0, "compared": 1, "mean_loss": loss,
+    }  # fmt: skip
+    assert main([*command, "--compare"]) == 2
+    assert "name a confidence in --lossy-prefill, not a budget" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,9 @@ import transformers
 from packaging.version import Version
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from crossdraft.align.checked import PrefillStatus
+from crossdraft.align.prefill import SpeculativePrefill
+from crossdraft.align.prefill_check import check_of
 from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
@@ -41,7 +43,8 @@ from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule, check_target
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
-from crossdraft.engine.scheduler import Call, PendingAnswer, QueueLimits, Scheduler
+from crossdraft.engine.scheduler import PendingAnswer, QueueLimits, Scheduler
+from crossdraft.engine.stepped import SteppedDecoder
 from crossdraft.engine.target import Target
 from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
@@ -117,6 +120,11 @@ class Engine:
     def rows(self) -> int:
         """Rows of the target's cache that are in use, one for each request that is being answered."""
         return self._scheduler.rows
+
+    @property
+    def prefill_status(self) -> PrefillStatus | None:
+        """How the quality budget of `Options.lossy_prefill` is kept until now; `None` without one."""
+        return self.target.status if isinstance(self.target, SpeculativePrefill) else None
 
     @classmethod
     def load(
@@ -257,7 +265,16 @@ class Engine:
             QueueFullError: as much waits as `Options.max_queue`, `max_queue_tokens` and `max_queue_bytes` allow.
             CrossdraftError: the engine is closed.
         """
-        return self._scheduler.submit(single(request), on_piece, provisional=provisional, owner=self)
+        return self._submit(single(request), on_piece, provisional=provisional)
+
+    def _submit(
+        self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, patient: bool = False
+    ) -> PendingAnswer:
+        check = check_of(self.target, request, self._scheduler)
+        asked = request if check is None else replace(request, prefill=check)
+        return self._scheduler.submit(
+            asked, on_piece, provisional=provisional, owner=self, patient=patient, companion=check
+        )
 
     @overload
     def generate(self, requests: Request) -> Answer: ...
@@ -287,7 +304,7 @@ class Engine:
         pending: list[PendingAnswer] = []
         try:
             for request in requests:
-                pending.append(self._scheduler.submit(request, owner=self, patient=bool(pending)))
+                pending.append(self._submit(request, patient=bool(pending)))
             wait([one.future for one in pending])
         finally:
             for one in pending:
@@ -345,7 +362,7 @@ class Engine:
         finally:
             interrupted.set()
 
-    def decoder(self) -> "SteppedDecoder":
+    def decoder(self) -> SteppedDecoder:
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
         return SteppedDecoder(self, self._scheduler, self._make)
 
@@ -366,47 +383,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class SteppedDecoder:
-    """A loop of its own over an engine's pair: see `Decoder`. Its rounds run in the engine's thread, between others."""
-
-    def __init__(self, engine: Engine, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
-        self._engine = engine  # is not collected as long as this is used
-        self._call = scheduler.call
-        self._decoder = scheduler.call(make)
-        # Who forgets it leaves nothing of it in the drafter.
-        weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
-
-    def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
-        """See `Decoder.submit`."""
-        asked = single(request)
-        return self._call(lambda: self._decoder.submit(asked, on_piece, provisional=provisional))
-
-    def cancel(self, request_id: int) -> bool:
-        """See `Decoder.cancel`."""
-        return self._call(lambda: self._decoder.cancel(request_id))
-
-    @property
-    def busy(self) -> bool:
-        """See `Decoder.busy`."""
-        return self._call(lambda: self._decoder.busy)
-
-    def step(self) -> None:
-        """See `Decoder.step`."""
-        self._call(self._decoder.step)
-
-    def finished(self) -> list[int]:
-        """See `Decoder.finished`."""
-        return self._call(self._decoder.finished)
-
-    def answer(self, request_id: int) -> Answer:
-        """See `Decoder.answer`."""
-        return self._call(lambda: self._decoder.answer(request_id))
-
-    def drop(self) -> None:
-        """See `Decoder.drop`."""
-        self._call(self._decoder.drop)
 
 
 def new_decoder(
@@ -453,17 +429,6 @@ def _close(
             fronts.close(wait=begun)
         supervisor.close()
         release()
-
-
-def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
-    with suppress(CrossdraftError):
-        scheduler.post(Call(partial(_end, decoder), lambda error: None))
-
-
-def _end(decoder: Decoder) -> None:
-    """End a loop that nobody drives any more."""
-    decoder.drop()
-    hand_back(decoder.cache)
 
 
 def _checked(

@@ -88,9 +88,10 @@ class Options:
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         lossy_prefill: how the target reads less of a clip than all of it (LOSSY): a compression such as
-            `predicted:dir=FOLDER,confidence=0.96` or `fastv:keep=0.5`; see docs/compression.md. Drafts are verified by
-            the target that reads so. Answers whose clip was not read whole are not `lossless`, and say so in their
-            notes. Default none: every prompt is read whole.
+            `predicted:dir=FOLDER,confidence=0.96` or `fastv:keep=0.5`, or with checks of a sample of requests within a
+            quality budget, `predicted:dir=FOLDER,budget=0.05` (`Engine.prefill_status`); see docs/compression.md.
+            Drafts are verified by the target that reads so. Answers whose clip was not read whole are not `lossless`,
+            and say so in their notes. Default none: every prompt is read whole.
         num_frames, fps: how many frames of a clip the target reads, evenly spread: so many, or so many for each
             second, not both; default what the checkpoint's own video processor says, else 8 frames. Frames that a
             request gives as an array are read as they are.

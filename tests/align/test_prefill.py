@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.align import prefill
-from crossdraft.align.checked import CheckedPrefill, QualityBudget
+from crossdraft.align.checked import Read
 from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
@@ -147,8 +147,6 @@ def test_positions_are_those_of_the_drafter(predicting, question):
 @pytest.mark.parametrize(("confidence", "predicted"), [(0.0, True), (0.49, True), (0.51, False)])
 def test_the_gate_decides(predicting, target, question, confidence, predicted):
     made = predicting(confidence=confidence)
-    sure, read = made.confidence(question)
-    assert (sure, read) == (pytest.approx(0.5), question)
     prompt, whole = made.prepare(question), target.prepare(question)
     assert (len(prompt) < len(whole)) == predicted
     answer = Decoder(made, None).generate([question])[0]
@@ -157,26 +155,54 @@ def test_the_gate_decides(predicting, target, question, confidence, predicted):
         assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
 
 
-@pytest.mark.parametrize("hands_on", [True, False])
-@pytest.mark.parametrize("confidence", [0.0, 0.4])
-def test_events_are_encoded_once(predicting, target, question, monkeypatch, hands_on, confidence):
-    """By the gate, and not again for the prompt. The planted bug: the request is not handed on."""
-    made, encoded = predicting(confidence=confidence), []
-    own = Decoder(made, None).generate([question])[0].tokens
+class Noted:
+    """Who asks for an answer, and keeps what is to be checked."""
+
+    def __init__(self):
+        self.started = []
+
+    def start(self, prepared):
+        self.started.append(prepared)
+
+
+def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target, question, monkeypatch):
+    """The whole clip is read; the request that is handed on has what the gate read."""
+    made, encoded, asker = predicting(budget=0.1, check=1.0, confidence=0.4), [], Noted()
+    own = Decoder(predicting(), None).generate([question])[0].tokens
     encode = made.predicting.events.encode
     monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
+    answer = Decoder(made, None).generate([replace(question, prefill=asker)])[0]
+    assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
+    assert "Read whole: this request is a check." in answer.notes
+    (prepared,) = asker.started
+    lossy = Decoder(made, None).generate([replace(prepared, prefill=Read.PREDICTED)])[0]
+    assert lossy.tokens == own != answer.tokens
+    assert len(encoded) == 1
+    assert made.status.reads[Read.CHECKED] == 1
 
-    def gate(request):
-        sure, read = made.confidence(request)
-        return sure, read if hands_on else request
 
-    def answers(model):
-        return lambda request: Decoder(model, None).generate([request])[0]
+@pytest.mark.parametrize(("first", "predicted"), [(0.4, True), (0.6, False)])
+def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicting, question, first, predicted):
+    """A request by itself, and one of which nothing is to be learned, even if all that are predicted are checked."""
+    made, asker = predicting(budget=0.1, check=1.0, rate=1.0, confidence=first), Noted()
+    before = made.status
+    for request in (question, replace(question, prefill=asker, namespace=None)):
+        assert ("predicted" in made.prepare(request).features) == predicted
+    assert (made.status, asker.started) == (before, [])
 
-    checked = CheckedPrefill(gate, answers(made), answers(target), QualityBudget(check=1.0), threshold=0.4)
-    found = checked.answer(question)
-    assert found.predicted.tokens == own
-    assert len(encoded) == (1 if hands_on else 2)
+
+def test_a_request_may_say_how_it_is_read(predicting, question):
+    for made in (predicting(), predicting(budget=0.1, check=1.0, confidence=0.9)):
+        read = {way: "predicted" in made.prepare(replace(question, prefill=way)).features for way in Read}
+        assert (read[Read.PREDICTED], read[Read.WHOLE]) == (True, False)
+
+
+def test_the_threshold_of_a_budget_begins_where_the_gate_says(predicting):
+    """It was judged by one clip, of which all was lost, and of which it was sure by 0.5."""
+    found = {loss: predicting(budget=loss).status.threshold for loss in (1.0, 0.5)}
+    assert found == {1.0: 0.5, 0.5: math.nextafter(0.5, 1)}
+    assert predicting(budget=0.5, confidence=0.3).status.threshold == 0.3
+    assert predicting(confidence=0.3).status is None
 
 
 def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, clip):
@@ -189,7 +215,6 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
         answer = Decoder(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
         assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
-        assert made.confidence(request) == (None, request)
 
 
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
@@ -206,6 +231,10 @@ def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path
         predicting(frames=8)
     with pytest.raises(CrossdraftError, match="a number from 0 to 1"):
         predicting(confidence=1.5)
+    with pytest.raises(CrossdraftError, match="got budget=2; budget must be a number from 0 to 1"):
+        predicting(budget=2)
+    with pytest.raises(CrossdraftError, match="checks requests to keep a budget, and none is named"):
+        predicting(check=0.5)
     with pytest.raises(CrossdraftError, match="reads another event model"):
         SpeculativePrefill(target, PrefillSettings(folder, str(pair.blind)))
     bare = tmp_path_factory.mktemp("bare")
@@ -213,7 +242,6 @@ def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path
         load_gate(bare, 5, 16)
     with pytest.raises(CrossdraftError, match="cannot be read as the gate"):
         load_gate(folder, 5, 8)
-    assert (predicting().first_threshold(1.0), predicting().first_threshold(0.5)) == (0.5, math.nextafter(0.5, 1))
     weights = load_file(folder / GATE)
     save_file({name: value for name, value in weights.items() if name != "lost"}, bare / GATE)
     with pytest.raises(CrossdraftError, match="of an earlier version; train it again"):

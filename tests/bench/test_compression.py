@@ -5,15 +5,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.align.gate import PrefillGate, save_gate
+from crossdraft.align.checked import Read
 from crossdraft.bench.assembly import Models
 from crossdraft.bench.clip_cosines import _compared
-from crossdraft.bench.compression import CompressionBench, compare_clips, compare_compressions
-from crossdraft.bench.workload import Workload
+from crossdraft.bench.compression import (
+    CheckedMethod,
+    CompressionBench,
+    _unlearned,
+    compare_clips,
+    compare_compressions,
+)
+from crossdraft.bench.measure import measure
+from crossdraft.bench.workload import Workload, items
+from crossdraft.compression import compressed
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.files import save_head
-from crossdraft.load import load_target, target_fingerprint
-from tests.align.test_vision import some_vision
+from tests.align.some_gate import predicted_spec
 
 
 @pytest.mark.parametrize(
@@ -27,6 +33,7 @@ from tests.align.test_vision import some_vision
         ({"compressions": ["predicted"]}, "needs a folder; write predicted:dir=FOLDER"),
         ({"budgets": [0.1]}, "A budget is for a speculative prefill"),
         ({"compressions": ["predicted:dir=x,confidence=0.5"], "budgets": [0.1]}, "that names no confidence"),
+        ({"compressions": ["predicted:dir=x,budget=0.5"]}, "names a budget; leave it out, and say --budget"),
         ({"compressions": ["predicted:dir=x"], "budgets": [2.0]}, "2.0 is none"),
         ({"compressions": ["predicted:dir=x"], "budgets": [0.1, 0.10]}, "A budget is named twice in 0.1, 0.1"),
     ],
@@ -60,22 +67,13 @@ def test_drafting_is_lossless_to_each_target(pair):
 
 
 @pytest.fixture
-def adapter(pair, tmp_path):
-    """A random one, whose gate says 0.5."""
-    target = load_target(str(pair.target), "cpu", "float64", packed=False)
-    made = some_vision("vision_linear", target, pair.event)
-    save_head(tmp_path, made, "vision_linear", target_fingerprint(str(pair.target)), torch.float32)
-    gate = PrefillGate(5, 16)
-    for weight in (gate.out.weight, gate.out.bias):
-        torch.nn.init.zeros_(weight)
-    gate.calibrate(torch.tensor([0.5]), torch.tensor([1.0]))
-    save_gate(gate, tmp_path)
-    return tmp_path
+def spec(pair, tmp_path):
+    """Of a random adapter, whose gate says 0.5."""
+    return predicted_spec(pair, tmp_path)
 
 
-def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, adapter):
+def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, spec):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-    spec = f"predicted:dir={adapter},model={pair.event}"
     plan = CompressionBench(
         models,
         Workload(pairs=3, max_new_tokens=12),
@@ -98,6 +96,20 @@ def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, a
     assert [one.same == pytest.approx(one.other, abs=1e-7) for one in cosines] == [False, False, True]
     assert all(-1 <= one.same.value <= 1 for one in cosines)
     assert compare_clips(replace(plan, compressions=("pool",), budgets=()), target) == []
+
+
+def test_a_warm_up_teaches_nothing_and_each_check_is_asked_once(pair, spec):
+    """The planted bug: the warm-up is an item like any other; the threshold then moves before the first one."""
+    models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
+    plan = CompressionBench(models, Workload(pairs=2, max_new_tokens=8), [spec], None, check=1.0)
+    asked = list(items(plan.work))
+    for warm_up, compared in ((_unlearned(asked[0]), 2), (asked[0], 3)):
+        method = CheckedMethod(compressed(models.load_target(), f"{spec},budget=1.0,check=1.0"), plan)
+        try:
+            measure({"checked": method}, asked, 1, [warm_up])
+        finally:
+            method.close()
+        assert method.controller.status.compared == method.controller.status.reads[Read.CHECKED] == compared
 
 
 def test_cosines_by_hand():

@@ -12,8 +12,8 @@ import pytest
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.request import Request
-from crossdraft.engine.scheduler import Call, Scheduler, without_frames
-from crossdraft.errors import CrossdraftError, RequestError
+from crossdraft.engine.scheduler import Call, QueueLimits, Scheduler, without_frames
+from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
@@ -146,4 +146,38 @@ def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collecti
         assert not [one for one in readings() if not any(one is known for known in before)]
     finally:
         gc.enable()
+        scheduler.close()
+
+
+class Held:
+    """A companion that hands an answer over when it is let."""
+
+    def __init__(self):
+        self.settled, self.cancelled, self.held = threading.Event(), threading.Event(), []
+
+    def cancel(self):
+        self.cancelled.set()
+
+    def settle(self, result, hand_over):
+        self.held.append((result, hand_over))
+        self.settled.set()
+
+
+def test_a_companion_hands_the_answer_over_and_until_then_its_request_has_its_room(target):
+    """A request that is not counted is taken beside it, however full the queue is."""
+    companion, scheduler = Held(), Scheduler(lambda: Decoder(target), limits=QueueLimits(requests=1, tokens=2))
+    try:
+        pending = scheduler.submit(Request("x", max_new_tokens=4), companion=companion)
+        assert companion.settled.wait(20)
+        assert not pending.future.done()
+        with pytest.raises(QueueFullError, match="1 requests wait or run"):
+            scheduler.submit(Request("x", max_new_tokens=4))
+        own = scheduler.submit(Request("x", max_new_tokens=4), counted=False).result(20)
+        pending.cancel()
+        assert companion.cancelled.is_set()
+        ((result, hand_over),) = companion.held
+        hand_over(result)
+        assert pending.result(20).tokens == own.tokens
+        assert scheduler.submit(Request("x", max_new_tokens=4)).result(20).tokens == own.tokens
+    finally:
         scheduler.close()

@@ -2,8 +2,8 @@
 
     nothing can be predicted    the whole clip is read, and nothing is learned of it
     confidence < threshold      the whole clip is read
-    otherwise                   the predicted one; but some of these requests, by chance, are checked: they are
-                                answered from the true prefill, and then from the predicted one, to be compared
+    otherwise                   the predicted one; but some of these requests, by chance, are checked: the whole clip is
+                                read, and its answer compared with the one that predicted tokens would have led to
 
 Each check moves the threshold: up where an answer lost more than the budget, down where it lost less, as in adaptive
 conformal inference (Gibbs & Candes 2021). A clip that is read whole because of the gate has lost nothing, and moves it
@@ -16,26 +16,22 @@ takes it above 1 is owed: nothing is predicted until requests that are read whol
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, cast
+from enum import StrEnum
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
 
 
-class Tokens(Protocol):
-    """An answer."""
+class Read(StrEnum):
+    """How a request is read that could be predicted."""
 
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Its ids."""
-        ...
-
-
-R = TypeVar("R")
-A = TypeVar("A", bound=Tokens)
+    PREDICTED = "predicted"
+    CHECKED = "checked"  # whole, and compared with what predicted tokens would have led to
+    WHOLE = "whole"
 
 
 @dataclass(frozen=True)
@@ -68,103 +64,122 @@ class QualityBudget:
 
 
 @dataclass(frozen=True)
-class CheckedAnswer(Generic[A]):
-    """An answer, and how it came about.
+class PrefillStatus:
+    """How a budget is kept, at one moment.
 
     Args:
-        predicted: the one after predicted tokens; `None` = there is none.
-        true: the target's own; `None` = there is none.
-        loss: of the one from the other, where there are both.
+        budget: the loss that is allowed on average.
+        threshold: the gate's confidence, 0..1, that is asked for now.
+        reads: how many requests that could be predicted were read in each way.
+        compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
+        loss: the sum of their losses, each 0..1.
     """
 
-    predicted: A | None
-    true: A | None
-    loss: float | None = None
+    budget: float
+    threshold: float
+    reads: dict[Read, int]
+    compared: int
+    loss: float
 
     @property
-    def answer(self) -> A:
-        """Which is given: the target's own, where there is one."""
-        return cast("A", self.predicted if self.true is None else self.true)
+    def mean_loss(self) -> float | None:
+        """Of the checks that ended; `None` before the first."""
+        return self.loss / self.compared if self.compared else None
 
-    @property
-    def lossy(self) -> bool:
-        """Whether it need not be the target's own."""
-        return self.true is None
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        mean = self.mean_loss
+        return {
+            "budget": self.budget,
+            "threshold": round(self.threshold, 6),
+            **{str(read): count for read, count in self.reads.items()},
+            "compared": self.compared,
+            "mean_loss": None if mean is None else round(mean, 4),
+        }
 
 
-class CheckedPrefill(Generic[R, A]):
-    """Answers requests, each from a predicted prefill or from the true one; see the module's text.
-
-    It may be asked from several threads at once, if `confidence`, `predicted` and `true` may. The answers that are
-    compared should be greedy ones: sampled ones differ by chance.
+class PrefillController:
+    """Says how each request is read, and learns from checks; see the module's text. For any number of threads.
 
     Args:
-        confidence: of the gate, for a request, `None` where nothing can be predicted; and the request as `predicted`
-            takes it, with what the gate read of it.
-        predicted, true: answer a request one way and the other.
         budget: see there.
-        threshold: with which it begins, 0..1, in the gate's own metric; see `SpeculativePrefill.first_threshold`.
+        threshold: with which it begins, 0..1, in the gate's own metric; see `PrefillGate.threshold`.
 
     Raises:
         CrossdraftError: a threshold outside its range.
     """
 
-    def __init__(
-        self,
-        confidence: Callable[[R], tuple[float | None, R]],
-        predicted: Callable[[R], A],
-        true: Callable[[R], A],
-        budget: QualityBudget,
-        threshold: float,
-    ) -> None:
+    def __init__(self, budget: QualityBudget, threshold: float) -> None:
         if not 0 <= threshold <= 1:
             raise CrossdraftError(f"A threshold of confidence is a number from 0 to 1; {threshold} is none.")
-        self.confidence, self.predicted, self.true, self.budget = confidence, predicted, true, budget
+        self.budget = budget
         self._level = threshold  # above 1 by what is owed
         self._chance = np.random.default_rng(budget.seed)
-        self._lock = threading.Lock()  # of the two, not of answers
+        self._reads, self._compared, self._loss = Counter[Read](), 0, 0.0
+        self._lock = threading.Lock()  # of all these
 
     @property
     def threshold(self) -> float:
         """Confidence that is asked for now, 0..1."""
         return min(1.0, self._level)
 
-    def answer(self, request: R) -> CheckedAnswer[A]:
-        """Answer one request; of a checked one both answers are waited for."""
-        confidence, read = self.confidence(request)
-        if confidence is None or math.isnan(confidence):
-            return CheckedAnswer(None, self.true(request))
+    @property
+    def status(self) -> PrefillStatus:
+        """How the budget is kept until now."""
         with self._lock:
-            confident = confidence >= self._level
-            if not confident:
-                self._learn(0.0, self.budget.check)
-            checked = confident and self._chance.random() < self.budget.check
-        if not confident:
-            return CheckedAnswer(None, self.true(request))
-        if not checked:
-            return CheckedAnswer(self.predicted(read), None)
-        own = self.true(request)
-        lossy = self.predicted(read)
-        loss = 1 - rouge_l(lossy.tokens, own.tokens)
-        with self._lock:
-            self._learn(loss, 1.0)
-        return CheckedAnswer(lossy, own, loss)
+            reads = {read: self._reads[read] for read in Read}
+            return PrefillStatus(self.budget.loss, self.threshold, reads, self._compared, self._loss)
 
-    def _learn(self, loss: float, weight: float) -> None:
+    def choose(self, confidence: float) -> Read:
+        """How the next request is read; one whose confidence is no number is read whole, and nothing follows of it.
+
+        Whoever is told that it is checked says what became of it by `learn`.
+        """
+        if math.isnan(confidence):
+            return Read.WHOLE
+        with self._lock:
+            read = self._would_read(confidence)
+            if read is Read.WHOLE:
+                self._move(0.0, self.budget.check)
+            elif self._chance.random() < self.budget.check:
+                read = Read.CHECKED
+            self._reads[read] += 1
+            return read
+
+    def would_read(self, confidence: float) -> Read:
+        """How it is read by the threshold as it is, unchecked; nothing is learned or counted."""
+        with self._lock:
+            return self._would_read(confidence)
+
+    def _would_read(self, confidence: float) -> Read:
+        return Read.PREDICTED if confidence >= self._level else Read.WHOLE
+
+    def learn(self, loss: float) -> None:
+        """A check has ended: what predicted tokens would have lost, 0..1."""
+        with self._lock:
+            self._compared, self._loss = self._compared + 1, self._loss + loss
+            self._move(loss, 1.0)
+
+    def _move(self, loss: float, weight: float) -> None:
         self._level = max(0.0, self._level + self.budget.rate * (loss - self.budget.loss) * weight)
 
 
-def rouge_l(found: Sequence[int] | Sequence[str], wanted: Sequence[int] | Sequence[str]) -> float:
+def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
     """ROUGE-L (Lin 2004) of two texts, by tokens: F1 of their longest common subsequence.
+
+    That is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): the zeros of `rows` in the end are its
+    length.
 
     >>> rouge_l([1, 2, 3, 4], [1, 3, 4, 5]), rouge_l([], []), rouge_l([1], [])
     (0.75, 1.0, 0.0)
     """
     if not found and not wanted:
         return 1.0
-    row = [0] * (len(wanted) + 1)
+    places: dict[Hashable, int] = {}
+    for at, token in enumerate(wanted):
+        places[token] = places.get(token, 0) | 1 << at
+    ones = rows = (1 << len(wanted)) - 1
     for token in found:
-        before = 0
-        for at, other in enumerate(wanted, 1):
-            before, row[at] = row[at], before + 1 if token == other else max(row[at], row[at - 1])
-    return 2 * row[-1] / (len(found) + len(wanted))
+        matches = rows & places.get(token, 0)
+        rows = (rows + matches | rows - matches) & ones
+    return 2 * (len(wanted) - rows.bit_count()) / (len(found) + len(wanted))

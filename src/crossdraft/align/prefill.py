@@ -6,15 +6,19 @@
 
 The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
 decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole.
+
+The gate's threshold is a fixed one, or that of a controller, which keeps to a quality budget by checks on a sample of
+requests: see `align.checked`. What is checked is read whole; who asks for the answer is told, and sees to the check.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Protocol, cast
 
 import torch
 from torch import Tensor
 
+from crossdraft.align.checked import PrefillController, PrefillStatus, QualityBudget, Read
 from crossdraft.align.gate import PrefillGate, load_gate
 from crossdraft.align.networks.vision import VisionConfig, spread
 from crossdraft.align.predicted import (
@@ -30,13 +34,19 @@ from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.specs import Limit, check_settings
+from crossdraft.specs import Limit, Share, check_settings
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.inputs import clip_inputs
 from crossdraft.video_prompt import VideoPrompt
 
 ROWS = "predicted"  # among the inputs of a prompt: what was predicted
 READ_WHOLE = "Read whole"  # how a note begins that says so
+NOT_PREDICTABLE = "it takes one clip with events to predict what it looks like"
+NOT_CONFIDENT = "the gate was not confident"
+CHECKED = "this request is a check"
+
+
+FromNoneToAll = Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +57,53 @@ class PrefillSettings:
         dir: the folder of an adapter on the vision side.
         model: the event model whose encoder it reads.
         frames: key frames that are encoded as ever.
-        confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 asks no gate.
+        confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 asks no gate. With a
+            budget the threshold begins there, and at 0 where `PrefillGate.threshold` says.
+        budget: what answers may lose on average, 1 - ROUGE-L; then requests are checked, and the threshold moves.
+        check, rate: see `QualityBudget`.
 
     Raises:
-        CrossdraftError: a number outside its range.
+        CrossdraftError: a number outside its range, or checks without a budget.
     """
 
     dir: Path | None = None
     model: str = "event"
     frames: Annotated[int, Limit("0 or more", lambda value: value >= 0)] = 0
-    confidence: Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)] = 0.0
+    confidence: FromNoneToAll = 0.0
+    budget: FromNoneToAll | None = None
+    check: Share | None = None
+    rate: Share | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, "predicted", "compression")
+        if self.budget is None and (self.check, self.rate) != (None, None):
+            raise CrossdraftError(
+                "The compression 'predicted' checks requests to keep a budget, and none is named; write budget=0.05, "
+                "or leave out check and rate."
+            )
+
+    @property
+    def quality(self) -> QualityBudget | None:
+        """The budget with its checks; `None`: nothing is checked."""
+        if self.budget is None:
+            return None
+        default = QualityBudget(self.budget)
+        return replace(default, check=self.check or default.check, rate=self.rate or default.rate)
+
+
+class Checker(Protocol):
+    """Sees to the check of one request; a request has it as its `prefill`."""
+
+    def start(self, prepared: Request) -> None:
+        """The request is chosen for a check: to be called once, while its prompt is prepared."""
 
 
 class SpeculativePrefill(Target):
     """A target that reads what is predicted of its clip, where the gate lets it.
+
+    `controller` is that of a budget; `None` = there is none. It chooses for requests whose `prefill` is a `Checker`,
+    except those without a namespace, of which nothing is to be learned. `prefill` may also say how one is to be read
+    (`Read`). Any other is read by the threshold as it is.
 
     Raises:
         CrossdraftError: no folder is named, the target reads no clips or has its own way with visual tokens, or as
@@ -87,8 +127,11 @@ class SpeculativePrefill(Target):
         self._key_frames = self._chosen_frames()
         self.places, self.order = layout(adapter.config, self._key_frames)
         self._gate: PrefillGate | None = None
-        if settings.confidence:
+        self.controller: PrefillController | None = None
+        if settings.confidence or settings.quality is not None:
             self.gate()  # refused now rather than with the first request
+        if (budget := settings.quality) is not None:
+            self.controller = PrefillController(budget, settings.confidence or self.gate().threshold(budget.loss))
 
     @property
     def sampling(self) -> FrameSampling:
@@ -103,12 +146,10 @@ class SpeculativePrefill(Target):
             self._gate.to(self.predicting.events.device)
         return cast("PrefillGate", self._gate)
 
-    def first_threshold(self, loss: float) -> float:
-        """Of the gate's confidence, for answers that lose at most `loss` (1 - ROUGE-L) on average over clips.
-
-        See `PrefillGate.threshold`. The gate was calibrated without key frames; with them less is lost.
-        """
-        return self.gate().threshold(loss)
+    @property
+    def status(self) -> PrefillStatus | None:
+        """How its budget is kept until now; `None` without a budget."""
+        return None if self.controller is None else self.controller.status
 
     def _chosen_frames(self) -> list[int]:
         """Which of the clip's frames are encoded."""
@@ -122,25 +163,26 @@ class SpeculativePrefill(Target):
     def _prepare(self, request: Request) -> Prompt:
         """The prompt with what is predicted, or with the whole clip."""
         if not _predictable(request):
-            return _noted(
-                self._whole(request), f"{READ_WHOLE}: it takes one clip with events to predict what it looks like."
-            )
-        features = self._event_features(request)
-        if self.settings.confidence and self._sure(features) < self.settings.confidence:
-            return _noted(self._whole(request), f"{READ_WHOLE}: the gate was not confident.")
+            return _noted(self._whole(request), f"{READ_WHOLE}: {NOT_PREDICTABLE}.")
+        request = replace(request, event_features=self._event_features(request))
+        if (why := self._whole_because(request)) is not None:
+            return _noted(self._whole(request), f"{READ_WHOLE}: {why}.")
         ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
-        return Prompt(ids, {ROWS: self.predicting.predict(features), **shown})
+        return Prompt(ids, {ROWS: self.predicting.predict(request.event_features), **shown})
 
-    @torch.inference_mode()
-    def confidence(self, request: Request) -> tuple[float | None, Request]:
-        """Which share of the answer's tokens the gate expects to be the target's own; `None` of what is read whole.
-
-        And the request, whose events this target need not encode again.
-        """
-        if not _predictable(request):
-            return None, request
-        features = self._event_features(request)
-        return self._sure(features), replace(request, event_features=features)
+    def _whole_because(self, request: Request) -> str | None:
+        """Why the whole clip of a request is read whose events are encoded; `None`: it is not."""
+        controller, least, asker = self.controller, self.settings.confidence, request.prefill
+        if isinstance(asker, Read) or (controller is None and not least):
+            return CHECKED if asker is Read.WHOLE else None
+        sure = self._sure(request.event_features)
+        if controller is None:
+            return NOT_CONFIDENT if sure < least else None
+        learns = asker is not None and request.namespace is not None
+        read = controller.choose(sure) if learns else controller.would_read(sure)
+        if read is Read.CHECKED:
+            cast("Checker", asker).start(request)
+        return {Read.PREDICTED: None, Read.CHECKED: CHECKED, Read.WHOLE: NOT_CONFIDENT}[read]
 
     def _event_features(self, request: Request) -> Tensor:
         """[T, P, S] what the event encoder makes of a request's events."""

@@ -11,15 +11,14 @@ does for that included (event frames, their encoder, an adapter).
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from crossdraft.align.checked import CheckedPrefill, QualityBudget, rouge_l
+from crossdraft.align.checked import PrefillController, QualityBudget, Read, rouge_l
 from crossdraft.align.prefill import READ_WHOLE, speculative
-from crossdraft.api import Engine, Options
+from crossdraft.api import Engine, Options, Request
 from crossdraft.bench.assembly import EngineMethod, Models, close_all
 from crossdraft.bench.clip_cosines import ClipCosine, clip_cosines
 from crossdraft.bench.common import check_each_once, table
-from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run, measure
 from crossdraft.bench.rules import facts_figures, right_facts
 from crossdraft.bench.specs import spec_of
@@ -53,7 +52,8 @@ class CompressionBench:
         check: share of its requests that are checked.
 
     Raises:
-        CrossdraftError: a spec that cannot be read, a compression or budget named twice, or a budget that is none.
+        CrossdraftError: a spec that cannot be read, a compression or budget named twice, or a budget that is none, or
+            is named by a compression: of its target alone and drafted for, each would move the other's threshold.
     """
 
     models: Models
@@ -70,7 +70,8 @@ class CompressionBench:
         whole("The number of nodes", self.nodes)
         check_each_once("compression", self.specs)
         for spec in self.specs:
-            settings_of(spec)
+            if getattr(settings_of(spec)[1], "budget", None) is not None:
+                raise CrossdraftError(f"The compression '{spec}' names a budget; leave it out, and say --budget.")
         check_each_once("budget", [f"{budget:g}" for budget in self.budgets])
         for budget in self.budgets:
             QualityBudget(budget, self.check)
@@ -167,8 +168,8 @@ def compare_compressions(
             made[_label(name, drafter)] = _method(plan, targets[name], drafter)
         for spec, budget in plan.checked:
             pairs.append((f"{spec} within {budget:g}", None))
-            made[pairs[-1][0]] = CheckedMethod(targets[spec], target, plan, QualityBudget(budget, plan.check))
-        results = measure(made, asked, repeats=1, warm_ups=asked[:1], tick=tick)
+            made[pairs[-1][0]] = CheckedMethod(compressed(target, f"{spec},budget={budget},check={plan.check}"), plan)
+        results = measure(made, asked, repeats=1, warm_ups=[_unlearned(pair) for pair in asked[:1]], tick=tick)
     finally:
         close_all(made.values())
     alone, facts = results.of(WHOLE), [len(pair.facts) for pair in asked]
@@ -214,48 +215,51 @@ def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:
     return ratio([not any(note.startswith(READ_WHOLE) for note in run.notes) for run in runs], [1] * len(runs))
 
 
-class CheckedMethod:
-    """A speculative prefill with checks; a checked request costs both answers.
+def _unlearned(pair: Item) -> Item:
+    """A pair of whose answer nothing is to be learned."""
+    return replace(pair, request=replace(pair.request, namespace=None))
+
+
+class CheckedMethod(EngineMethod):
+    """A speculative prefill within a quality budget; a checked request costs both answers, one after the other.
 
     Args:
-        predicting, target: the compressed target, a `SpeculativePrefill`, and the whole one.
-        plan: how they answer.
-        budget: of quality.
-
-    Raises:
-        CrossdraftError: the adapter has no gate.
+        target: the compressed one, a `SpeculativePrefill` with a budget.
+        plan: how it answers.
     """
 
-    def __init__(self, predicting: Target, target: Target, plan: CompressionBench, budget: QualityBudget) -> None:
-        gated = speculative(predicting)
-        threshold = gated.first_threshold(budget.loss)  # refused now, if there is no gate
-        lossy, own = _method(plan, predicting, None), _method(plan, target, None)
-        self.methods = lossy, own
-        self.cores: Cores | None = None
-
-        def confidence(item: Item) -> tuple[float | None, Item]:
-            found, request = gated.confidence(item.request)
-            return found, replace(item, request=request)
-
-        self._checked = CheckedPrefill(confidence, lossy.answer, own.answer, budget, threshold)
-
-    @property
-    def workers(self) -> Sequence[int]:
-        """None."""
-        return ()
+    def __init__(self, target: Target, plan: CompressionBench) -> None:
+        super().__init__(_engine(plan, target, None))
+        self.controller = cast("PrefillController", speculative(target).controller)
 
     def answer(self, item: Item) -> Run:
-        """The run that was given, with the time of all that was done for it."""
-        start = time.perf_counter()
-        found = self._checked.answer(item)
-        total, given = time.perf_counter() - start, found.answer
-        asked = total - sum(run.total_s for run in (found.predicted, found.true) if run is not None)  # the gate
-        notes = () if found.lossy else (*given.notes, f"{READ_WHOLE}: the gate was not confident, or this was a check.")
-        return replace(given, total_s=total, ttft_s=asked + given.ttft_s, notes=notes)
+        """The run that was given, with the time of all that was done for it.
 
-    def close(self) -> None:
-        """Stop both."""
-        close_all(self.methods)
+        Of an item without a namespace, a warm-up, both ways are gone, and nothing is learned.
+        """
+        if item.request.namespace is None:
+            super().answer(_read_as(item, Read.PREDICTED))
+            return super().answer(_read_as(item, Read.WHOLE))
+        start, check = time.perf_counter(), _ChosenChecks()
+        given = super().answer(_read_as(item, check))
+        for request in check.prepared:
+            lossy = super().answer(_read_as(replace(item, request=request), Read.PREDICTED))
+            self.controller.learn(1 - rouge_l(lossy.tokens, given.tokens))
+        return replace(given, total_s=time.perf_counter() - start)
+
+
+class _ChosenChecks:
+    """Keeps the request that is chosen for a check."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Request] = []
+
+    def start(self, prepared: Request) -> None:
+        self.prepared.append(prepared)
+
+
+def _read_as(item: Item, prefill: object) -> Item:
+    return replace(item, request=replace(item.request, prefill=prefill))
 
 
 def results_table(found: Sequence[CompressionResult]) -> "Table":
@@ -282,6 +286,10 @@ def _label(target: str, drafter: str | None) -> str:
 
 def _method(plan: CompressionBench, target: Target, drafter: str | None) -> EngineMethod:
     """Our engine on that target; without a drafter, the target alone."""
+    return EngineMethod(_engine(plan, target, drafter))
+
+
+def _engine(plan: CompressionBench, target: Target, drafter: str | None) -> Engine:
     options = Options(adaptive=False, nodes=plan.nodes, hidden_nodes=plan.nodes, cache_bytes=0)
     runner = None if drafter is None else DraftRunner(plan.models.build(spec_of(drafter), target), "before")
-    return EngineMethod(Engine(target, runner, options, CostModel()))
+    return Engine(target, runner, options, CostModel())

@@ -12,10 +12,10 @@ from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, Recordi
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    from crossdraft.api import Engine
     from crossdraft.cli.compare import AnswerComparison
     from crossdraft.drawing.figures import Baseline
     from crossdraft.engine.request import Answer, Request
-    from crossdraft.engine.target import Target
 
 app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
@@ -138,11 +138,16 @@ def ask(
     if output.compare:  # the target alone reads the clip every time, and so does the pair
         pair = replace(pair, cache_bytes=0)
     with opened(pair, request) as engine:
+        if output.compare and engine.prefill_status is not None:
+            raise CrossdraftError(
+                "--compare asks a question several times, and within a quality budget each may be read in another way; "
+                "name a confidence in --lossy-prefill, not a budget."
+            )
         answer = stream(engine, request, None if output.as_json else console)
         comparison = compare(engine, request, answer) if output.compare else None
         timed, baseline = typical(answer, comparison)
         if output.as_json:
-            found = report(request, timed, engine.target, comparison) | {"drafter": pair.drafter}
+            found = report(request, timed, engine, comparison) | {"drafter": pair.drafter}
             typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
         else:
             show(console, timed, engine.target, baseline)
@@ -204,17 +209,19 @@ def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[A
 
 
 def report(
-    request: "Request", answer: "Answer", target: "Target", comparison: "AnswerComparison | None" = None
+    request: "Request", answer: "Answer", engine: "Engine", comparison: "AnswerComparison | None" = None
 ) -> dict[str, object]:
     """What `--json` prints."""
     from crossdraft.cli.view import record
 
-    words = [target.decode([token]) for token in answer.tokens] if request.logprobs else None
+    words = [engine.target.decode([token]) for token in answer.tokens] if request.logprobs else None
     clips, images = ([str(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image"))
     found: dict[str, object] = {"question": request.question, "video": clips[0] if len(clips) == 1 else clips}
     found |= {"image": images[0] if len(images) == 1 else images} if images else {}
     found["events"] = None if request.events is None else str(request.events)
     found |= record(answer, words)
+    if (status := engine.prefill_status) is not None:
+        found["speculative_prefill"] = status.to_json()
     if comparison is not None:
         found["compare"] = comparison.to_json()
     return found

@@ -128,7 +128,7 @@ def answer(talk: Chat, question: str) -> None:
     request = replace(talk.request, prompt=question)
     found = stream(talk.engine, request, None if talk.as_json else talk.console)
     if talk.as_json:
-        talk.show(report(request, found, talk.engine.target))
+        talk.show(report(request, found, talk.engine))
         return
     say(talk.console, one_line(found), "dim")
     for note in found.notes:

@@ -67,7 +67,7 @@ def demo(
             show(console, timed, engine.target, baseline)
             say(console, f"\n{comparison.sentence()}")
             results.append((qa, timed, comparison))
-            found.append(report(request, timed, engine.target, comparison) | {"facts": score(qa.facts, timed.text)})
+            found.append(report(request, timed, engine, comparison) | {"facts": score(qa.facts, timed.text)})
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
     say(console, "\nAsk it yourself:")

@@ -221,8 +221,8 @@ class PairOptions:
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="LOSSY: read less of the clip, such as predicted:dir=FOLDER,confidence=0.96 or fastv:keep=0.5; by "
-            "default all of it.",
+            help="LOSSY: read less of the clip, such as fastv:keep=0.5, predicted:dir=FOLDER,confidence=0.96 or, "
+            "checked within a quality budget, predicted:dir=FOLDER,budget=0.05; by default all of it.",
         ),
     ] = None
 

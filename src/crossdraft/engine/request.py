@@ -79,6 +79,8 @@ class Request:
     visual_features: Any = field(default=None, repr=False, compare=False)
     # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
     event_features: Any = field(default=None, repr=False, compare=False)
+    # How a speculative prefill reads it, or who is told: `align.checked.Read`, `align.prefill_check.PrefillCheck`.
+    prefill: Any = field(default=None, repr=False, compare=False)
     # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from traceback import format_tb
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
@@ -24,6 +24,19 @@ CLOSED = "This engine is closed; load another one."
 Result = TypeVar("Result")
 
 
+HandOver = Callable[[Answer | BaseException], None]
+
+
+class Companion(Protocol):
+    """What else is done for a request, such as another one, before its answer is handed over."""
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more; from any thread."""
+
+    def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
+        """What became of the request, in the loop's thread; `hand_over` is to be called once, now or later."""
+
+
 class PendingAnswer:
     """An answer that is being written: `future` has it in the end; made by `Scheduler.submit`."""
 
@@ -33,13 +46,15 @@ class PendingAnswer:
         job: Callable[[Decoder], int],
         owner: object = None,
         release: Callable[[], None] = lambda: None,
+        companion: Companion | None = None,
     ) -> None:
-        """`release` is called once, when the loop has nothing of the request any more."""
+        """`release` is called once, when the loop has nothing of the request, and of its companion, any more."""
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
         self._release = release
         self._owner = owner  # is not collected as long as somebody may wait
+        self._companion = companion
         self._decoder: Decoder | None = None
         self._ticket: int | None = None
         self._cancelled = False
@@ -67,6 +82,8 @@ class PendingAnswer:
     def cancel(self) -> None:
         """End the answer within a round, or a chunk of its prompt; it then holds what was written until then."""
         self._cancelled = True
+        if (companion := self._companion) is not None:
+            companion.cancel()
         if not self.future.done() or self.future.cancelled():  # asyncio cancels the future first
             self._scheduler.post(Call(self._cancel, lambda error: None))
 
@@ -89,7 +106,14 @@ class PendingAnswer:
             self._decoder.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
-        """Hand over what became of the request, which is over, unless nobody wants it any more."""
+        """Hand over what became of the request, which is over, once its companion has done with it."""
+        if (companion := self._companion) is None:
+            self._hand_over(result)
+        else:
+            companion.settle(result, self._hand_over)
+
+    def _hand_over(self, result: Answer | BaseException) -> None:
+        """To who waits, unless nobody wants it any more."""
         self._end()
         with suppress(InvalidStateError):
             if isinstance(result, BaseException):
@@ -102,7 +126,7 @@ class PendingAnswer:
 
         A future that its owner cancels, as asyncio does, is done long before that, while the request still has a row.
         """
-        self._owner = None
+        self._owner = self._companion = None
         release, self._release = self._release, lambda: None
         release()
 
@@ -190,25 +214,31 @@ class Scheduler:
         provisional: bool = True,
         owner: object = None,
         patient: bool = False,
+        counted: bool = True,
+        companion: Companion | None = None,
     ) -> PendingAnswer:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
         Args:
             patient: where there is no room, wait until there is.
+            counted: it takes room in the queue; a companion's own requests have that of its request.
+            companion: hands the answer over.
 
         Raises:
             QueueFullError: as much as there may be waits or runs.
             CrossdraftError: the engine is closed, or another process's.
         """
         self._check_process()
-        load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
-        self._add(load, patient=patient)
+        load: dict[str, int] = {}
+        if counted:
+            load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
+            self._add(load, patient=patient)
         asked = time.perf_counter()
 
         def job(decoder: Decoder) -> int:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
-        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load))
+        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), companion)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             self._subtract(load)
             raise CrossdraftError(CLOSED)

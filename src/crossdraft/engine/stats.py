@@ -10,12 +10,16 @@ class Stats:
     A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
     from the moment the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` how
     the target read less than all of its clip; if it is not `lossless`, the answer need not be the target's own.
+    `prefill_loss` is of a request whose speculative prefill was checked: 1 - ROUGE-L, 0..1, of what it would have been
+    answered from the answer that it got; `check_s` is what it waited for that, which is not in `total_s`.
     """
 
     rule: str | None = None
     lossless: bool = True
     lossy_rule: bool = False
     lossy_prefill: str | None = None
+    prefill_loss: float | None = None
+    check_s: float = 0.0
     seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt: those that the prefix cache knew
@@ -116,6 +120,7 @@ class Stats:
             "rule": self.rule,
             "lossless": self.lossless,
             "lossy_prefill": self.lossy_prefill,
+            "prefill_loss": None if self.prefill_loss is None else round(self.prefill_loss, 4),
             "seed": self.seed,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
@@ -136,6 +141,7 @@ class Stats:
             "queued_ms": _ms(self.queued_s),
             "ttft_ms": _ms(self.ttft_s),
             "total_ms": _ms(self.total_s),
+            "check_ms": _ms(self.check_s),
             "tokens_per_s": round(self.tokens_per_s, 1),
             "overhead_share": round(self.overhead_share, 3),
             "stage_ms": {stage: _ms(seconds) for stage, seconds in self.stages_s.items()},

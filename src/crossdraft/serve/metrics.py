@@ -1,11 +1,14 @@
 """What `/metrics` shows: vLLM's names under our prefix, and what hidden drafting adds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
 
+from crossdraft.align.checked import PrefillStatus, Read
 from crossdraft.engine.stats import Stats
 
 PREFIX = "crossdraft"
@@ -26,6 +29,7 @@ class Metrics:
         uploaded: bytes of uploads.
         drafter: whether there is a drafter, and it is not lost.
         rows: of the target's cache that are in use.
+        prefill: how the quality budget of a speculative prefill is kept; `None` = there is none.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Metrics:
         uploaded: Callable[[], int],
         drafter: Callable[[], bool],
         rows: Callable[[], int],
+        prefill: Callable[[], PrefillStatus | None] = lambda: None,
     ) -> None:
         self._registry, self._model = CollectorRegistry(), model
         self._gauge("num_requests_running", "Requests that share passes.", running)
@@ -45,6 +50,7 @@ class Metrics:
         self._gauge("upload_bytes", "Uploads.", uploaded)
         self._gauge("drafter_alive", "1 while there is a drafter.", drafter)
         self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", rows)
+        self._registry.register(PrefillCollector(model, prefill))
 
         self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
         self._generated = self._counter("generation_tokens", "Generated tokens.")
@@ -97,7 +103,7 @@ class Metrics:
         self._queue.observe(queued_s)
         if stats.new_tokens:
             self._ttft.observe(queued_s + stats.ttft_s)
-            self._e2e.observe(queued_s + stats.total_s)
+            self._e2e.observe(queued_s + stats.total_s + stats.check_s)
         if stats.new_tokens > 1:
             self._tpot.observe((stats.total_s - stats.ttft_s) / (stats.new_tokens - 1))
         if stats.first_provisional_s is not None:
@@ -134,3 +140,31 @@ class Metrics:
     def _gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
         gauge = Gauge(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry)
         gauge.labels(self._model).set_function(value)
+
+
+class PrefillCollector(Collector):
+    """What a speculative prefill's budget looks like at each scrape; nothing where there is none.
+
+    Args:
+        model: the model's name, a label of each.
+        status: how the budget is kept.
+    """
+
+    def __init__(self, model: str, status: Callable[[], PrefillStatus | None]) -> None:
+        self._model, self._status = model, status
+
+    def collect(self) -> Iterator[Metric]:
+        """The threshold, how requests were read, and what checks found."""
+        if (status := self._status()) is None:
+            return
+        name, described = f"{PREFIX}:speculative_prefill", "Requests that could be predicted, by how they were read."
+        threshold = GaugeMetricFamily(f"{name}_threshold", "The gate's confidence that is asked for.", labels=[LABEL])
+        threshold.add_metric([self._model], status.threshold)
+        budget = GaugeMetricFamily(f"{name}_budget", "1 - ROUGE-L that may be lost on average.", labels=[LABEL])
+        budget.add_metric([self._model], status.budget)
+        reads = CounterMetricFamily(f"{name}_requests", described, labels=[LABEL, "read"])
+        for read in Read:
+            reads.add_metric([self._model, str(read)], status.reads[read])
+        loss = SummaryMetricFamily(f"{name}_check_loss", "1 - ROUGE-L that checks have found.", labels=[LABEL])
+        loss.add_metric([self._model], status.compared, status.loss)
+        yield from (threshold, budget, reads, loss)

@@ -164,6 +164,7 @@ class Service:
             lambda: self.uploads.nbytes,
             lambda: engine.drafter is not None,
             lambda: engine.rows,
+            lambda: engine.prefill_status,
         )
 
     @property
@@ -207,6 +208,7 @@ def load_engine(settings: ServerSettings) -> Engine:
     """
     given: dict[str, object] = {"placement": settings.placement or "auto", "device": settings.device}
     given |= {"dtype": settings.dtype, "max_batch": settings.max_batch, "max_queue": settings.max_queue}
+    given["lossy_prefill"] = settings.lossy_prefill
     twice = sorted(given.keys() & settings.options.keys())
     if twice:
         raise CrossdraftError(f"The setting options has {twice[0]}, which is a setting of its own; say it there.")

@@ -84,6 +84,11 @@ class ServerSettings(BaseSettings):
     max_queue: int = _setting("Models", 16, "requests that may wait beside those; another is answered 503", ge=1)
     max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
     request_seconds: float = _setting("Models", 300, "seconds after which an answer ends with what it has", gt=0)
+    lossy_prefill: str | None = _setting(
+        "Models",
+        None,
+        "LOSSY: read less of a clip, such as predicted:dir=FOLDER,budget=0.05 or fastv:keep=0.5; by default all of it",
+    )
     options: dict[str, Any] = _setting("Models", {}, "more of `crossdraft.Options` by name, as JSON")
 
     keys_file: Path | None = _setting(

@@ -101,11 +101,15 @@ def poll(*_: object) -> None:
 
 
 def poll_between(model: nn.Module, without: Sequence[nn.Module] = ()) -> list[RemovableHandle]:
-    """Call `poll` before each layer of the model's stacks, but for those in `without`, until handles go."""
+    """Call `poll` before each layer of the model's stacks, but for those in `without`, until handles go.
+
+    Not where it is called already: of several adapters around one model, the first one's handles are all there are.
+    """
     skipped = {id(module) for module in without}
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
     layers = [layer for stack in stacks for layer in stack if id(layer) not in skipped]
-    return [layer.register_forward_pre_hook(poll) for layer in layers]
+    new = [layer for layer in layers if poll not in layer._forward_pre_hooks.values()]  # noqa: SLF001
+    return [layer.register_forward_pre_hook(poll) for layer in new]
 
 
 def _nothing() -> Cores:

@@ -226,7 +226,7 @@ class ProcessDrafter:
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
         features: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
-        sent = replace(request, visual_features=None, event_features=None, content=None, known=False)
+        sent = replace(request, visual_features=None, event_features=None, prefill=None, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
