@@ -383,12 +383,10 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
 
 def build_predicted(spec: Spec, options: settings.PredictedSettings, context: DrafterContext) -> "Drafter[Any]":
     """The target's own language model after predicted visual tokens."""
-    from crossdraft.align.predicted import load_predicted_drafter
+    from crossdraft.align.predicted import load_predicted_drafter, shipped_vision
 
-    if options.dir is None:
-        raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write predicted:dir=FOLDER.")
     return load_predicted_drafter(
-        options.dir,
+        options.dir or shipped_vision(context.source),
         context.load_host(),
         context.source,
         options.model,

@@ -201,11 +201,10 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     ),
     Method(
         "predicted",
-        "the target's own language model after visual tokens predicted from events; weighs as much as that "
-        "(predicted:dir=FOLDER)",
+        "the target's own language model after visual tokens predicted from events; weighs as much as that",
         "crossdraft", builders.build_predicted,
-        settings=settings.PredictedSettings, trained=True, senses=EVENT, weights={"dir": ""}, model="target",
-        examples=(),  # it needs an adapter; it drafts as `view` does
+        settings=settings.PredictedSettings, trained=True, senses=EVENT, weights={"dir": "vision_queries"},
+        model="target", examples=(),  # it drafts as `view` does
     ),
     Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",

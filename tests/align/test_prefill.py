@@ -225,7 +225,7 @@ def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
 
 
 def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path_factory):
-    with pytest.raises(CrossdraftError, match="needs a folder; write predicted:dir=FOLDER"):
+    with pytest.raises(CrossdraftError, match="is the reference target's; write predicted:dir=FOLDER"):
         compressed(target, "predicted")
     with pytest.raises(CrossdraftError, match="8 key frames leave nothing to predict"):
         predicting(frames=8)

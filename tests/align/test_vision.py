@@ -182,7 +182,7 @@ def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):
         some_vision("vision_linear", target, pair.event, frames=9)
     with pytest.raises(CrossdraftError, match="positive number; it is nan"):
         some_vision("vision_linear", target, pair.event, scale=float("nan"))
-    with pytest.raises(CrossdraftError, match="needs the folder of an adapter"):
+    with pytest.raises(CrossdraftError, match="is the reference target's; write predicted:dir=FOLDER"):
         cd.Engine.load(str(pair.target), "predicted")
     with pytest.raises(CrossdraftError, match="multiple of 64; 40 is none"):
         some_vision("vision_queries", target, pair.event, width=40)

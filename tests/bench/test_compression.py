@@ -30,7 +30,6 @@ from tests.align.some_gate import predicted_spec
         ({"compressions": ["pool:factor=0"]}, "a whole number of 2 or more"),
         ({"drafter": "eaglevml"}, "did you mean 'eaglevlm'"),
         ({"nodes": 0}, "number of nodes"),
-        ({"compressions": ["predicted"]}, "needs a folder; write predicted:dir=FOLDER"),
         ({"budgets": [0.1]}, "A budget is for a speculative prefill"),
         ({"compressions": ["predicted:dir=x,confidence=0.5"], "budgets": [0.1]}, "that names no confidence"),
         ({"compressions": ["predicted:dir=x,budget=0.5"]}, "names a budget; leave it out, and say --budget"),

@@ -25,6 +25,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import VISION_ADAPTERS
 from crossdraft.load import load_drafter, target_fingerprint
@@ -180,6 +181,15 @@ def load_predicted_drafter(
     """
     events, adapter = load_vision(folder, target, source, event, packed=packed)
     return IndependentDrafter(PredictedPrefill(target, events, adapter, tokenizer), banned, words=words)
+
+
+def shipped_vision(source: str) -> Path:
+    """The folder of the adapter that is shipped for the reference pair; `source` is what the target was loaded from.
+
+    Raises:
+        CrossdraftError: that is another target.
+    """
+    return shipped_folder("vision_queries", target_fingerprint(source), "predicted:dir=FOLDER")
 
 
 def load_vision(

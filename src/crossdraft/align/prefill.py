@@ -26,6 +26,7 @@ from crossdraft.align.predicted import (
     encoded_rows,
     encoder_features,
     load_vision,
+    shipped_vision,
     stretched_positions,
 )
 from crossdraft.drafters.view import evenly
@@ -54,7 +55,7 @@ class PrefillSettings:
     """How much is predicted, and when.
 
     Args:
-        dir: the folder of an adapter on the vision side.
+        dir: the folder of an adapter on the vision side; the one shipped for the reference pair by default.
         model: the event model whose encoder it reads.
         frames: key frames that are encoded as ever.
         confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 asks no gate. With a
@@ -106,23 +107,24 @@ class SpeculativePrefill(Target):
     (`Read`). Any other is read by the threshold as it is.
 
     Raises:
-        CrossdraftError: no folder is named, the target reads no clips or has its own way with visual tokens, or as
+        CrossdraftError: the target reads no clips or has its own way with visual tokens, or as
             `load_vision` and `load_gate`.
     """
 
     keeps_prefixes = False  # what stands for a clip depends on its events
 
     def __init__(self, target: Target, settings: PrefillSettings) -> None:
-        if settings.dir is None or not isinstance(target.prepare, VideoPrompt):
+        if not isinstance(target.prepare, VideoPrompt):
             raise CrossdraftError(
-                "Speculative prefill needs the folder of an adapter, and a target that reads the frames of a clip; "
-                "write predicted:dir=FOLDER, or choose another compression."
+                "Speculative prefill needs a target that reads the frames of a clip; choose another compression."
             )
         super().__init__(
             target.model, self._prepare, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
         )
         self.settings, self._whole = settings, target.prepare
-        events, adapter = load_vision(settings.dir, target, target.model.name_or_path or "", settings.model)
+        source = target.model.name_or_path or ""
+        self.folder = settings.dir or shipped_vision(source)
+        events, adapter = load_vision(self.folder, target, source, settings.model)
         self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
         self._key_frames = self._chosen_frames()
         self.places, self.order = layout(adapter.config, self._key_frames)
@@ -140,11 +142,11 @@ class SpeculativePrefill(Target):
 
     def gate(self) -> PrefillGate:
         """The adapter's gate; see `load_gate`."""
-        config, folder = self.predicting.adapter.config, self.settings.dir
-        if self._gate is None and folder is not None:
-            self._gate = load_gate(folder, config.source_frames, config.source_size)
+        if self._gate is None:
+            config = self.predicting.adapter.config
+            self._gate = load_gate(self.folder, config.source_frames, config.source_size)
             self._gate.to(self.predicting.events.device)
-        return cast("PrefillGate", self._gate)
+        return self._gate
 
     @property
     def status(self) -> PrefillStatus | None:

@@ -35,7 +35,6 @@ class Compression:
         paper: where it comes from.
         settings: a frozen dataclass of what may be set.
         make: the compressed target, of the target and the settings.
-        required: a setting without which there is none.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Compression:
     paper: str
     settings: type[Any]
     make: Callable[[Target, Any], Target]
-    required: str | None = None
 
 
 COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
@@ -79,8 +77,8 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
             Compression(
                 "predicted",
                 "visual tokens predicted from events stand for the clip, or for all but a few key frames, where a gate "
-                "that sees the events alone is confident (predicted:dir=FOLDER)",
-                "crossdraft", PrefillSettings, SpeculativePrefill, required="dir",
+                "that sees the events alone is confident (trained for one pair: predicted:dir=FOLDER)",
+                "crossdraft", PrefillSettings, SpeculativePrefill,
             ),
         )
     }
@@ -102,8 +100,6 @@ def settings_of(spec: str) -> tuple[Compression, Any]:
     if read.parts or read.runs_in is not None:
         raise CrossdraftError(f"The compression '{spec}' takes settings alone, such as fastv:keep=0.5.")
     found = COMPRESSIONS[read.name]
-    if found.required is not None and found.required not in read.settings:
-        raise CrossdraftError(f"The compression '{spec}' needs a folder; write {read.name}:{found.required}=FOLDER.")
     return found, read_settings(found.settings, read, COMPRESSION)
 
 

@@ -19,7 +19,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
-from crossdraft.heads.load import HEAD_WEIGHTS
+from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
@@ -51,12 +51,7 @@ class TokenPackerTarget(PooledTarget):
     def __init__(self, target: Target, settings: TokenPackerSettings) -> None:
         check_packable(target)
         shared, source = SharedWeights.of(target.model), target_fingerprint(target.model.name_or_path or "")
-        if settings.dir is None and source != target_fingerprint("reference"):
-            raise CrossdraftError(
-                "The packer that is shipped is the reference target's; write token_packer:dir=FOLDER, a folder of "
-                "'crossdraft train token_packer'."
-            )
-        folder = settings.dir or HEAD_WEIGHTS / "token_packer"
+        folder = settings.dir or shipped_folder("token_packer", source, "token_packer:dir=FOLDER")
         self.packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
         super().__init__(target, PoolSettings(self.packer.config.factor))
 

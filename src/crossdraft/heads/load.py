@@ -28,6 +28,25 @@ from crossdraft.load import REFERENCE, event_fingerprint, load_drafter, target_f
 HEAD_WEIGHTS = REFERENCE / "heads"
 
 
+def shipped_folder(network: str, target: str, written: str) -> Path:
+    """Where a network lies that is shipped for the reference target.
+
+    Args:
+        network: its name.
+        target: fingerprint of the target that it is wanted for.
+        written: how its folder is named otherwise, such as `token_packer:dir=FOLDER`.
+
+    Raises:
+        CrossdraftError: that is another target.
+    """
+    if target != target_fingerprint("reference"):
+        raise CrossdraftError(
+            f"The {network} that is shipped is the reference target's; write {written}, a folder of 'crossdraft train "
+            f"{network}'."
+        )
+    return HEAD_WEIGHTS / network
+
+
 def load_head_drafter(
     name: str,
     host: Target,
