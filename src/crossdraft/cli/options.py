@@ -210,6 +210,9 @@ class PairOptions:
         ),
     ] = None
     max_new_tokens: MaxNewTokens = None
+    nodes: Annotated[
+        int | None, typer.Option(help="Most tokens that are drafted in a round; 32 by default, fewer where fewer pay.")
+    ] = None
     rule: Annotated[
         str | None,
         typer.Option(
@@ -422,6 +425,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "fps": positive,
     "cache_bytes": lambda option, value: whole(option, value, 0),
     "max_new_tokens": whole,
+    "nodes": whole,
     "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
     "target_cores": lambda *_: None,  # together with the drafter's
     "draft_cores": lambda *_: None,

@@ -9,12 +9,14 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from crossdraft.api import Engine, Options, default_drafter
+from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
 from crossdraft.bench.cores import choose_cores, parse_cores, spans
 from crossdraft.cli.options import PairOptions
 from crossdraft.cli.reporting import hush
 from crossdraft.cli.view import live_view
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.guarded import refusals_unlogged
+from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
@@ -22,6 +24,24 @@ from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
 
 WARM_UP_TOKENS = 4
+
+
+def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
+    """Why the drafter that is chosen for the options is not the usual one; None where it is, or was named.
+
+    Args:
+        pair: as the user gave it.
+        events: whether there is an event recording.
+    """
+    if pair.drafter is not None:
+        return None
+    if pair.target != "reference":
+        return "the target is your own and it needs neither events nor training"
+    if not events:
+        return f"there is no event recording (--events), which {default_drafter(pair.target)} reads"
+    if default_drafter(pair.target) != USUAL:
+        return f"{USUAL} needs transformers {ENCODES_CLIPS} or later"
+    return None
 
 
 def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> PairOptions:
@@ -38,8 +58,8 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         chosen = default_drafter(pair.target, events=events)
         if pair.target != "reference" and not quiet:
             print(
-                f"Drafter: {chosen}, because the target is your own and it needs neither events nor training; it "
-                "gains little on a first question. `crossdraft drafters` lists the others.",
+                f"Drafter: {chosen}, because {why_not_usual(pair, events=events)}; it gains little on a first "
+                "question. `crossdraft drafters` lists the others.",
                 file=sys.stderr,
             )
         return replace(pair, drafter=chosen)
@@ -109,6 +129,7 @@ def engine_options(pair: PairOptions) -> Options:
         num_frames=pair.frames,
         fps=pair.fps,
         cache_bytes=pair.cache_bytes,
+        nodes=ROUND_NODES if pair.nodes is None else pair.nodes,
     )
 
 
@@ -126,7 +147,10 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
         with _spinner("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
-            error = engine.generate(again).drafter_error
+            with refusals_unlogged():
+                error = engine.generate(again).drafter_error
+        if error is not None and engine.drafter is not None:  # it refuses the request, and goes on with others
+            raise CrossdraftError(f"The drafter cannot use what was given: {error}. Mend that, or say --drafter none.")
         if error is not None:
             raise CrossdraftError(
                 f"While warming up, the drafter failed: {error}. Try --placement inline, or --drafter none."
