@@ -184,6 +184,22 @@ def test_a_wrong_method_is_refused_before_a_model_is_looked_for(capsys):
     assert "Unknown method 'foo'; `crossdraft bench --help` lists them." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--target", "referense"], "did you mean 'reference'?"),
+        (["--event", "evnt"], "did you mean 'event'?"),
+        (["identity", "--event", "glance"], "'glance' cannot be aligned, tuned or built upon"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_before_clips_are_made(arguments, part, capsys, monkeypatch):
+    monkeypatch.setattr("crossdraft.scenes.clip.write_clip", None)
+    assert main(["bench", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert part in said
+    assert len(said.splitlines()) == 1
+
+
 def test_the_help_names_every_method(capsys):
     assert main(["bench", "--help"]) == 0
     shown = capsys.readouterr().out.replace("│", " ").split()
