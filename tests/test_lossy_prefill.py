@@ -17,6 +17,7 @@ from crossdraft.engine.stats import Stats
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
 from tests.align.test_vision import some_vision
+from tests.support import encodes_clips
 
 MARK = "Lossy: the target reads its clip compressed (pool:factor=2)."
 
@@ -50,6 +51,7 @@ def marks(answer):
     return answer.stats.lossless, answer.stats.lossy_prefill
 
 
+@encodes_clips
 def test_an_answer_says_that_its_clip_was_not_read_whole(pair, question, whole):
     """With a drafter, too, which drafts losslessly for the target that reads so; a text alone is read whole."""
     options = cd.Options(device="cpu", lossy_prefill="pool:factor=2", placement="inline", adaptive=False)
@@ -66,6 +68,7 @@ def test_an_answer_says_that_its_clip_was_not_read_whole(pair, question, whole):
     assert MARK not in text.notes
 
 
+@encodes_clips
 @pytest.mark.parametrize(("confidence", "lossless"), [("0.4", False), ("0.6", True)])
 def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole, adapter, confidence, lossless):
     spec = f"{adapter},confidence={confidence}"
@@ -79,6 +82,7 @@ def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole,
     assert other.notes == ("Read whole: it takes one clip with events to predict what it looks like.",)
 
 
+@encodes_clips
 def test_checked_engines_answer_from_several_threads(pair, question, whole, adapter):
     """Two engines, every request checked: the target's own answers, and one whose clip has no events among them."""
     budget = QualityBudget(0.5, check=1.0, rate=1e-6)
@@ -97,6 +101,7 @@ def test_checked_engines_answer_from_several_threads(pair, question, whole, adap
     assert not any(one.predicted.stats.lossless for one in found[::2])
 
 
+@encodes_clips
 def test_ask_says_it(pair, clip, capsys):
     command = ["ask", "--video", str(clip.video), "--target", str(pair.target), "--drafter", "none", "--device", "cpu"]
     command += ["--max-new-tokens", "6", "--json", "What is ahead?"]

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from crossdraft import api
 from crossdraft.cli.main import main
 from tests.support import CONTEXT
 
@@ -80,7 +81,8 @@ def test_json_holds_everything_and_stands_alone(ask):
     assert found["compare"]["speedup"] > 0
 
 
-def test_the_report_names_the_drafter_and_why_it_is_not_the_usual_one(clip, ask, pair, capsys):
+def test_the_report_names_the_drafter_and_why_it_is_not_the_usual_one(clip, ask, pair, capsys, monkeypatch):
+    monkeypatch.setattr(api.transformers, "__version__", "5.18.0")
     shown = ["ask", "--video", str(clip.video), "--device", "cpu", "--placement", "inline", "--max-new-tokens", "4"]
     why = "there is no event recording (--events), which glance reads"
     assert main([*shown, QUESTION]) == 0

@@ -14,6 +14,7 @@ from crossdraft.cli.bench_options import python_at
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
 from tests.bench.some_heads import random_head
+from tests.support import encodes_clips
 
 TWO = len(os.sched_getaffinity(0)) > 1
 METHODS = list(usual_methods(shipped=False, more_cores=TWO))
@@ -217,6 +218,7 @@ def test_a_drafter_of_ones_own_races_under_its_spec(models, capsys):
     assert all(method["lossless"] for method in found)
 
 
+@encodes_clips
 @pytest.mark.parametrize("pairs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     out = tmp_path / "bench.json"
@@ -277,6 +279,7 @@ def test_rules(models, tmp_path):
     ]
 
 
+@encodes_clips
 def test_compression(models, tmp_path):
     out = tmp_path / "compression.json"
     arguments = ["--pairs=1", "--compress=pool", "--drafter=ngram", "--max-new-tokens=12", f"--json-out={out}"]
@@ -313,6 +316,7 @@ def test_partial(models, tmp_path):
     assert found["part"] == {"sinks": 2, "blocks": 1, "window": 4}
 
 
+@encodes_clips
 def test_heads(pair, models, tmp_path, capsys):
     head = random_head(pair.target, tmp_path / "eagle", "eagle")
     out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"

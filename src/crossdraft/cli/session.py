@@ -22,6 +22,7 @@ from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
+from crossdraft.specs import Spec
 
 WARM_UP_TOKENS = 4
 
@@ -69,7 +70,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
     spec = read_spec(pair.drafter)
     check_spec(spec)
     ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
-    if not events and any("events" in method.senses for method in ours):
+    if not events and reads_events(spec):
         if "model=" not in pair.drafter and any(method.task == "events" for method in ours):
             check_event_drafter("event", pair.target)  # a head on another vocabulary: a recording would not help either
         raise CrossdraftError(
@@ -77,6 +78,18 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
             "none, such as --drafter union:memory,ngram."
         )
     return pair
+
+
+def reads_events(spec: Spec) -> bool:
+    """Whether what a spec names drafts nothing without an event recording.
+
+    >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
+    [True, True, False]
+    """
+    if spec.name == "fallback":
+        return all(map(reads_events, spec.parts))
+    own = METHODS.get(spec.name)
+    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
 
 
 def described(pair: PairOptions, engine: Engine) -> str:
