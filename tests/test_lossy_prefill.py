@@ -10,6 +10,7 @@ from crossdraft.cli.main import main
 from crossdraft.drawing.figures import figures
 from crossdraft.engine.stats import Stats
 from tests.align.some_gate import predicted_spec
+from tests.support import encodes_clips
 
 MARK = "Lossy: the target reads its clip compressed (pool:factor=2)."
 
@@ -35,6 +36,7 @@ def marks(answer):
     return answer.stats.lossless, answer.stats.lossy_prefill
 
 
+@encodes_clips
 def test_an_answer_says_that_its_clip_was_not_read_whole(pair, question, whole):
     """With a drafter, too, which drafts losslessly for the target that reads so; a text alone is read whole."""
     options = cd.Options(device="cpu", lossy_prefill="pool:factor=2", placement="inline", adaptive=False)
@@ -51,6 +53,7 @@ def test_an_answer_says_that_its_clip_was_not_read_whole(pair, question, whole):
     assert MARK not in text.notes
 
 
+@encodes_clips
 @pytest.mark.parametrize(("confidence", "lossless"), [("0.4", False), ("0.6", True)])
 def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole, adapter, confidence, lossless):
     spec = f"{adapter},confidence={confidence}"
@@ -64,6 +67,7 @@ def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole,
     assert other.notes == ("Read whole: it takes one clip with events to predict what it looks like.",)
 
 
+@encodes_clips
 def test_ask_says_it(pair, clip, capsys):
     command = ["ask", "--video", str(clip.video), "--target", str(pair.target), "--drafter", "none", "--device", "cpu"]
     command += ["--max-new-tokens", "6", "--json", "What is ahead?"]
@@ -117,6 +121,6 @@ def test_what_reads_whole_prompts_is_refused(other):
 
 
 def test_a_spec_that_cannot_be_read_is_refused_before_anything_is_loaded():
-    for spec, part in (("fastw", "did you mean 'fastv'"), ("predicted", "write predicted:dir=FOLDER")):
+    for spec, part in (("fastw", "did you mean 'fastv'"), ("predicted:check=0.1", "write budget=0.05")):
         with pytest.raises(cd.CrossdraftError, match=part):
             cd.Engine.load("nowhere", None, cd.Options(lossy_prefill=spec))

@@ -1,6 +1,7 @@
 """Drafters by name: every method answers as the target alone, and what makes no sense is told."""
 
 import os
+import re
 import sys
 from dataclasses import fields, replace
 from functools import cache
@@ -29,6 +30,7 @@ from crossdraft.methods import (
 )
 from crossdraft.specs import NoSettings
 from crossdraft.video.read import read_frames
+from tests.support import encodes_clips
 
 SPECS = [
     "ngram",
@@ -42,6 +44,8 @@ SPECS = [
     "union:text,memory",
     "union:event,memory",
     "phased:event,memory",
+    "fallback:event,memory",
+    "fallback:ngram,lookahead",
     "choose:event,memory,ngram",
     "union:memory,lookahead",
     "choose:lookahead,ngram",
@@ -79,6 +83,11 @@ def one_target():
         yield
 
 
+def marked(specs):
+    """The specs; those that look at the clip's features by themselves with what they need."""
+    return [pytest.param(spec, marks=encodes_clips) if re.search("guided|glance", spec) else spec for spec in specs]
+
+
 @pytest.fixture(scope="module")
 def requests(clip):
     questions = ("What is ahead?", "Describe the road.", "What is ahead?", "Is it raining?", "what is ahead?")
@@ -98,7 +107,7 @@ def alone(pair, requests):
         return [answer.tokens for answer in engine.generate(requests)]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", marked(SPECS))
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
 def test_every_method_gives_the_targets_own_tokens(pair, decoded, alone, spec, adaptive):
     spec = spec.replace("event", str(pair.event)).replace("TARGET", str(pair.target))
@@ -151,7 +160,7 @@ def owned(spec, pair, heads) -> str:
     return spec.replace("HEADS", str(heads)).replace("EVENT", str(pair.event))
 
 
-@pytest.mark.parametrize("spec", OWN)
+@pytest.mark.parametrize("spec", marked(OWN))
 @pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
 def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, decoded, alone, spec, adaptive):
     with Engine.load(str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)) as engine:
@@ -168,6 +177,7 @@ def remote_glance(pair, heads):
         yield engine
 
 
+@encodes_clips
 def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_inline(
     pair, heads, requests, decoded, alone, remote_glance
 ):
@@ -180,6 +190,7 @@ def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_inline(
             assert not any(answer.notes for answer in found)
 
 
+@encodes_clips
 def test_a_glance_in_a_process_goes_on_behind_a_request_without_a_clip(remote_glance, requests):
     without_clip = Request("What is ahead?", None, requests[0].events, 4)
     with pytest.raises(CrossdraftError, match="no video"):
@@ -320,6 +331,7 @@ TOY = """
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.settings import NgramSettings
 from crossdraft.methods import Method
+from tests.support import encodes_clips
 
 
 def build(spec, settings, context):

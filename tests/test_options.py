@@ -1,5 +1,8 @@
 """Values from Python: accepted in every sensible form, and else refused at once in one sentence."""
 
+import copy
+import dataclasses
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +42,25 @@ import crossdraft as cd
 def test_options_are_refused_at_once(options, words):
     with pytest.raises(cd.CrossdraftError, match=words):
         cd.Options(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (cd.Options, {"max_bach": 2}, r"^Options has no 'max_bach' \(did you mean 'max_batch'\?\); help\(crossdraft"),
+        (cd.Options, {"zzz": 2}, r"^Options has no 'zzz'; help\(crossdraft.Options\) lists"),
+        (cd.Request, {"prompt": "?", "vidoe": "clip.mp4"}, "^Request has no 'vidoe' .did you mean 'video'"),
+        (cd.Sampling, {"temprature": 1}, "^Sampling has no 'temprature' .did you mean 'temperature'"),
+    ],
+)
+def test_a_field_that_is_not_there_is_refused_with_the_nearest_name(kind, given, words):
+    with pytest.raises(cd.CrossdraftError, match=words):
+        kind(**given)
+
+
+@pytest.mark.parametrize("value", [cd.Options(nodes=3), cd.Request("?"), cd.Sampling(seed=3)])
+def test_what_is_checked_by_name_is_copied_and_pickled_as_before(value):
+    assert pickle.loads(pickle.dumps(value)) == copy.copy(value) == dataclasses.replace(value) == value
 
 
 def test_options_take_what_torch_and_numpy_give():

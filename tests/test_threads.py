@@ -16,6 +16,7 @@ from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.guarded import STILL_READING
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.target import Target
+from tests.support import encodes_clips
 
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?", "what is near?")
 LENGTHS = (6, 14, 22)
@@ -338,6 +339,7 @@ def test_a_queue_is_bounded_by_tokens_and_by_bytes(pair, requests, alone, limit)
         assert engine.generate(asked[0]).tokens == found[0]
 
 
+@encodes_clips
 def test_a_drafter_that_wants_the_targets_features_drafts_for_all_of_a_batch(tmp_path):
     """Prompts are read while others are answered: the drafter's process waits for no features, and loses no request."""
     asked = [item.request for item in items(Workload(12, max_new_tokens=48, files=tmp_path))]

@@ -55,6 +55,7 @@ from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
 ENCODES_CLIPS = Version("5.18")  # the transformers from which on a clip is encoded by itself, which a glance looks at
+USUAL = "glance"  # the reference target's drafter, where requests have events
 FOR_OTHERS = "union:memory,ngram"  # it needs neither events nor training
 
 
@@ -69,7 +70,7 @@ def default_drafter(target: str, *, events: bool = True) -> str:
         return FOR_OTHERS
     if not events:
         return "eagle2"
-    return "glance" if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
+    return USUAL if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
 
 
 class Engine:

@@ -419,6 +419,14 @@ def join_phased(parts: "Parts", options: NoSettings, context: DrafterContext) ->
     return PhasedDrafter(hidden, later)
 
 
+def join_fallback(parts: "Parts", options: NoSettings, context: DrafterContext) -> "Drafter[Any]":
+    """One drafter, and another for what it refuses."""
+    from crossdraft.drafters.combine.fallback import FallbackDrafter
+
+    first, other = parts
+    return FallbackDrafter(first, other)
+
+
 def join_cascade(parts: "Parts", options: settings.CascadeSettings, context: DrafterContext) -> "Drafter[Any]":
     """Drafters that draft for drafters, the best one first."""
     from crossdraft.drafters.combine.cascade import CascadeDrafter

@@ -2,8 +2,9 @@
 
 import operator
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 from crossdraft.errors import CrossdraftError
 
@@ -74,6 +75,27 @@ def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = ""
     """
     near = get_close_matches(name, list(known), 1, cutoff=0.4)
     return f"did you mean '{prefix}{near[0]}'?" if near else otherwise
+
+
+class NamedFields:
+    """A dataclass derived from this refuses a field that it has not in one sentence; the nearest name is suggested.
+
+    Raises:
+        CrossdraftError: a keyword is the name of no field.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """A new object, to be filled by `__init__`."""
+        known = [one.name for one in fields(cls) if one.init]  # type: ignore[arg-type]
+        for name in named:
+            if name not in known:
+                raise CrossdraftError(
+                    f"{cls.__name__} has no '{name}'{did_you_mean(name, known)}; help(crossdraft.{cls.__name__}) lists "
+                    "what it takes."
+                )
+        return super().__new__(cls)
 
 
 def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "all of them") -> tuple[int, ...] | None:

@@ -150,6 +150,11 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         examples=("phased:event,(union:event,memory)", "phased:event,lookahead"),
     ),
     Method(
+        "fallback", "one drafter, and another for the requests that it refuses (fallback:glance,eagle2)", "crossdraft",
+        join=builders.join_fallback, joins=TWO, has_network=False, drafts_trees=True,
+        examples=("fallback:event,memory",),
+    ),
+    Method(
         "view", "the target itself, seeing fewer frames (view:frames=2)", "crossdraft", builders.build_view,
         settings=settings.ViewSettings, senses=VIDEO, model="target",
     ),

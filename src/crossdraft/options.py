@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crossdraft.checks import choice, core_numbers, positive, whole
+from crossdraft.checks import NamedFields, choice, core_numbers, positive, whole
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
@@ -41,7 +41,7 @@ PLACEMENTS = ("auto", "inline", "process")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(NamedFields):
     """How a pair runs. What is not lossy gives the same tokens in every combination (sampled: the same distribution).
 
     Args:

@@ -21,6 +21,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
 from tests.align.test_vision import some_vision
+from tests.support import encodes_clips
 
 FRAMES, TOKENS = 8, 5  # of a clip, and of each of them
 
@@ -90,6 +91,7 @@ def test_no_two_tokens_share_a_place_and_all_keep_their_order(pair, target, toke
         layout(config, list(range(total - predicted + 1)))
 
 
+@encodes_clips
 def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, target, question):
     made = predicting()
     whole, prompt = target.prepare(question), made.prepare(question)
@@ -104,6 +106,7 @@ def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, targe
     assert positions[-1] == len(whole) - 1  # text after the clip stands where it would
 
 
+@encodes_clips
 def test_key_frames_are_those_of_the_target(predicting, target, question):
     """With 3 of 8: frames 0, 3 and 7 as the target's encoder has them, in order with the predicted tokens."""
     made = predicting(frames=3)
@@ -117,6 +120,7 @@ def test_key_frames_are_those_of_the_target(predicting, target, question):
     assert places == [50 // 10 * frame + at for frame in (0, 3, 7) for at in range(TOKENS)]
 
 
+@encodes_clips
 def test_with_the_right_tokens_it_says_what_the_target_says(pair, target, folder, question, monkeypatch):
     """An adapter of eight frames that predicts the target's own tokens: nothing is lost."""
     adapter = some_vision("vision_linear", target, pair.event, frames=8)
@@ -127,6 +131,7 @@ def test_with_the_right_tokens_it_says_what_the_target_says(pair, target, folder
     assert Decoder(made, None).generate([question])[0].tokens == Decoder(target, None).generate([question])[0].tokens
 
 
+@encodes_clips
 def test_positions_that_close_up_would_be_noticed(predicting, question, monkeypatch):
     """The planted bug: predicted tokens stand side by side."""
     monkeypatch.setattr(prefill, "spread", lambda count, length: torch.arange(count))
@@ -139,11 +144,13 @@ def predicting_positions(made, question):
     return made.predicting._positions(made.predicting.prepare(question))[0].tolist()
 
 
+@encodes_clips
 def test_positions_are_those_of_the_drafter(predicting, question):
     made = predicting()
     assert made._positions(made.prepare(question))[0].tolist() == predicting_positions(made, question)
 
 
+@encodes_clips
 @pytest.mark.parametrize(("confidence", "predicted"), [(0.0, True), (0.49, True), (0.51, False)])
 def test_the_gate_decides(predicting, target, question, confidence, predicted):
     made = predicting(confidence=confidence)
@@ -165,6 +172,7 @@ class Noted:
         self.started.append(prepared)
 
 
+@encodes_clips
 def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target, question, monkeypatch):
     """The whole clip is read; the request that is handed on has what the gate read."""
     made, encoded, asker = predicting(budget=0.1, check=1.0, confidence=0.4), [], Noted()
@@ -181,6 +189,7 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
     assert made.status.reads[Read.CHECKED] == 1
 
 
+@encodes_clips
 @pytest.mark.parametrize(("first", "predicted"), [(0.4, True), (0.6, False)])
 def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicting, question, first, predicted):
     """A request by itself, and one of which nothing is to be learned, even if all that are predicted are checked."""
@@ -191,12 +200,14 @@ def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicti
     assert (made.status, asker.started) == (before, [])
 
 
+@encodes_clips
 def test_a_request_may_say_how_it_is_read(predicting, question):
     for made in (predicting(), predicting(budget=0.1, check=1.0, confidence=0.9)):
         read = {way: "predicted" in made.prepare(replace(question, prefill=way)).features for way in Read}
         assert (read[Read.PREDICTED], read[Read.WHOLE]) == (True, False)
 
 
+@encodes_clips
 def test_the_threshold_of_a_budget_begins_where_the_gate_says(predicting):
     """It was judged by one clip, of which all was lost, and of which it was sure by 0.5."""
     found = {loss: predicting(budget=loss).status.threshold for loss in (1.0, 0.5)}
@@ -205,6 +216,7 @@ def test_the_threshold_of_a_budget_begins_where_the_gate_says(predicting):
     assert predicting(confidence=0.3).status is None
 
 
+@encodes_clips
 def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, clip):
     made, own = predicting(), Decoder(target, None)
     other = {"type": "video", "video": str(clip.video)}, {"type": "text", "text": "What is ahead?"}
@@ -217,6 +229,7 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
         assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
 
 
+@encodes_clips
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
     answer = Decoder(made, None).generate([question])[0]
@@ -224,6 +237,7 @@ def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     assert answer.stats.prompt_tokens == len(target.prepare(question)) - (FRAMES - 2) * TOKENS
 
 
+@encodes_clips
 def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path_factory):
     with pytest.raises(CrossdraftError, match="is the reference target's; write predicted:dir=FOLDER"):
         compressed(target, "predicted")

@@ -22,6 +22,7 @@ from crossdraft.load import event_fingerprint, load_drafter, load_target, target
 from crossdraft.train.heads.vision_task import FrozenDecoder
 from tests.align.small import IDS
 from tests.engine.late_target import wait_for
+from tests.support import encodes_clips
 
 TEXT = (45, 77, 130, 45, 200, 61, 99)
 SIZES = {"source_size": 16, "source_frames": 5, "source_tokens": 5, "tokens": 5, "length": 40, "width": 64, "layers": 1}
@@ -116,6 +117,7 @@ def check_consistency(models, adapter, question, pieces):
     return count + 1
 
 
+@encodes_clips
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("network", VISION_ADAPTERS)
 def test_drafts_are_as_trained(models, pair, question, network, pieces):
@@ -123,6 +125,7 @@ def test_drafts_are_as_trained(models, pair, question, network, pieces):
     assert check_consistency(models, adapter, question, pieces) == len(TEXT) + 1
 
 
+@encodes_clips
 def test_text_that_moves_up_to_the_predicted_tokens_would_be_noticed(models, pair, question, monkeypatch):
     """The planted bug: positions count on from the predicted tokens, as if there were no more of the clip."""
     adapter = some_vision("vision_linear", models[0], pair.event)
@@ -131,6 +134,7 @@ def test_text_that_moves_up_to_the_predicted_tokens_would_be_noticed(models, pai
         check_consistency(models, adapter, question, 1)
 
 
+@encodes_clips
 def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, pair, question, monkeypatch):
     """As many predicted tokens as the clip has, and the right ones: the decoder is the target's own."""
     target, events, tokenizer = models
@@ -144,6 +148,7 @@ def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, 
     assert torch.allclose(drafted_logits(drafter, question, 0, 1), own[list(IDS)], atol=1e-9)
 
 
+@encodes_clips
 @pytest.mark.parametrize(
     "spec",
     ["predicted:dir={},model={}", "predicted:dir={},model={}@process", "union:(predicted:dir={},model={}),ngram"],
@@ -164,6 +169,7 @@ def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec, monkeyp
     assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
 
 
+@encodes_clips
 def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):
     target, events, tokenizer = models
     adapter = some_vision("vision_linear", target, pair.event)
@@ -188,6 +194,7 @@ def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):
         some_vision("vision_queries", target, pair.event, width=40)
 
 
+@encodes_clips
 def test_a_clip_without_events_and_weights_that_are_not_finite_cost_the_draft_alone(pair, models, clip, tmp_path):
     """The answer is the target's, and says why nothing was drafted."""
     adapter = some_vision("vision_linear", models[0], pair.event)

@@ -9,6 +9,7 @@ from crossdraft.bench.frames import FrameBench, FrameTimes, lines, time_shifts
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams import Windowing
+from tests.support import encodes_clips
 
 
 def test_figures_worked_by_hand():
@@ -23,6 +24,7 @@ def test_figures_worked_by_hand():
     assert "10 frames encoded, 6 reused" in "\n".join(lines(bench, found))
 
 
+@encodes_clips
 def test_both_ways_give_the_same_answers(pair, tmp_path, capsys):
     models = ["--target", str(pair.target), "--drafter", "union:memory,ngram", "--device", "cpu"]
     stream = ["--seconds", "2", "--every", "250ms", "--window", "500ms", "--ask", "What is ahead?"]
@@ -35,6 +37,7 @@ def test_both_ways_give_the_same_answers(pair, tmp_path, capsys):
     assert "7 windows of 0.5 s each 250 ms" in capsys.readouterr().out
 
 
+@encodes_clips
 def test_clips_that_move_on_are_encoded_in_part_with_the_same_bits(pair):
     bench = EncodeBench(str(pair.target), repeats=2, device="cpu", dtype="float32")
     done = []

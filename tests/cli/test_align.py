@@ -269,6 +269,19 @@ def test_a_drafter_that_is_no_eventgpt_is_refused(pair, lists, tmp_path, capsys)
     refused(code, capsys, tmp_path / "out", "the drafter must be an 'eventgpt'")
 
 
+@pytest.mark.parametrize(
+    ("drafter", "sentence"),
+    [
+        ("glance", "'glance' cannot be aligned, tuned or built upon: only an event model can, that is event, blind"),
+        ("evnt", "did you mean 'event'?"),
+    ],
+)
+def test_a_drafter_that_is_no_event_model_is_refused_and_those_named_that_are(
+    pair, lists, tmp_path, capsys, drafter, sentence
+):
+    refused(align(pair, lists, tmp_path / "out", drafter=drafter), capsys, tmp_path / "out", sentence)
+
+
 def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
     other = tmp_path / "event"
     shutil.copytree(pair.blind, other)
@@ -281,6 +294,7 @@ def test_a_quantised_drafter_is_refused(pair, lists, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
+        ("foo", "'foo' must read key=value, for example optim.steps=20."),
         ("loss={mse: 1.0}", "cannot learn by 'mse'"),
         ("optim.step=3", "unknown key 'optim.step'"),
         ("steps=3", "unknown key 'steps'; did you mean 'optim.steps'?"),

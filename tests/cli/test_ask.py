@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from crossdraft import api
 from crossdraft.cli.main import main
 from tests.support import CONTEXT
 
@@ -80,6 +81,20 @@ def test_json_holds_everything_and_stands_alone(ask):
     assert found["compare"]["speedup"] > 0
 
 
+def test_the_report_names_the_drafter_and_why_it_is_not_the_usual_one(clip, ask, pair, capsys, monkeypatch):
+    monkeypatch.setattr(api.transformers, "__version__", "5.18.0")
+    shown = ["ask", "--video", str(clip.video), "--device", "cpu", "--placement", "inline", "--max-new-tokens", "4"]
+    why = "there is no event recording (--events), which glance reads"
+    assert main([*shown, QUESTION]) == 0
+    below = capsys.readouterr().out.splitlines()
+    assert next(line.split(None, 1)[1] for line in below if line.startswith("drafter  ")) == f"eagle2, for {why}"
+    assert main([*shown, "--json", QUESTION]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["drafter"], found["drafter_reason"]) == ("eagle2", why)
+    named = json.loads(ask("--json")[1])
+    assert (named["drafter"], named["drafter_reason"]) == (str(pair.event), None)
+
+
 def test_the_target_alone_says_the_same(ask):
     _, shown, _ = ask("--json", "--hidden", "before")
     _, alone, _ = ask("--json", "--drafter", "none")
@@ -147,6 +162,7 @@ def test_a_stop_string_and_a_penalty_change_the_answer(ask):
         (["--events", "nowhere.h5"], "nowhere.h5"),
         (["--drafter", "none", "--compare"], "--compare runs the target alone"),
         (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
+        (["--nodes", "0"], "--nodes is 0; it must be at least 1"),
         (["--max-new-tokens", "9999"], "--max-new-tokens is 9999"),
         (["--temperature", "-1"], "temperature is -1"),
         (["--hidden", "sometimes"], "Unknown --hidden 'sometimes'"),

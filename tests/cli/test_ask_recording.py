@@ -2,7 +2,11 @@
 
 import json
 import re
+import subprocess
+import sys
 
+import h5py
+import numpy as np
 import pytest
 
 from crossdraft.cli.main import main
@@ -82,4 +86,36 @@ def test_what_is_wrong_with_a_clip_stands_once_and_with_the_answer(pair, clip, d
     assert main([*command, "--no-color"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert captured.out.replace("\n", " ").count("cut off or damaged") == 1
+    assert captured.out.count("cut off or damaged") == 1
+    assert f"\nNote: {note}\n" in captured.out
+
+
+def test_a_warning_has_the_prefix_of_an_error(damaged, tmp_path):
+    command = ["events", "simulate", str(damaged), str(tmp_path / "out.h5")]
+    run = subprocess.run([sys.executable, "-m", "crossdraft", *command], capture_output=True, text=True, check=False)
+    assert run.returncode == 0
+    assert re.fullmatch(r"crossdraft: \S*cut\.mp4 is cut off or damaged: only \d+ of its 24 frames .*\.\n", run.stderr)
+
+
+@pytest.fixture
+def beyond(clip, tmp_path):
+    """The clip's recording, too long to be read at once; one late event lies outside the sensor."""
+    events, path = read_events(clip.events), tmp_path / "beyond.h5"
+    rows = np.sort(np.arange(200_000) % len(events))
+    write_events(path, events.take(rows))
+    with h5py.File(path, "r+") as file:
+        file["events/x"][-10] = 5000
+    return path
+
+
+def test_a_damaged_recording_is_refused_if_it_is_read_and_only_then(ask, beyond):
+    """The first events, which every command looks at, are whole; the drafter reads the last ones."""
+    status, shown, errors = ask(beyond)
+    assert (status, shown) == (2, "")
+    assert errors.startswith("crossdraft: The drafter cannot use what was given: ")
+    assert errors.endswith("so copy it again. Mend that, or say --drafter none.\n")
+    assert "(--sensor, --format)" in errors
+    assert len(errors.splitlines()) == 1
+    status, shown, errors = ask(beyond, "--drafter", "ngram")  # reads no events
+    assert (status, errors) == (0, "")
+    assert json.loads(shown)["notes"] == []

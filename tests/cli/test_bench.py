@@ -14,6 +14,7 @@ from crossdraft.cli.bench_options import python_at
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
 from tests.bench.some_heads import random_head
+from tests.support import encodes_clips
 
 TWO = len(os.sched_getaffinity(0)) > 1
 METHODS = list(usual_methods(shipped=False, more_cores=TWO))
@@ -184,6 +185,22 @@ def test_a_wrong_method_is_refused_before_a_model_is_looked_for(capsys):
     assert "Unknown method 'foo'; `crossdraft bench --help` lists them." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--target", "referense"], "did you mean 'reference'?"),
+        (["--event", "evnt"], "did you mean 'event'?"),
+        (["identity", "--event", "glance"], "'glance' cannot be aligned, tuned or built upon"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_before_clips_are_made(arguments, part, capsys, monkeypatch):
+    monkeypatch.setattr("crossdraft.scenes.clip.write_clip", None)
+    assert main(["bench", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert part in said
+    assert len(said.splitlines()) == 1
+
+
 def test_the_help_names_every_method(capsys):
     assert main(["bench", "--help"]) == 0
     shown = capsys.readouterr().out.replace("│", " ").split()
@@ -201,6 +218,7 @@ def test_a_drafter_of_ones_own_races_under_its_spec(models, capsys):
     assert all(method["lossless"] for method in found)
 
 
+@encodes_clips
 @pytest.mark.parametrize("pairs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     out = tmp_path / "bench.json"
@@ -261,6 +279,7 @@ def test_rules(models, tmp_path):
     ]
 
 
+@encodes_clips
 def test_compression(models, tmp_path):
     out = tmp_path / "compression.json"
     arguments = ["--pairs=1", "--compress=pool", "--drafter=ngram", "--max-new-tokens=12", f"--json-out={out}"]
@@ -297,6 +316,7 @@ def test_partial(models, tmp_path):
     assert found["part"] == {"sinks": 2, "blocks": 1, "window": 4}
 
 
+@encodes_clips
 def test_heads(pair, models, tmp_path, capsys):
     head = random_head(pair.target, tmp_path / "eagle", "eagle")
     out, drawn = tmp_path / "heads.json", tmp_path / "heads.png"

@@ -95,6 +95,11 @@ def test_a_target_of_ones_own_gets_a_drafter_that_works_and_is_named(chat):
     assert "union:memory,ngram" in shown
 
 
+def test_a_target_that_is_not_there_is_refused_before_a_drafter_is_chosen_for_it(clip, capsys):
+    assert main(["chat", "--video", str(clip.video), "--target", "referense"]) == 2
+    assert capsys.readouterr().err.startswith("crossdraft: 'referense' is neither reference nor a folder (did you mean")
+
+
 def test_in_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_chat(patient, clip):
     models = ["--target", str(patient), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "18000"]
     command = [sys.executable, "-c", PROGRAM, "chat", "--video", str(clip.video), *models]

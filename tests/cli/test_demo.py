@@ -44,7 +44,13 @@ def test_json_is_a_record_for_each_question_and_all_there_is_on_standard_output(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"), [(["--drafter", "none"], "name a drafter"), (["--seed", "1000000"], "--seed")]
+    ("arguments", "sentence"),
+    [
+        (["--drafter", "none"], "name a drafter"),
+        (["--drafter", "glanse"], "did you mean 'glance'?"),
+        (["--target", "referense"], "did you mean 'reference'?"),
+        (["--seed", "1000000"], "--seed"),
+    ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence, tmp_path, capsys):
     assert main(["demo", "--out", str(tmp_path / "new"), *arguments]) == 2

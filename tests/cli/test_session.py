@@ -3,12 +3,12 @@
 import os
 
 import pytest
-import transformers
 from transformers.utils import logging
 
+from crossdraft import api
 from crossdraft.api import Options, decided
 from crossdraft.cli.options import PairOptions
-from crossdraft.cli.session import engine_options, with_drafter
+from crossdraft.cli.session import engine_options, why_not_usual, with_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 
@@ -35,9 +35,10 @@ def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_targe
 
 
 def test_the_default_drafter_fits_target_and_files(capsys, monkeypatch):
+    monkeypatch.setattr(api.transformers, "__version__", "5.18.0")
     assert with_drafter(PairOptions(), events=True).drafter == "glance"
     with monkeypatch.context() as older:
-        older.setattr(transformers, "__version__", "5.17.0")  # which does not encode a clip by itself
+        older.setattr(api.transformers, "__version__", "5.17.0")  # which does not encode a clip by itself
         assert with_drafter(PairOptions(), events=True).drafter == "event"
     assert with_drafter(PairOptions(), events=False).drafter == "eagle2"
     assert with_drafter(PairOptions("my/vlm"), events=True, quiet=True).drafter == "union:memory,ngram"
@@ -46,6 +47,22 @@ def test_the_default_drafter_fits_target_and_files(capsys, monkeypatch):
         assert with_drafter(PairOptions("my/vlm"), events=events).drafter == "union:memory,ngram"
         assert "crossdraft drafters" in capsys.readouterr().err
     assert with_drafter(PairOptions(drafter="event"), events=True) == PairOptions(drafter="event")
+
+
+def test_why_a_drafter_is_not_the_usual_one(monkeypatch):
+    monkeypatch.setattr(api.transformers, "__version__", "5.18.0")
+    assert why_not_usual(PairOptions(), events=True) is None
+    assert why_not_usual(PairOptions(drafter="eagle2"), events=False) is None
+    assert why_not_usual(PairOptions(), events=False) == "there is no event recording (--events), which glance reads"
+    assert "the target is your own" in str(why_not_usual(PairOptions("my/vlm"), events=True))
+    monkeypatch.setattr(api.transformers, "__version__", "5.17.0")
+    assert why_not_usual(PairOptions(), events=True) == "glance needs transformers 5.18 or later"
+    assert why_not_usual(PairOptions(), events=False) == "there is no event recording (--events), which event reads"
+
+
+def test_the_most_nodes_of_a_round_are_an_option():
+    assert engine_options(PairOptions(nodes=3)).nodes == 3
+    assert engine_options(PairOptions()).nodes == Options().nodes
 
 
 @pytest.mark.parametrize("drafter", ["event", "glance", "union:event_medusa,memory"])

@@ -3,6 +3,8 @@
 import inspect
 import re
 
+import pytest
+
 from crossdraft.cli import train
 from crossdraft.cli.main import main
 from crossdraft.train.reference.recipe import load_recipe
@@ -12,6 +14,13 @@ def test_the_override_that_the_help_shows_is_accepted():
     shown = re.findall(r"e\.g\. ([\w.]+=\w+)\.", inspect.getsource(train))
     assert len(shown) == 1
     assert load_recipe(overrides=shown).target.train[0].questions == 6
+
+
+@pytest.mark.parametrize("command", [["l6", "--capture", "nowhere"], ["glance"]])
+def test_what_is_no_event_model_is_refused_with_those_that_are(command, tmp_path, capsys):
+    assert main(["train", *command, "--event", "eagle2", "--out", str(tmp_path / "out")]) == 2
+    assert "only an event model can, that is event, blind, foreign, or the folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_wrong_override_is_one_sentence_and_leaves_nothing(tmp_path, capsys):

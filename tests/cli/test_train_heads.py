@@ -15,7 +15,7 @@ from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.trainer import Trainer
-from tests.support import ClipPaths, PairPaths
+from tests.support import ClipPaths, PairPaths, encodes_clips
 from tests.train.capture.both import capture_both
 
 SMALL = (
@@ -130,7 +130,9 @@ def train_other(pair: PairPaths, captured: Path, out: Path, method: str, *more: 
     return train(pair, captured, out, *FEW, *OTHERS[method], *more, *event, method=method)
 
 
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=encodes_clips) if name == "glance" else name for name in OTHERS]
+)
 def test_heads_that_read_no_features_learn_and_draft(
     pair: PairPaths, clip: ClipPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
@@ -187,6 +189,7 @@ def test_what_they_cannot_be_taught_is_one_sentence(
     assert not (tmp_path / "run" / "head").exists()
 
 
+@encodes_clips
 def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
     pair: PairPaths, clip: ClipPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +217,7 @@ def test_an_adapter_on_the_vision_side_learns_gets_a_gate_and_drafts(
     assert len(texts) == 1
 
 
+@encodes_clips
 def test_a_packer_learns_and_a_compressed_target_reads_it(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +237,7 @@ def test_a_packer_learns_and_a_compressed_target_reads_it(
     assert packed in json.dumps(rows)
 
 
+@encodes_clips
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

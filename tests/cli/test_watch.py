@@ -11,6 +11,7 @@ import pytest
 from crossdraft.api import Engine
 from crossdraft.cli.main import main
 from crossdraft.events import read_events, write_events
+from tests.support import encodes_clips
 
 PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
 
@@ -33,6 +34,7 @@ def watch(pair, clip, capsys):
 SHORT = ("--every", "300ms", "--window", "0.4s")
 
 
+@encodes_clips
 def test_each_window_is_a_line_of_json_and_the_last_line_the_summary(watch):
     status, shown, errors = watch("--ask", "What is ahead?", "--ask", "Why?", "--json", *SHORT)
     assert (status, errors) == (0, "")

@@ -19,6 +19,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import ZOO, as_target, noisy
+from tests.support import encodes_clips
 
 REQUEST = Request("xx", max_new_tokens=20)
 STEPS = 12
@@ -80,6 +81,7 @@ def test_the_best_visual_tokens_are_kept_in_order():
     assert seen_tokens(attention, visual, 8, 1.0).tolist() == list(range(8))
 
 
+@encodes_clips
 @pytest.mark.parametrize(("layer", "keep"), [(1, 0.5), (2, 0.25), (2, 0.75)])
 def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
     alone = answer(plain).tokens
@@ -93,6 +95,7 @@ def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
     assert answer(plain).tokens == alone  # the target it was made of is what it was
 
 
+@encodes_clips
 def test_keeping_everything_changes_nothing(plain):
     whole, other = FastVTarget(plain, FastVSettings(1, 1.0)), FastVTarget(plain, FastVSettings(1, 0.25))
     prompt = plain.prepare(REQUEST)
@@ -104,6 +107,7 @@ def test_keeping_everything_changes_nothing(plain):
     assert answer(whole).tokens == answer(plain).tokens
 
 
+@encodes_clips
 def test_a_tree_rides_along_and_drafts_are_lossless_to_the_compressed_target(plain):
     target = FastVTarget(plain, FastVSettings(1, 0.5))
     alone = answer(target)
@@ -116,6 +120,7 @@ def test_a_tree_rides_along_and_drafts_are_lossless_to_the_compressed_target(pla
         assert drafted.stats.drafted > 0
 
 
+@encodes_clips
 def test_a_branching_tree_of_the_prompt_s_own_pass(plain):
     """Each node's logits are those after its own path, read token by token."""
     target = FastVTarget(plain, FastVSettings(1, 0.5))
@@ -127,6 +132,7 @@ def test_a_branching_tree_of_the_prompt_s_own_pass(plain):
     assert torch.allclose(read.out.logits[0][[0, 1, 3]], chain.out.logits[0], atol=1e-9)
 
 
+@encodes_clips
 def test_several_requests_in_a_batch_are_answered_as_alone(plain):
     target = FastVTarget(plain, FastVSettings(1, 0.5))
     requests = [replace(REQUEST, max_new_tokens=most) for most in (4, 20, 9)]
@@ -135,6 +141,7 @@ def test_several_requests_in_a_batch_are_answered_as_alone(plain):
     assert [found.tokens for found in decoder.generate(requests)] == [expected[: r.max_new_tokens] for r in requests]
 
 
+@encodes_clips
 def test_drafters_that_look_into_it_get_the_visual_features_by_themselves(plain):
     target = FastVTarget(plain, FastVSettings(1, 0.5))
     prompt = target.prepare(REQUEST)
@@ -148,6 +155,7 @@ def test_drafters_that_look_into_it_get_the_visual_features_by_themselves(plain)
     assert read.out.hidden[0][0].shape == theirs.out.hidden[0][0].shape
 
 
+@encodes_clips
 def test_a_planted_bug_would_be_seen(plain, monkeypatch):
     """Dropped tokens that stay visible to what is written after the prompt change it."""
     expected = fastv_by_layers(plain, 1, 0.25, STEPS)[1]
@@ -155,6 +163,7 @@ def test_a_planted_bug_would_be_seen(plain, monkeypatch):
     assert list(answer(FastVTarget(plain, FastVSettings(1, 0.25))).tokens)[:STEPS] != expected
 
 
+@encodes_clips
 def test_what_cannot_be_is_refused(plain):
     with pytest.raises(CrossdraftError, match="keeps 3 layers whole, and the model has 3"):
         compressed(plain, "fastv:layer=3")

@@ -7,6 +7,9 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from tests.support import encodes_clips
+
+pytestmark = encodes_clips
 
 FRAMES, TOKENS = 8, 5
 

@@ -8,6 +8,7 @@ import torch
 from crossdraft.builders import DrafterContext, join_adaedl
 from crossdraft.drafters.combine.cascade import CascadeDrafter, PyramidDrafter
 from crossdraft.drafters.combine.choose import ChooseDrafter
+from crossdraft.drafters.combine.fallback import FallbackDrafter
 from crossdraft.drafters.combine.phased import PhasedDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
@@ -62,6 +63,7 @@ DRAFTERS = {
     **{how: partial(foreign, "video_llava", how) for how in CROSS_VOCAB_METHODS},
     "union": lambda: UnionDrafter([independent(), ngram()]),
     "phased": lambda: PhasedDrafter(independent(), ngram()),
+    "fallback": lambda: FallbackDrafter(independent(), ngram()),
     "choose": lambda: ChooseDrafter([independent(), ngram()]),
     "cascade": lambda: CascadeDrafter(independent(), independent(1e-3), ahead=2),
     "pyramid": lambda: PyramidDrafter(independent(), independent(1e-3), ahead=2),

@@ -11,6 +11,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import VIDEO, ZOO, as_target, noisy
+from tests.support import encodes_clips
+
+pytestmark = encodes_clips
 
 REQUESTS = [Request("x" * i, max_new_tokens=4 + 4 * i) for i in range(1, 4)]
 

@@ -15,6 +15,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import EOS, ZOO, as_target
+from tests.support import ENCODES_CLIPS, encodes_clips
 
 PLENTY = 1 << 30
 LISTED = {"video_llava", "llava_next_video", "llava_onevision"}  # those that read `pixel_values_videos`
@@ -143,7 +144,7 @@ def test_which_models_read_frames_one_by_one(name):
     model, prompt = ZOO[name]()
     target, by_frame = as_target(model, prompt), replace(prompt, by_frame=True)
     found, whole = target.encode_frames(by_frame), target.encode(prompt)
-    assert (found is not None) == (name in FRAMEWISE)
+    assert (found is not None) == (name in FRAMEWISE and ENCODES_CLIPS)
     if found is not None:
         rows, expected = target.visual_features(found), target.visual_features(whole)
         assert rows.shape == expected.shape
@@ -181,6 +182,7 @@ class Stream:
         return self.target.visual_features(known.encode())
 
 
+@encodes_clips
 @pytest.mark.parametrize("name", sorted(FRAMEWISE))
 def test_overlapping_windows_are_answered_as_if_each_were_alone(name):
     stream, prefixes = Stream(name), PrefixCache(PLENTY)
@@ -202,6 +204,7 @@ class Careless(ContentDigests):
         return super().of(*(value.shape if isinstance(value, torch.Tensor) else value for value in values))
 
 
+@encodes_clips
 def test_a_key_that_leaves_out_the_content_is_noticed():
     stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
     prefixes._digests = Careless()
@@ -210,6 +213,7 @@ def test_a_key_that_leaves_out_the_content_is_noticed():
     assert not torch.equal(stream.features(second, prefixes), stream.features(second, PrefixCache(0)))
 
 
+@encodes_clips
 def test_several_questions_about_a_window_read_it_once_and_its_frames_are_kept():
     stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
     requests = [stream.window(start, "both", tail) for start in (0, 2, 4) for tail in ((8, 9), (8, 10))]
@@ -230,6 +234,7 @@ def test_of_a_model_that_does_not_read_frames_one_by_one_nothing_changes():
     assert answer.tokens == alone.tokens
 
 
+@encodes_clips
 def test_memory_is_bounded_by_clips_and_by_the_budget():
     stream = Stream("video_llava")
     one = stream.features(stream.window(0), PrefixCache(0)).nbytes // stream.length
@@ -256,6 +261,7 @@ def test_kept_features_hold_no_memory_but_their_own():
         assert features.untyped_storage().nbytes() == features.nbytes
 
 
+@encodes_clips
 def test_a_request_of_nobody_keeps_nothing():
     stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
     (found,) = stream.answers([stream.window(0, namespace=None)], prefixes)

@@ -27,6 +27,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import IMAGES, ZOO, as_target, noisy
+from tests.support import encodes_clips
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 LONG = Request("xxxxx", max_new_tokens=120)
@@ -38,6 +39,7 @@ def alone(target):
     return [answer.tokens for answer in Decoder(target).generate([*REQUESTS, LONG])]
 
 
+@encodes_clips
 @pytest.mark.parametrize("trees", [[DraftTree.empty()] * 2, [DraftTree((7, 8, 9), (-1, -1, 0)), DraftTree.chain([5])]])
 @torch.inference_mode()
 def test_a_pass_of_rounds_and_a_chunk_is_both_of_them(target, trees):
@@ -138,7 +140,7 @@ def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
 
 
 @pytest.mark.parametrize("drafted", [False, True])
-@pytest.mark.parametrize("cached", [0, 1 << 30])
+@pytest.mark.parametrize("cached", [pytest.param(0, marks=encodes_clips), 1 << 30])
 @pytest.mark.parametrize("size", [1, 4, None])
 def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, size, cached, drafted):
     runner = DraftRunner(kin, "auto") if drafted else None
@@ -223,6 +225,7 @@ def test_a_request_cancelled_while_it_is_read_takes_no_further_chunk(target, alo
     assert not decoder.cancel(second)
 
 
+@encodes_clips
 def test_alone_a_long_prompt_is_given_up_between_two_chunks(target, monkeypatch):
     monkeypatch.setattr("crossdraft.engine.reading.ALONE", 4)
     decoder, seen = Decoder(target), []
@@ -283,7 +286,7 @@ def test_a_chunk_takes_as_long_as_its_rounds():
     assert ChunkTimes(7).tokens == 7
 
 
-@pytest.mark.parametrize("size", [0, 4])
+@pytest.mark.parametrize("size", [0, pytest.param(4, marks=encodes_clips)])
 def test_a_request_waits_where_keys_and_values_would_take_too_much(target, alone, size):
     def widest(kv_bytes):
         decoder = Decoder(target, max_batch=3, kv_bytes=kv_bytes, prefill_chunk=size)
@@ -540,6 +543,7 @@ def two_lanes(monkeypatch):
     monkeypatch.setattr(admission, "halves", lambda spare: Lanes((cores, cores), 1))
 
 
+@encodes_clips
 @pytest.mark.parametrize("size", [0, 2, None])
 @pytest.mark.parametrize("cached", [0, 1 << 30])
 def test_two_prompts_are_read_at_once(target, alone, two_lanes, size, cached):
@@ -616,6 +620,7 @@ def test_a_pair_reads_what_each_would_by_itself(target):
                 assert torch.equal(values, expected[1])
 
 
+@encodes_clips
 def test_of_a_pair_only_the_one_with_an_error_ends(target, alone, two_lanes, monkeypatch):
     prepare, encode = target.prepare, target.encode
 
@@ -643,6 +648,7 @@ def test_of_a_pair_only_the_one_with_an_error_ends(target, alone, two_lanes, mon
                 decoder.answer(request_ids[asked.index(wrong)])
 
 
+@encodes_clips
 def test_questions_about_one_clip_are_no_pair(target, two_lanes):
     """The second one finds the clip read."""
     decoder = Paired(target, max_batch=2, prefixes=PrefixCache(1 << 30))

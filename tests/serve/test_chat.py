@@ -34,6 +34,16 @@ def test_answer_is_the_engines_own(server, drafted_for):
     assert found.metrics["time_to_first_token_ms"] > 0
 
 
+def test_text_alone_is_answered_as_by_the_target_alone(server):
+    """Legal for OpenAI's clients; what the reference target makes of it is its own."""
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    found = server.client().chat.completions.create(**body(messages=asked))
+    alone = server.engine.alone(Request(messages=asked, max_new_tokens=24))
+    assert found.choices[0].message.content == alone.text
+    assert found.usage.completion_tokens == len(alone.tokens) > 1
+    assert found.metrics["lossless"] is True
+
+
 def test_finish_reason_stop(server):
     found = server.client().chat.completions.create(**body(max_tokens=100)).choices[0]
     assert found.finish_reason == "stop"

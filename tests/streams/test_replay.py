@@ -94,3 +94,19 @@ def test_an_error_of_the_clip_is_raised_where_answers_are_waited_for(tmp_path):
         pytest.raises(CrossdraftError, match=r"no video file at .*no\.mp4"),
     ):
         list(watch.answers())
+
+
+def test_another_thread_gives_a_replay_up_and_the_loop_over_its_answers_ends():
+    """While the first window is answered: that is still handed over, and no other one comes."""
+
+    def answer_once(request, on_piece):
+        giving_up = threading.Thread(target=clock.stop)
+        giving_up.start()
+        giving_up.join()
+        return answer("x")
+
+    frames = [(0.1 * number, np.zeros((4, 4, 3), np.uint8)) for number in range(3)]
+    endless = [*frames, (1e6, frames[-1][1])]
+    watch, clock = Watch(answer_once, [QUESTION]), ReplayClock()
+    with replaying(endless, SlidingWindows(Windowing(0.1, 0.2, 2)), watch, clock):
+        assert [window.number for window in watch.answers()] == [0]

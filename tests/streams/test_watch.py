@@ -24,6 +24,7 @@ from crossdraft.streams import (
     replay,
 )
 from crossdraft.video import iter_frames
+from tests.support import encodes_clips
 
 QUESTION = Request("What is ahead?", max_new_tokens=8)
 
@@ -189,6 +190,7 @@ def watched(engine, given, questions):
         watch.offer(given[following]) if following < len(given) else watch.close()
 
 
+@encodes_clips
 @pytest.mark.parametrize("questions", [("What is ahead?",), ("What is ahead?", "Is the road free?")])
 @pytest.mark.parametrize("every", [0.1, 0.13])
 def test_with_known_frames_answers_are_those_of_a_fresh_target_alone(pair, clip, every, questions):
@@ -212,6 +214,7 @@ def test_with_known_frames_answers_are_those_of_a_fresh_target_alone(pair, clip,
     assert all(answer.answer.stats.frames_encoded is None for one in found for answer in one.answers[1:])
 
 
+@encodes_clips
 def test_the_summary_counts_frames(pair, clip):
     with Engine.load(str(pair.target), None, Options(device="cpu")) as engine:
         watch = Watch(ask_engine(engine), [QUESTION])

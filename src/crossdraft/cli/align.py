@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checks import choice, did_you_mean
-from crossdraft.cli.options import AsJson, Device, Dtype, Quantize, check_values, option_groups
+from crossdraft.cli.options import AsJson, Device, Dtype, Quantize, check_models, check_values, option_groups
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -175,11 +175,8 @@ def align(
 
 def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
     """Refuse what is not there before anything large is imported, which takes seconds."""
-    from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint
-
     choice("--tune", tune, TUNINGS)
-    for name, shipped in ((target, TARGETS), (drafter, EVENT_MODELS)):
-        find_checkpoint(name, dict.fromkeys(shipped, Path()))
+    check_models(target, drafter)
     if source != SCENES and not Path(source).is_file():
         raise CrossdraftError(
             f"There is no list of clips '{source}'{did_you_mean(source, (SCENES,))}; give '{SCENES}', or a file of "

@@ -130,10 +130,12 @@ def ask(
     # After what can be refused without them: these take seconds.
     from crossdraft.alone import target_alone
     from crossdraft.cli.compare import compare
-    from crossdraft.cli.session import opened, stream, with_drafter
+    from crossdraft.cli.session import opened, stream, why_not_usual, with_drafter
     from crossdraft.cli.view import answer_console, say, show
 
-    pair = with_drafter(pair, events=recording.events is not None, quiet=output.as_json)
+    events = recording.events is not None
+    why = why_not_usual(pair, events=events)
+    pair = with_drafter(pair, events=events, quiet=output.as_json)
     console = answer_console(plain=output.no_color or output.as_json)
     if output.compare:  # the target alone reads the clip every time, and so does the pair
         pair = replace(pair, cache_bytes=0)
@@ -147,10 +149,12 @@ def ask(
         comparison = compare(engine, request, answer) if output.compare else None
         timed, baseline = typical(answer, comparison)
         if output.as_json:
-            found = report(request, timed, engine, comparison) | {"drafter": pair.drafter}
+            found = report(request, timed, engine, comparison)
+            found |= {"drafter": pair.drafter, "drafter_reason": why}
             typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
         else:
-            show(console, timed, engine.target, baseline)
+            named = str(pair.drafter) if why is None else f"{pair.drafter}, for {why}"
+            show(console, timed, engine.target, baseline, named)
             if comparison is not None:
                 say(console, f"\n{comparison.sentence()}")
         if output.plot is not None and baseline is None and pair.drafter != "none":

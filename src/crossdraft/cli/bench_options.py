@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import Device, Dtype, Target
+from crossdraft.cli.options import Device, Dtype, Target, check_models
 from crossdraft.cli.reporting import core_each, hush
 from crossdraft.errors import CrossdraftError
 
@@ -74,7 +74,12 @@ class BenchModels:
         frames: int | None = None,
         quantize: str | None = None,
     ) -> "Models":
-        """All of them."""
+        """All of them.
+
+        Raises:
+            CrossdraftError: one is not there.
+        """
+        check_models(self.target, self.event)
         from crossdraft.bench.assembly import Models
 
         bits = None if quantize == "none" else quantize

@@ -122,7 +122,7 @@ def answer(talk: Chat, question: str) -> None:
     """One question: streamed, with a line of figures below; or a line of JSON."""
     from crossdraft.cli.ask import report
     from crossdraft.cli.session import stream
-    from crossdraft.cli.view import say
+    from crossdraft.cli.view import say, show_notes
     from crossdraft.drawing.figures import one_line
 
     request = replace(talk.request, prompt=question)
@@ -131,8 +131,7 @@ def answer(talk: Chat, question: str) -> None:
         talk.show(report(request, found, talk.engine))
         return
     say(talk.console, one_line(found), "dim")
-    for note in found.notes:
-        say(talk.console, note, "yellow")
+    show_notes(talk.console, found)
 
 
 def command(talk: Chat, line: str) -> None:

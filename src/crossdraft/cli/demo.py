@@ -49,6 +49,9 @@ def demo(
     test = split_seeds("test")
     if seed >= len(test):
         raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
+    pair = PairOptions(target, drafter, cache_bytes=0)  # the target alone, which is compared with, has no cache either
+    pair.check()
+    pair = with_drafter(pair, events=True)
     console = console_for(as_json=True) if as_json else answer_console(plain=no_color)
     scene = make_scene(test[seed])
     clip = write_clip(scene, out)
@@ -56,8 +59,7 @@ def demo(
     questions = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
     requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in questions]
     results, found = [], []
-    # Without a prefix cache: the target alone, which is compared with, has none either.
-    with opened(with_drafter(PairOptions(target, drafter, cache_bytes=0), events=True), requests[0]) as engine:
+    with opened(pair, requests[0]) as engine:
         for qa, request in zip(questions, requests, strict=True):
             console.rule() if console.color_system else console.print()
             say(console, qa.question, "bold")

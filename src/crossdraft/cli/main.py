@@ -4,6 +4,7 @@ Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 
 130 interrupted with Ctrl-C.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -60,6 +61,14 @@ class LazyGroup(TyperGroup):
         return self.commands.get(cmd_name)
 
 
+class PrefixFormatter(logging.Formatter):
+    """A warning as the command's errors look: the name of the package that warns, and the sentence."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The sentence, and the traceback of an error."""
+        return f"{record.name.partition('.')[0]}: {super().format(record)}"
+
+
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -86,6 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle threads shall leave the drafter's core to it soon: see `engine.fast.elastic`.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrefixFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])  # nothing where somebody logs already
     with _whole_imports():
         return run(app, argv)
 

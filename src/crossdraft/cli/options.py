@@ -210,6 +210,9 @@ class PairOptions:
         ),
     ] = None
     max_new_tokens: MaxNewTokens = None
+    nodes: Annotated[
+        int | None, typer.Option(help="Most tokens that are drafted in a round; 32 by default, fewer where fewer pay.")
+    ] = None
     rule: Annotated[
         str | None,
         typer.Option(
@@ -227,10 +230,11 @@ class PairOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse bad values; see `check_values`."""
+        """Refuse bad values, and a target that is not there; see `check_values` and `check_models`."""
         check_values(
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
         )
+        check_models(self.target)
 
 
 class RecordingClock(StrEnum):
@@ -374,6 +378,26 @@ def check_values(**values: Any) -> None:
         choose_cores(values.get("target_cores"), values.get("draft_cores"), all_target=True)
 
 
+def check_models(target: str = "reference", event: str = "event") -> None:
+    """Refuse a target, or an event model, that is not there before models and what they need are imported.
+
+    Raises:
+        CrossdraftError: it is no name, no folder, and no repository in the local cache; or the event model is named by
+            a drafter that is none.
+    """
+    if (target, event) == ("reference", "event"):
+        return
+    from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint
+
+    find_checkpoint(target, dict.fromkeys(TARGETS, Path()))
+    if event in SHIPPED and event not in EVENT_MODELS and not Path(event).is_dir():
+        raise CrossdraftError(
+            f"The drafter '{event}' cannot be aligned, tuned or built upon: only an event model can, that is "
+            f"{', '.join(EVENT_MODELS)}, or the folder of an EventGPT."
+        )
+    find_checkpoint(event, dict.fromkeys(EVENT_MODELS, Path()))
+
+
 def _check_dtype(option: str, name: str) -> None:
     from crossdraft.dtypes import dtype_name
 
@@ -422,6 +446,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "fps": positive,
     "cache_bytes": lambda option, value: whole(option, value, 0),
     "max_new_tokens": whole,
+    "nodes": whole,
     "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
     "target_cores": lambda *_: None,  # together with the drafter's
     "draft_cores": lambda *_: None,

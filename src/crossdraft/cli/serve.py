@@ -104,11 +104,11 @@ def _check_models(settings: "ServerSettings") -> None:
 
     A target on a Ray cluster lies where the replicas are, and need not be here.
     """
-    from crossdraft.checkpoints.locate import TARGETS, find_checkpoint
+    from crossdraft.cli.options import check_models
     from crossdraft.methods import check_spec, read_spec
 
     if not settings.ray:
-        find_checkpoint(settings.target, dict.fromkeys(TARGETS, Path()))
+        check_models(settings.target)
     if settings.drafter not in ("auto", "none"):
         check_spec(read_spec(settings.drafter))
 

@@ -9,19 +9,40 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from crossdraft.api import Engine, Options, default_drafter
+from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
 from crossdraft.bench.cores import choose_cores, parse_cores, spans
 from crossdraft.cli.options import PairOptions
 from crossdraft.cli.reporting import hush
 from crossdraft.cli.view import live_view
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.guarded import refusals_unlogged
+from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
+from crossdraft.specs import Spec
 
 WARM_UP_TOKENS = 4
+
+
+def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
+    """Why the drafter that is chosen for the options is not the usual one; None where it is, or was named.
+
+    Args:
+        pair: as the user gave it.
+        events: whether there is an event recording.
+    """
+    if pair.drafter is not None:
+        return None
+    if pair.target != "reference":
+        return "the target is your own and it needs neither events nor training"
+    if not events:
+        return f"there is no event recording (--events), which {default_drafter(pair.target)} reads"
+    if default_drafter(pair.target) != USUAL:
+        return f"{USUAL} needs transformers {ENCODES_CLIPS} or later"
+    return None
 
 
 def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> PairOptions:
@@ -38,8 +59,8 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         chosen = default_drafter(pair.target, events=events)
         if pair.target != "reference" and not quiet:
             print(
-                f"Drafter: {chosen}, because the target is your own and it needs neither events nor training; it "
-                "gains little on a first question. `crossdraft drafters` lists the others.",
+                f"Drafter: {chosen}, because {why_not_usual(pair, events=events)}; it gains little on a first "
+                "question. `crossdraft drafters` lists the others.",
                 file=sys.stderr,
             )
         return replace(pair, drafter=chosen)
@@ -49,7 +70,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
     spec = read_spec(pair.drafter)
     check_spec(spec)
     ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
-    if not events and any("events" in method.senses for method in ours):
+    if not events and reads_events(spec):
         if "model=" not in pair.drafter and any(method.task == "events" for method in ours):
             check_event_drafter("event", pair.target)  # a head on another vocabulary: a recording would not help either
         raise CrossdraftError(
@@ -57,6 +78,18 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
             "none, such as --drafter union:memory,ngram."
         )
     return pair
+
+
+def reads_events(spec: Spec) -> bool:
+    """Whether what a spec names drafts nothing without an event recording.
+
+    >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
+    [True, True, False]
+    """
+    if spec.name == "fallback":
+        return all(map(reads_events, spec.parts))
+    own = METHODS.get(spec.name)
+    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
 
 
 def described(pair: PairOptions, engine: Engine) -> str:
@@ -109,6 +142,7 @@ def engine_options(pair: PairOptions) -> Options:
         num_frames=pair.frames,
         fps=pair.fps,
         cache_bytes=pair.cache_bytes,
+        nodes=ROUND_NODES if pair.nodes is None else pair.nodes,
     )
 
 
@@ -126,7 +160,10 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
         with _spinner("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
-            error = engine.generate(again).drafter_error
+            with refusals_unlogged():
+                error = engine.generate(again).drafter_error
+        if error is not None and engine.drafter is not None:  # it refuses the request, and goes on with others
+            raise CrossdraftError(f"The drafter cannot use what was given: {error}. Mend that, or say --drafter none.")
         if error is not None:
             raise CrossdraftError(
                 f"While warming up, the drafter failed: {error}. Try --placement inline, or --drafter none."

@@ -121,12 +121,14 @@ def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
                 answer.provisional.clear()  # what is still provisional never became text
 
 
-def show(console: Console, answer: Answer, target: Target, baseline: Baseline | None = None) -> None:
-    """Everything below the answer: tokens by origin, figures, timeline, log-probabilities, notes."""
+def show(
+    console: Console, answer: Answer, target: Target, baseline: Baseline | None = None, drafter: str | None = None
+) -> None:
+    """Everything below the answer: tokens by origin, drafter, figures, timeline, log-probabilities, notes."""
     if console.is_terminal:
         console.print(legend(answer))
     console.print()
-    shown = figures(answer, baseline)
+    shown = [*([] if drafter is None else [("drafter", drafter)]), *figures(answer, baseline)]
     margin = max(len(what) for what, _ in shown) + 2
     for what, value in shown:
         if console.is_terminal:  # a long value goes on below itself
@@ -140,8 +142,13 @@ def show(console: Console, answer: Answer, target: Target, baseline: Baseline | 
     if answer.logprobs is not None:
         pairs = zip(answer.tokens, answer.logprobs, strict=True)
         say(console, "\n" + "  ".join(f"{target.decode([token])!r} {value:.3f}" for token, value in pairs))
+    show_notes(console, answer)
+
+
+def show_notes(console: Console, answer: Answer) -> None:
+    """What is to be known of the answer: a damaged clip, a lost drafter."""
     for note in answer.notes:
-        say(console, note, "yellow")
+        say(console, f"Note: {note}", "yellow")
 
 
 def legend(answer: Answer) -> Text:

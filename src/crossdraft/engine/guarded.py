@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,17 @@ from crossdraft.errors import CrossdraftError
 
 STILL_READING = "No draft came before the answer was complete; nothing was drafted."
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def refusals_unlogged() -> Iterator[None]:
+    """For a request of one's own, such as a warm-up: that the drafter gives it up stands in its answer alone."""
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class GuardedDrafter:
@@ -165,7 +177,7 @@ class GuardedDrafter:
     def _unless_refused(self, draft: Draft, state: RequestState) -> Draft:
         if draft.refusal is None:
             return draft
-        if not self._warned:
+        if not self._warned and log.isEnabledFor(logging.WARNING):
             self._warned = True
             log.warning("The drafter gave up on a request; the target answers such alone: %s", draft.refusal)
         self._call([state], "end", [state.request_id])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from crossdraft.checks import choice, positive, text, whole
+from crossdraft.checks import NamedFields, choice, positive, text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
@@ -23,7 +23,7 @@ MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how lo
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(NamedFields):
     """A question about clips and images, or a conversation about them.
 
     Arrays in it must stay as they are until it is answered: they are read meanwhile.

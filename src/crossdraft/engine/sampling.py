@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from crossdraft.checks import NamedFields
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -25,7 +26,7 @@ SEEDS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(NamedFields):
     """How tokens are drawn. A field that is `None` is the checkpoint's own (its generation_config), else off.
 
     Names and meanings are those of `transformers.GenerationConfig`.

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from crossdraft.api import Engine, Request
+from crossdraft.engine.guarded import refusals_unlogged
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 from crossdraft.serve.bodies import BodyLimits
@@ -212,12 +213,7 @@ def load_engine(settings: ServerSettings) -> Engine:
     twice = sorted(given.keys() & settings.options.keys())
     if twice:
         raise CrossdraftError(f"The setting options has {twice[0]}, which is a setting of its own; say it there.")
-    try:
-        options = Options(**given, **settings.options)
-    except TypeError:
-        raise CrossdraftError(
-            f"The setting options is {settings.options}; its names are those of crossdraft.Options."
-        ) from None
+    options = Options(**given, **settings.options)
     drafter = None if settings.drafter == "none" else settings.drafter
     engine = Engine.load(settings.target, drafter, options)
     try:
@@ -238,4 +234,5 @@ def _warm_up(engine: Engine) -> None:
     frames = np.full((DEFAULT_FRAMES, 64, 64, 3), 128, np.uint8)
     for _ in range(2):
         request = Request("What is ahead?", frames, events, max_new_tokens=WARM_UP_TOKENS, namespace=None)
-        engine.generate(request)
+        with refusals_unlogged():  # no edge is connected yet, for one
+            engine.generate(request)

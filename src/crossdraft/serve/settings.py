@@ -74,7 +74,7 @@ class ServerSettings(BaseSettings):
         "Models",
         "auto",
         "a drafter's spec, such as union:memory,ngram; none; auto: that one, and for the reference target glance, "
-        "which drafts where a request has events",
+        "which drafts where a request has events; fallback:glance,eagle2 drafts for the others, too",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
     placement: str | None = _setting("Models", None, "where the drafter runs: inline or process")

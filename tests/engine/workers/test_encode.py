@@ -17,6 +17,7 @@ from crossdraft.engine.workers.encode import SpreadEncoder, find_join, frame_cou
 from crossdraft.engine.workers.groups import DeviceGroup
 from crossdraft.load import load_target
 from tests.engine.zoo import ZOO, as_target
+from tests.support import encodes_clips
 
 CORES = sorted(os.sched_getaffinity(0))
 GROUPS = [DeviceGroup("cpu", (core,)) for core in CORES[:2]]
@@ -43,6 +44,7 @@ def test_spread_features_are_those_of_one_thread(name):
     assert torch.equal(visual_rows(target.encode(prompt)["video"]), before)
 
 
+@encodes_clips
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_packed_layers_give_the_same_features_to_the_bit(pair, clips, dtype):
     target = load_target(str(pair.target), "cpu", dtype)
@@ -69,12 +71,14 @@ def test_clips_that_are_read_as_images_are_refused(name):
         as_target(model, prompt).spread_encoder(GROUPS, prompt)
 
 
+@encodes_clips
 def test_features_for_several_layers_are_refused():
     model, prompt = ZOO["qwen3_vl"]()
     with pytest.raises(cd.CrossdraftError, match=r"several decoder layers .DeepStack.*leave out encode_devices"):
         as_target(model, prompt).spread_encoder(GROUPS, prompt)
 
 
+@encodes_clips
 def test_groups_of_another_kind_of_device_are_refused():
     model, prompt = ZOO["video_llava"]()
     with pytest.raises(cd.CrossdraftError, match="names cuda:0, but the target is on cpu"):
@@ -115,6 +119,7 @@ def clips():
     return [rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8) for _ in range(3)]
 
 
+@encodes_clips
 def test_answers_are_identical_and_an_error_in_a_share_is_that_requests(pair, clips, monkeypatch):
     asked = [cd.Request("what is the car doing?", clip, max_new_tokens=16) for clip in clips]
     where = ",".join(map(str, GROUPS))
@@ -130,6 +135,7 @@ def test_answers_are_identical_and_an_error_in_a_share_is_that_requests(pair, cl
         assert [engine.generate(request).tokens for request in asked[1:]] == alone[1:]
 
 
+@encodes_clips
 def test_each_share_is_encoded_on_its_cores(pair, clips, monkeypatch):
     seen = {}
     whole = encode.FeatureFunction.pooled
@@ -147,6 +153,7 @@ def test_each_share_is_encoded_on_its_cores(pair, clips, monkeypatch):
     assert seen == {group.cores: frames // 2 for group in GROUPS}
 
 
+@encodes_clips
 def test_threads_end_with_the_engine(pair):
     options = cd.Options(placement="inline", device="cpu", encode_devices=",".join(map(str, GROUPS)))
     before = threading.active_count()
@@ -155,6 +162,7 @@ def test_threads_end_with_the_engine(pair):
     assert threading.active_count() == before
 
 
+@encodes_clips
 def test_a_planted_bug_in_the_joining_is_noticed_at_load(pair, monkeypatch):
     monkeypatch.setattr(encode, "frame_span", lambda inputs, start, stop: frame_span(inputs, 0, stop - start))
     with pytest.raises(cd.CrossdraftError, match="does not read each frame by itself"):

@@ -23,6 +23,7 @@ from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.load import load_target
 from crossdraft.video import write_mp4
 from tests.engine.zoo import ZOO, as_target
+from tests.support import encodes_clips
 
 CORES = sorted(os.sched_getaffinity(0))[-1:]
 BASE = cd.Options(placement="inline", device="cpu", dtype="float32", max_batch=2, adaptive=False)
@@ -71,6 +72,7 @@ def front_of(target, prompt, layers=()):
     return cache.span(0, 0, len(pieces[0].tokens)), out.hidden[0]
 
 
+@encodes_clips
 def test_keys_values_and_features_are_those_of_the_target_to_the_bit(read, asked):
     target, reader = read
     for request in asked[:2]:
@@ -88,6 +90,7 @@ def test_keys_values_and_features_are_those_of_the_target_to_the_bit(read, asked
         assert torch.equal(target.visual_features(encoded), target.visual_features(target.encode(prompt)))
 
 
+@encodes_clips
 def test_a_front_that_nobody_takes_is_not_taken_for_the_next(read, asked):
     target, reader = read
     prompts = [target.prepare(request) for request in asked[:2]]
@@ -113,6 +116,7 @@ def test_other_families(name):
     assert (answer.tokens, answer.notes) == (expected, ())
 
 
+@encodes_clips
 @pytest.mark.parametrize("drafter", [None, "memory", "event"])
 def test_answers_are_identical(pair, asked, alone, drafter):
     chosen = str(pair.event) if drafter == "event" else drafter
@@ -126,6 +130,7 @@ def test_answers_are_identical(pair, asked, alone, drafter):
         assert all(answer.notes == () for answer in answers)
 
 
+@encodes_clips
 def test_a_running_answer_goes_on_while_another_ones_front_is_read(read, asked, alone, monkeypatch):
     target, reader = read
     here = []
@@ -148,6 +153,7 @@ def test_a_running_answer_goes_on_while_another_ones_front_is_read(read, asked, 
     assert (decoder.answer(first).tokens, decoder.answer(third).tokens) == (alone[0], alone[2])
 
 
+@encodes_clips
 def test_a_front_that_waits_for_room_is_not_the_next_ones(read, asked, alone):
     """The second request is read and finds no room; the third passes it, and its front is read meanwhile."""
     target, reader = read
@@ -168,6 +174,7 @@ def test_a_front_that_waits_for_room_is_not_the_next_ones(read, asked, alone):
     assert [decoder.answer(one).tokens for one in (second, third)] == alone[:2]
 
 
+@encodes_clips
 def test_a_killed_process_costs_one_note(pair, asked, alone):
     with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=CORES)) as engine:
         assert engine.generate(asked[0]).notes == ()
@@ -190,6 +197,7 @@ def hanging(read):
     fronts.close()
 
 
+@encodes_clips
 def test_nobody_waits_for_a_process_that_hangs_longer_than_he_wants(hanging, asked, alone):
     target, fronts = hanging
     decoder = Decoder(target, fronts=fronts)
@@ -208,6 +216,7 @@ def test_nobody_waits_for_a_process_that_hangs_longer_than_he_wants(hanging, ask
     assert time.perf_counter() - began < 60
 
 
+@encodes_clips
 def test_answers_go_on_while_a_process_hangs(hanging, asked, alone):
     target, fronts = hanging
     decoder = Decoder(target, max_batch=2, fronts=fronts, adaptive=False)
@@ -226,6 +235,7 @@ def test_answers_go_on_while_a_process_hangs(hanging, asked, alone):
     assert len(decoder.answer(first).tokens) == LONG.max_new_tokens
 
 
+@encodes_clips
 def test_waiting_requests_are_identified_and_prepared_once_and_not_in_the_loop(read, asked, alone, monkeypatch):
     target, reader = read
     prefixes, done = PrefixCache(1 << 30), []
@@ -254,6 +264,7 @@ def test_waiting_requests_are_identified_and_prepared_once_and_not_in_the_loop(r
     assert not [name for name, _, here in done if here and name == "prepare"]
 
 
+@encodes_clips
 def test_a_clip_that_is_replaced_while_it_waits_is_kept_as_what_was_read(read, clip, tmp_path, monkeypatch):
     """Its pixels were read before, its file is another one when the request is taken up."""
     target, reader = read
@@ -274,7 +285,7 @@ def test_a_clip_that_is_replaced_while_it_waits_is_kept_as_what_was_read(read, c
     assert decoder.generate([request])[0].stats.cached_tokens == 0
 
 
-@pytest.mark.parametrize("cores", [None, CORES], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("cores", [None, pytest.param(CORES, marks=encodes_clips)], ids=["here", "elsewhere"])
 def test_a_closed_engine_prepares_nothing_more(pair, asked, monkeypatch, cores):
     """What a thread has begun for a request is finished before the target is let go of: it may be another's then."""
     begun, held, done, released = Event(), Event(), [], []
@@ -301,6 +312,7 @@ def test_a_closed_engine_prepares_nothing_more(pair, asked, monkeypatch, cores):
     assert pending.future.exception() is not None
 
 
+@encodes_clips
 def test_a_planted_bug_in_the_handing_over_changes_answers(pair, asked, alone, monkeypatch):
     unpacked = prefill.PrefillHandle._unpacked
 

@@ -20,6 +20,7 @@ from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaCo
 from crossdraft.heads.glance.frame_encoder import FrameEncoder, fewer_frames
 from crossdraft.heads.glance.network import Glance, GlanceConfig
 from crossdraft.load import load_drafter, load_target
+from tests.support import encodes_clips
 
 IDS = tuple(range(40, 300))
 
@@ -67,6 +68,7 @@ def test_frames_are_evenly_spread(target, question, count, chosen):
     assert torch.equal(few, whole.features["pixel_values_videos"][:, chosen])
 
 
+@encodes_clips
 def test_features_of_a_frame_do_not_depend_on_the_other_frames(target, question):
     """So that features captured of eight frames are those of three."""
     whole = target.prepare(question)
@@ -81,6 +83,7 @@ def test_a_target_that_sees_no_frames_is_refused(features):
         fewer_frames(Prompt(torch.tensor([1]), features), 3)
 
 
+@encodes_clips
 @torch.inference_mode()
 def test_with_the_targets_features_drafts_are_those_in_the_targets_process(event, target, question):
     inline = frame_encoder(event, target)
@@ -100,6 +103,7 @@ def with_features(request, features):
     return replace(request, visual_features=lambda: features)
 
 
+@encodes_clips
 def test_features_that_are_no_frames_of_that_size_are_refused(event, target, question):
     drafter = IndependentDrafter(event, glance=FrameEncoder(frame_encoder(event, target).glance))
     for request, message in (
@@ -111,6 +115,7 @@ def test_features_that_are_no_frames_of_that_size_are_refused(event, target, que
             drafter.begin([request])
 
 
+@encodes_clips
 @torch.inference_mode()
 def test_every_token_is_the_argmax_of_the_glance(event, target, question):
     """Of the glance over the event model's features, in a first draft and after a verification."""
@@ -144,6 +149,7 @@ def test_every_token_is_the_argmax_of_the_glance(event, target, question):
     assert plain.tree.tokens != draft.tree.tokens
 
 
+@encodes_clips
 @torch.inference_mode()
 def test_sampled_drafts_report_their_distributions(event, target, clip):
     warm = Request(
@@ -174,6 +180,7 @@ def drafts_of(drafter, question) -> list[tuple[int, ...]]:
     return [first.tree.tokens, forked.tree.tokens, drafter.propose([state], [Budget(6)])[0].tree.tokens]
 
 
+@encodes_clips
 @torch.inference_mode()
 def test_medusa_heads_and_a_cascade_change_no_token(event, target, question):
     """With and without heads, and in a cascade, every token is the argmax of the glance."""
@@ -195,12 +202,14 @@ def test_a_model_whose_vision_cannot_be_had_alone_is_refused(event, target):
         frame_encoder(event, old)
 
 
+@encodes_clips
 def test_a_request_without_a_clip_is_refused(event, target, clip):
     drafter = IndependentDrafter(event, glance=frame_encoder(event, target))
     with pytest.raises(CrossdraftError, match="The request has no video"):
         drafter.begin([Request("What is ahead?", None, str(clip.events))])
 
 
+@encodes_clips
 def test_the_model_behind_a_glance_computes_no_logits(pair, target, question):
     """Only its features are read; they are unchanged."""
     plain = load_drafter(str(pair.event), "cpu", "float64", packed=False).model

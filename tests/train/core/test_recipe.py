@@ -40,7 +40,7 @@ def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:
         ("seed=[", "The value of the override 'seed=[' is not YAML"),
         ("seed=2020-13-45", "is not YAML: month must be in 1..12"),
         ("seed.value=1", "which is no section"),
-        ("seed", "must read key=value"),
+        ("seed", "must read key=value, for example target.sight.optim.steps=1200."),
     ],
 )
 def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:

@@ -7,7 +7,7 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
@@ -160,7 +160,7 @@ def _parse(text: str, what: str) -> Any:
 def _override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise CrossdraftError(f"The override '{override}' must read key=value, for example target.train.0.questions=8.")
+        raise CrossdraftError(f"The override '{override}' must read key=value, for example {_example(tree)}.")
     *parents, last = key.split(".")
     node: Any = tree
     for name in parents:
@@ -180,6 +180,29 @@ def _override(tree: dict[str, Any], override: str) -> None:
             f"The override '{override}' must name a phase and one of its settings, for example {example}=…."
         )
     node[last] = _listed(_parse(text, f"The value of the override '{override}'"))
+
+
+def _example(tree: Any) -> str:
+    """An override that a recipe would take: its steps, else its first setting, with the value that it has.
+
+    >>> _example({"rank": 16, "optim": {"decay_steps": 20, "steps": 100}}), _example({"phases": [{"rank": 16}]})
+    ('optim.steps=100', 'phases.0.rank=16')
+    """
+    found = [*_settings(tree), ("seed", 0)]
+    key, value = next((one for one in found if one[0].split(".")[-1] == "steps"), found[0])
+    return f"{key}={value}"
+
+
+def _settings(tree: Any, around: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting of a recipe by its dotted path."""
+    if isinstance(tree, Mapping):
+        for name, below in tree.items():
+            yield from _settings(below, f"{around}.{name}" if around else str(name))
+    elif isinstance(tree, list) and tree and isinstance(tree[0], Mapping):
+        for number, below in enumerate(tree):
+            yield from _settings(below, f"{around}.{number}")
+    elif isinstance(tree, bool | int | float | str):
+        yield around, tree
 
 
 def _listed(value: Any) -> Any:

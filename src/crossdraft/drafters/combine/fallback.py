@@ -1,0 +1,146 @@
+"""The drafter `fallback`: one drafter, and another one for the requests that it refuses.
+
+A drafter refuses what it cannot read: an event drafter a request without a recording, or with a damaged one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crossdraft.drafters.combine.grouped import propose_grouped
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.engine.seeds import split_seeds
+from crossdraft.errors import CrossdraftError
+
+
+@dataclass(eq=False)
+class FallbackState:
+    """One answer: the states of the drafter and of the one that stands in for it.
+
+    Args:
+        first, other: their states.
+        drafts, follows: whether they are in use: the first has not refused; the other one may be needed yet, or is.
+        begun: whether the target has said anything.
+    """
+
+    first: Any = None
+    other: Any = None
+    drafts: bool = True
+    follows: bool = True
+    begun: bool = False
+
+
+class FallbackDrafter:
+    """Drafts with `first`; with `other` where that refuses a request.
+
+    A refusal may come late, from another process. So both follow an answer until the first one has drafted for it; the
+    other one is then done, unless it learns from answers.
+
+    Args:
+        first: who drafts, if it can.
+        other: who stands in.
+    """
+
+    def __init__(self, first: Drafter[Any], other: Drafter[Any]) -> None:
+        self.first, self.other = first, other
+        self.needs = Needs.of_all([first.needs, other.needs])
+
+    def begin(self, requests: Sequence[Request]) -> list[FallbackState]:
+        pairs = zip(split_seeds(requests, 0), split_seeds(requests, 1), strict=True)
+        return [self._begin(one, other) for one, other in pairs]
+
+    def propose(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> list[Draft]:
+        return self.propose_async(states, budgets)()
+
+    def propose_async(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> Proposal:
+        """See `AsyncDrafter`."""
+        begun = self._ask(states, budgets)
+
+        def wait() -> list[Draft]:
+            drafts = begun()
+            refused = [i for i, draft in enumerate(drafts) if self._refused(states[i], draft)]
+            again = self._ask([states[i] for i in refused], [budgets[i] for i in refused])()
+            for i, draft in zip(refused, again, strict=True):
+                drafts[i] = draft
+            return drafts
+
+        return wait
+
+    def commit(self, states: Sequence[FallbackState], outputs: Sequence[VerifyOutput]) -> None:
+        both = list(zip(states, outputs, strict=True))
+        firsts = [(state.first, output) for state, output in both if state.drafts]
+        # Of the tree of one that did not draft, which was empty, nothing was accepted.
+        others = [
+            (state.other, replace(output, path=(), probe_top=()) if state.drafts else output)
+            for state, output in both
+            if state.follows
+        ]
+        for drafter, committed in ((self.first, firsts), (self.other, others)):
+            if committed:
+                drafter.commit([state for state, _ in committed], [output for _, output in committed])
+        for state in states:
+            state.begun = True
+
+    def fork(self, states: Sequence[FallbackState]) -> list[FallbackState]:
+        return [
+            replace(
+                state,
+                first=self.first.fork([state.first])[0] if state.drafts else None,
+                other=self.other.fork([state.other])[0] if state.follows else None,
+            )
+            for state in states
+        ]
+
+    def end(self, states: Sequence[FallbackState]) -> None:
+        for state in states:
+            self._end_first(state)
+            self._end_other(state)
+
+    def _begin(self, request: Request, same: Request) -> FallbackState:
+        """Both states; `same` is the request with the other one's seed."""
+        try:
+            first = self.first.begin([request])[0]
+        except CrossdraftError:
+            return FallbackState(other=self.other.begin([same])[0], drafts=False)
+        try:
+            return FallbackState(first, self.other.begin([same])[0])
+        except CrossdraftError:
+            return FallbackState(first, follows=False)
+
+    def _ask(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> Proposal:
+        """Whoever drafts for each; nothing where that has to wait for the target."""
+        able = [state.drafts or state.begun or self.other.needs.may_hide for state in states]
+        asked = [i for i, one in enumerate(able) if one]
+        drafters = [self.first if states[i].drafts else self.other for i in asked]
+        own = [states[i].first if states[i].drafts else states[i].other for i in asked]
+        begun = propose_grouped(drafters, own, [budgets[i] for i in asked])
+
+        def wait() -> list[Draft]:
+            made = [NOTHING] * len(states)
+            for i, draft in zip(asked, begun(), strict=True):
+                made[i] = draft
+            return made
+
+        return wait
+
+    def _refused(self, state: FallbackState, draft: Draft) -> bool:
+        """Whether the other one is to be asked now; if the first one has drafted, the other one's part is over."""
+        if not state.drafts or not state.follows:
+            return False
+        if draft.refusal is not None:
+            self._end_first(state)
+            return True
+        if len(draft.tree) and not self.other.needs.learns:
+            self._end_other(state)
+        return False
+
+    def _end_first(self, state: FallbackState) -> None:
+        if state.drafts:
+            state.drafts = False
+            self.first.end([state.first])
+
+    def _end_other(self, state: FallbackState) -> None:
+        if state.follows:
+            state.follows = False
+            self.other.end([state.other])

@@ -1,0 +1,27 @@
+"""The server's own request, before anybody asks."""
+
+import logging
+
+import pytest
+
+from crossdraft.api import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.serve.service import load_engine
+from tests.serve.conftest import settings
+
+
+def test_nobody_is_warned_of_the_warm_up_and_everybody_of_the_first_question(pair, clip, caplog):
+    """No edge is connected to either; the warm-up must not use up the one warning."""
+    asked = settings(target=str(pair.target), drafter="edge", placement="inline", device="cpu")
+    with caplog.at_level(logging.WARNING), load_engine(asked) as engine:
+        assert caplog.messages == []
+        answer = engine.generate(Request("What is ahead?", clip.video, max_new_tokens=4))
+        (warning,) = caplog.messages
+    assert warning.startswith("The drafter gave up on a request; the target answers such alone: the question did not")
+    assert "did not come from an edge" in str(answer.drafter_error)
+
+
+def test_an_unknown_option_is_named_with_the_nearest():
+    asked = settings(options={"max_bach": 2})
+    with pytest.raises(CrossdraftError, match=r"^Options has no 'max_bach' .did you mean 'max_batch'"):
+        load_engine(asked)
