@@ -24,7 +24,7 @@ from crossdraft.align.predicted import (
     load_vision,
     stretched_positions,
 )
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request

@@ -3,10 +3,10 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.policy import SpeculationPolicy
@@ -109,8 +109,8 @@ class GuardedDrafter:
         if not plan.reads:
             return False
         state.drafter = runner
-        if runner.needs.visual:
-            state.visual_features = Future()
+        if runner.needs.visual or runner.needs.visual_frames:
+            state.visual_features = VisualFuture(runner.needs.visual_frames)
         request = replace(request, visual_features=state.visual_features)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
         return runner.remote and plan.mode != "off"

@@ -22,6 +22,7 @@ LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "contrastive": ("l4", ("loss={info_nce: 1, mse: 0.1}",)),
         "l4 of three layers": ("l4", ("config.source_layers=0,1,2",)),
         "l4v": ("l4v", ()),
+        "l4v as frames come": ("l4v", ("config.frames_dropped=0.5",)),
         **{name: (name, ()) for name in ("token_projection", "logit_alignment", "token")},
         "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
         **{name: (name, ()) for name in ("l5", "b1", "b1r", "l5f", "l5fr")},
@@ -36,6 +37,7 @@ COMPARED = (
     ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
     *(("l6 whole", control) for control in ("template", "memory", "blind")), ("l6 whole", DISTILLED),
 )  # fmt: skip
+ASKED = ("l4v as frames come",)  # rungs that are measured where they are named
 READ_TARGET = ("b1", "b1r", "l5f", "l5fr")  # recipes of adapters that are given the target's own features
 # They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
 AUTOREGRESSIVE = ("l5 without tokens", "l5", *READ_TARGET)
@@ -45,7 +47,7 @@ AUTOREGRESSIVE = ("l5 without tokens", "l5", *READ_TARGET)
 class AlignmentConfig:
     """Which rungs, trained on how much for how long, measured on how much."""
 
-    rungs: tuple[str, ...] = tuple(LADDER)
+    rungs: tuple[str, ...] = tuple(rung for rung in LADDER if rung not in ASKED)
     clips: int = 1200
     validation_clips: int = 64
     prompts: int = 4
