@@ -52,8 +52,11 @@ def drafter_of(pair, event):
 
 
 @torch.inference_mode()
-def trained_logits(drafter, event, question, text=TEXT):
-    """(Predictions of the training forward, where the answer starts), the text being read in one plain forward."""
+def trained_logits(drafter, event, question, text=TEXT, frames=2):
+    """(Predictions of the training forward, where the answer starts), the text being read in one plain forward.
+
+    Of the two frames, the first and the last of the clip, the first `frames` are seen.
+    """
     prompt = event.prepare(question)
     ids = prompt.input_ids.tolist()
     cut = max(i for i, token in enumerate(ids) if token in event.traits.visual_ids) + 1
@@ -66,9 +69,8 @@ def trained_logits(drafter, event, question, text=TEXT):
     tokens = torch.tensor([[*ids[cut:], *text]])
     start = len(ids) - cut
     hidden[TARGET] = torch.nn.functional.pad(said(drafter, len(text)), (0, 0, start - 1, 1))[None]
-    seen = (
-        {0: torch.cat((FRAMES[:5], FRAMES[15:]))[None]} if drafter.adapter.visual_reads else {}
-    )  # the first, the last
+    seen = {0: torch.cat((FRAMES[:5], FRAMES[15:]))[None, : 5 * frames]} if drafter.adapter.visual_reads else {}
+    seen = seen if frames else {}
     batch = TrainBatch(tokens, hidden, torch.tensor([start]), torch.tensor([tokens.shape[1]]), seen)
     return {one.offset: one.logits[0] for one in drafter.adapter(batch)}, start
 

@@ -13,7 +13,7 @@ from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request

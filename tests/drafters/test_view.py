@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from crossdraft.drafters.base import read_prompt
-from crossdraft.drafters.view import FewerFrames, evenly, sampled, view_of
+from crossdraft.drafters.view import FewerFrames, sampled, view_of
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request

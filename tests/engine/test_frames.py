@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.content import ContentDigests
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.frames import FramewiseEncoder, KnownFrames
@@ -137,6 +138,126 @@ def test_another_namespace_knows_nothing():
     encode, memory = encoder(by_itself), Memory()
     memory.show(encode, 1, 2)
     assert encode(clip(1, 2), memory.known("another")).fresh == 2
+
+
+def arriving(count):
+    """Features of `count` frames are wanted; and what has come."""
+    arrivals, come = VisualFuture((count,)), []
+    arrivals.on_frame(come.append)
+    return arrivals, come
+
+
+def test_a_clip_is_encoded_in_parts_where_that_has_been_found_exact():
+    """Wanted are the frames 0, 2 and 4 of five: these one by one, then the others at once."""
+    exact, inexact = Counted(by_itself), Counted(rounding)
+    for counted in (exact, inexact):
+        encode = encoder(counted)
+        arrivals, come = arriving(3)
+        assert encode.in_parts(clip(1, 2, 3, 4, 5), arrivals) is None  # it is not known yet, and nobody is to wait
+        assert counted.sizes == []
+        encode.try_parts()
+        counted.sizes.clear()
+        found = encode.in_parts(clip(1, 2, 3, 4, 5), arrivals)
+        whole = counted.function(**clip(1, 2, 3, 4, 5), return_dict=True).pooler_output
+        if counted is inexact:
+            assert (found, come, counted.sizes) == (None, [], [])
+            continue
+        assert counted.sizes == [1, 1, 1, 2]
+        assert torch.equal(found["video"].pooler_output, whole)
+        assert [(frame.number, frame.total) for frame in come] == [(0, 5), (2, 5), (4, 5)]
+        assert all(torch.equal(frame.rows, whole[frame.number]) for frame in come)
+
+
+def test_each_frame_comes_before_the_next_is_encoded():
+    seen = []
+
+    def slow(pixel_values_videos, return_dict):
+        seen.append(len(come))
+        return by_itself(pixel_values_videos, return_dict)
+
+    encode = encoder(slow)
+    arrivals, come = arriving(2)
+    encode.in_parts(clip(1, 2, 3, 4), arrivals)
+    encode.try_parts()
+    seen.clear()
+    encode.in_parts(clip(1, 2, 3, 4), arrivals)
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("function", [in_pairs, with_its_neighbours, numbered, of_two_at_least])
+def test_an_encoder_that_mixes_frames_is_never_read_in_parts(function):
+    encode = encoder(function)
+    arrivals, come = arriving(3)
+    for _ in range(2):
+        assert encode.in_parts(clip(1, 2, 3, 4), arrivals) is None
+        encode.try_parts()
+    assert not come
+
+
+def test_another_number_of_frames_wanted_or_of_threads_is_tried_by_itself():
+    encode, threads = encoder(by_itself), torch.get_num_threads()
+    encode.in_parts(clip(1, 2, 3), arriving(2)[0])
+    encode.try_parts()
+    assert encode.in_parts(clip(1, 2, 3), arriving(1)[0]) is None
+    assert encode.in_parts(clip(1, 2, 3, 4), arriving(2)[0]) is None
+    torch.set_num_threads(threads + 1)
+    try:
+        assert encode.in_parts(clip(1, 2, 3), arriving(2)[0]) is None
+    finally:
+        torch.set_num_threads(threads)
+    assert encode.in_parts(clip(1, 2, 3), arriving(2)[0]) is not None
+    encode.try_parts()
+    assert torch.get_num_threads() == threads
+
+
+def test_of_frames_that_were_shown_before_the_features_come_at_once():
+    """A window of a stream: 0 and 2 of it are known, 4 is new, and encoded before the others."""
+    counted, memory = Counted(by_itself), Memory()
+    encode = encoder(counted)
+    memory.show(encode, 1, 2, 3, 4, 5)
+    counted.sizes.clear()
+    arrivals, come = arriving(3)
+    seen = []
+    arrivals.on_frame(lambda frame: seen.append(len(counted.sizes)))
+    found = encode(clip(3, 9, 5, 8, 7), memory.known(), arrivals)
+    assert (found.count, found.fresh) == (5, 3)
+    assert [frame.number for frame in come] == [0, 2, 4]
+    assert seen == [0, 0, 1]
+    rows = found["video"].pooler_output
+    assert torch.equal(rows, encoder(by_itself)(clip(3, 9, 5, 8, 7), None)["video"].pooler_output)
+    assert all(torch.equal(frame.rows, rows[frame.number]) for frame in come)
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_in_parts_or_whole_a_model_gives_the_same_bits(name):
+    model, prompt = ZOO[name]()
+    target = as_target(model, prompt)
+    arrivals, come = arriving(2)
+    assert target.encode_in_parts(prompt, arrivals) is None
+    target.try_parts()
+    found = target.encode_in_parts(prompt, arrivals)
+    if name not in FRAMEWISE:
+        assert (found, come) == (None, [])
+        return
+    if found is not None:  # else its bits differ on this machine
+        rows = target.visual_features(found)
+        assert torch.equal(rows, target.visual_features(target.encode(prompt)))
+        parts = rows.unflatten(0, (come[0].total, -1))
+        assert all(torch.equal(frame.rows, parts[frame.number]) for frame in come)
+        assert arrivals.all_frames
+
+
+def test_targets_of_other_features_are_not_read_in_parts():
+    class Doubled(Target):
+        def encode(self, prompt):
+            return super().encode(prompt)
+
+    model, prompt = ZOO["video_llava"]()
+    target = Doubled(model, lambda request: prompt, str, [EOS])
+    for _ in range(2):
+        assert target.encode_in_parts(prompt, VisualFuture((2,))) is None
+        target.try_parts()
+    assert as_target(model, prompt).encode_in_parts(replace(prompt, features={}), VisualFuture((2,))) is None
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))

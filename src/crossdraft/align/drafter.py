@@ -93,7 +93,7 @@ class AlignedDrafter(IndependentDrafter):
         generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
         text = len(out.hidden[0][0])
         state = self.state_class(request.sampling, cache, ids, generator, torch.empty(0), text=text)
-        state.frame_kv = self._frame_kv(request)
+        self._see(state, request)
         self._read(state, out, ids[-text:])
         return state
 
@@ -112,9 +112,8 @@ class AlignedDrafter(IndependentDrafter):
         features, state.past = self._align(state, source[None], ids[None], past)
         self.set_outputs(state, features[0, -len(out.logits[0]) :])
 
-    def _frame_kv(self, request: Request) -> Sequence[tuple[Tensor, Tensor]]:
-        """What the adapter sees of the frames."""
-        return ()
+    def _see(self, state: AlignedState, request: Request) -> None:
+        """Take up what the adapter sees besides what the model reads: by default nothing."""
 
     def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
         """See `Adapter.align`."""

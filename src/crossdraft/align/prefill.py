@@ -29,7 +29,7 @@ from crossdraft.align.predicted import (
     shipped_vision,
     stretched_positions,
 )
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request

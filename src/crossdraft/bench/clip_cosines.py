@@ -16,7 +16,7 @@ from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import SpeculativePrefill
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.drafters.recordings import PIXELS
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target

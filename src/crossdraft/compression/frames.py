@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from crossdraft.align.predicted import check_readable, stretched_positions
-from crossdraft.drafters.view import FewerFrames, evenly
+from crossdraft.drafters.view import FewerFrames
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target

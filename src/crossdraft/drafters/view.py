@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.settings import ViewSettings
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -89,14 +90,3 @@ def view_of(target: Target, prepare: Callable[[Request], Prompt], banned: Sequen
     same = Target(target.model, prepare, target.decode, tuple(target.eos), tuple(target.reserved))
     same.release()  # the target's own hooks are there while it is
     return IndependentDrafter(same, banned, sees=True)
-
-
-def evenly(total: int, count: int) -> list[int]:
-    """First and last included, as `read_frames` does it; a single one from the middle.
-
-    >>> evenly(8, 2), evenly(8, 3), evenly(8, 1), evenly(2, 3)
-    ([0, 7], [0, 3, 7], [3], [0, 0, 1])
-    """
-    if count == 1:
-        return [(total - 1) // 2]
-    return np.linspace(0, total - 1, count).astype(int).tolist()

@@ -9,13 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import poll
@@ -263,7 +264,7 @@ class Admission(RequestQueue):
             rule = rule_for(self.rule, job.request.sampling)
             state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
             if (self._between_rounds or self._readings) and self.drafter.needs.visual:
-                state.visual_features = Future()  # it would hold the drafts of others until they are there
+                state.visual_features = VisualFuture()  # it would hold the drafts of others until they are there
             else:
                 self._start_drafter(state)
             self._readings.append(self._reading_of(state))

@@ -135,8 +135,14 @@ class Decoder(Admission):
         self.policy.saw_step(time.perf_counter() - start, self._emitted)
 
     def tidy(self) -> None:
-        """Give back memory that ended requests held, if that is due: best when their answers have been handed over."""
+        """What is best done when answers have been handed over.
+
+        Memory that ended requests held is given back, if that is due; where nobody waits, it is found out which clips
+        may be encoded in parts.
+        """
         self._heap.trim_if_due()
+        if not self.busy:
+            self.target.try_parts()
 
     def _rejoin(self, reading: Reading) -> None:
         """A request that had to leave has a row again, as if it had never left."""

@@ -28,7 +28,10 @@ class Needs:
         visual_layers: of these, what the prompt's first piece, which ends with its last visual token, is wanted of too:
             without any, the target reads that piece faster.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
-        visual: the target's visual features of the request, before it reads them: `Request.visual_features`.
+        visual: the target's visual features of the request, before it reads them: `Request.visual_features`. It waits
+            for them where it is asked to begin.
+        visual_frames: the same, of so many frames, evenly spread, as they come; it waits for none of them. Several
+            numbers are those of several drafters.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
         learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
             numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
@@ -41,6 +44,7 @@ class Needs:
     visual_layers: tuple[int, ...] = ()
     video: bool = False
     visual: bool = False
+    visual_frames: tuple[int, ...] = ()
     probes: int = 0
     learns: bool = False
     unasked: bool = False
@@ -65,6 +69,7 @@ class Needs:
             visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
+            visual_frames=tuple(sorted({count for need in needs for count in need.visual_frames})),
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),

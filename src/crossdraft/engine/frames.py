@@ -7,6 +7,11 @@ But for their last bits: a kernel may add up in another order when a batch holds
 itself, and several at once only in a number that was found to give each of them the same bits on this machine. Thereby
 its features are the same, whatever was kept, and whatever is shown with it.
 
+Where a drafter reads frames as they come (`Needs.visual_frames`), those are encoded first, each by itself, then the
+others at once. Of a clip that is read whole the features keep the bits that they have whole: whether they do is found
+out when nobody waits, with noise, and until then, and where they do not, the clip is encoded whole. (Which kernel adds
+up in which order follows from shapes, not from values.)
+
 Only on a CPU: there two frames take about twice as long as one. A GPU takes about as long for all frames of a clip.
 """
 
@@ -18,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
 from crossdraft.engine.content import ContentDigests
 from crossdraft.engine.encoded import UNREAD
 from crossdraft.engine.prompt import Encoded
@@ -28,6 +34,7 @@ log = logging.getLogger(__name__)
 STILLS = "pixel_values"
 FRAMES = -4  # the dimension of pixels [1, F, 3, h, w], or of a row of images [F, 3, h, w]
 Shape = tuple[tuple[int, ...], torch.dtype, int]  # of a frame's pixels, and the threads that compute
+Split = tuple[tuple[int, ...], torch.dtype, int, tuple[int, ...]]  # of a clip's pixels; threads; frames that go first
 
 
 @dataclass(frozen=True)
@@ -99,18 +106,20 @@ class FramewiseEncoder:
         self._function, self._parameters, self._send = function, parameters, send
         self._joins: dict[Shape, Join | None] = {}
         self._exact: dict[tuple[Shape, int], bool] = {}  # whether so many frames at once have the bits of each alone
+        self._splits: dict[Split, bool | None] = {}  # whether a clip in parts has the bits of all at once, once known
 
-    def __call__(self, inputs: Mapping[str, Tensor], known: KnownFrames | None) -> ClipFeatures | None:
+    def __call__(
+        self, inputs: Mapping[str, Tensor], known: KnownFrames | None, arrivals: VisualFuture | None = None
+    ) -> ClipFeatures | None:
         """The features of a clip; `None` = the model does not read its frames one by one.
 
         Args:
             inputs: of the model, for one clip.
             known: what need not be encoded; `None` = nothing, and nothing is to be kept.
+            arrivals: gets those that it wants as they are known.
         """
-        if [name for name in self._parameters if name in inputs] != [self._pixels]:
-            return None
-        pixels = inputs[self._pixels]
-        if pixels.ndim not in (4, 5) or pixels.shape[:-4].numel() != 1 or (join := self._join(pixels)) is None:
+        pixels = self._clip(inputs)
+        if pixels is None or (join := self._join(pixels)) is None:
             return None
         shown = pixels.split(1, dim=FRAMES)
         names: Sequence[object] = range(len(shown)) if known is None else [known.digest(frame) for frame in shown]
@@ -119,10 +128,74 @@ class FramewiseEncoder:
             found = {name: known.find(name) for name in names if isinstance(name, bytes)}
             parts |= {name: features for name, features in found.items() if features is not None}
         missing = {name: frame for name, frame in zip(names, shown, strict=True) if name not in parts}
+        fresh = len(missing)
+        if arrivals is not None and not join.tail:
+            for number in arrivals.wanted(len(shown)):
+                if (frame := missing.pop(names[number], None)) is not None:
+                    parts[names[number]] = self._features(frame)[0].clone()
+                arrivals.add_frame(FrameFeatures(number, len(shown), _rows(parts[names[number]])))
         parts |= zip(missing, self._encode(list(missing.values()), join), strict=True)
         encoded = {self._kind: join([parts[name] for name in names])}
         kept = {name: features for name, features in parts.items() if isinstance(name, bytes)}
-        return ClipFeatures(encoded, kept, len(shown), len(missing))
+        return ClipFeatures(encoded, kept, len(shown), fresh)
+
+    def in_parts(self, inputs: Mapping[str, Tensor], arrivals: VisualFuture) -> Encoded | None:
+        """The features of a clip, which have the bits of all frames at once; `None` = encode it so.
+
+        Args:
+            inputs: as above.
+            arrivals: gets those frames first that it wants.
+        """
+        pixels = self._clip(inputs)
+        if pixels is None or not (wanted := arrivals.wanted(pixels.shape[FRAMES])):
+            return None
+        split = tuple(pixels.shape), pixels.dtype, torch.get_num_threads(), tuple(wanted)
+        if not self._splits.setdefault(split):
+            return None
+        return {self._kind: self._joined_parts(pixels, wanted, arrivals.add_frame)}
+
+    def try_parts(self) -> None:
+        """Find out which of the clips that were to be encoded in parts may be."""
+        for split in [split for split, known in self._splits.items() if known is None]:
+            shape, dtype, threads, wanted = split
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads)
+            try:
+                self._splits[split] = self._same_bits(_noise(shape).to(dtype), wanted)
+            finally:
+                torch.set_num_threads(before)
+            log.debug("Frames %s first, bits of all %s at once: %s.", wanted, shape, self._splits[split])
+
+    def _same_bits(self, pixels: Tensor, wanted: Sequence[int]) -> bool:
+        join = self._join(pixels)
+        if join is None or join.tail:
+            return False
+        whole, parts = self._run(pixels).pooler_output, self._joined_parts(pixels, wanted).pooler_output
+        whole, parts = (list(one) if join.listed else [one] for one in (whole, parts))
+        return all(map(torch.equal, whole, parts))
+
+    def _joined_parts(
+        self, pixels: Tensor, wanted: Sequence[int], tell: Callable[[FrameFeatures], None] = lambda frame: None
+    ) -> Any:
+        """The features of frames that are encoded one by one, the `wanted` ones, and of the others at once."""
+        join = self._join(pixels)
+        if join is None:
+            raise ValueError("These frames are not encoded one by one.")
+        shown, parts = pixels.split(1, dim=FRAMES), dict[int, Tensor]()
+        for number in wanted:
+            parts[number] = self._features(shown[number])[0].clone()
+            tell(FrameFeatures(number, len(shown), _rows(parts[number])))
+        others = [number for number in range(len(shown)) if number not in parts]
+        if others:
+            parts |= zip(others, self._at_once([shown[number] for number in others], join), strict=True)
+        return join([parts[number] for number in range(len(shown))])
+
+    def _clip(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """The pixels of the one clip that is read by these inputs; `None` = they are none."""
+        if [name for name in self._parameters if name in inputs] != [self._pixels]:
+            return None
+        pixels = inputs[self._pixels]
+        return pixels if pixels.ndim in (4, 5) and pixels.shape[:-4].numel() == 1 else None
 
     def _encode(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
         """The features of each frame, with the bits that it has alone."""
@@ -158,8 +231,7 @@ class FramewiseEncoder:
 
     def _find_join(self, pixels: Tensor) -> Join | None:
         """It is tried with two frames of noise."""
-        shape = *pixels.shape[:-4], 2, *pixels.shape[-3:]
-        noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        noise = _noise((*pixels.shape[:-4], 2, *pixels.shape[-3:]))
         try:
             output = self._run(noise)
             parts = [self._features(frame) for frame in noise.split(1, dim=FRAMES)]
@@ -174,6 +246,15 @@ class FramewiseEncoder:
         if further or not len(whole) == len(parts[0]) == len(parts[1]) == 1:
             return None
         return find_join(whole[0], [part[0] for part in parts], listed=listed)
+
+
+def _noise(shape: Sequence[int]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _rows(part: Tensor) -> Tensor:
+    """[n, E] the features of a frame."""
+    return part.reshape(-1, part.shape[-1])
 
 
 def _shape(pixels: Tensor) -> Shape:

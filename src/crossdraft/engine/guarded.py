@@ -3,11 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.policy import SpeculationPolicy
@@ -121,8 +121,8 @@ class GuardedDrafter:
         if not plan.reads:
             return False
         state.drafter = runner
-        if runner.needs.visual:
-            state.visual_features = Future()
+        if runner.needs.visual or runner.needs.visual_frames:
+            state.visual_features = VisualFuture(runner.needs.visual_frames)
         request = replace(request, visual_features=state.visual_features)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
         return runner.remote and plan.mode != "off"

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from torch import Tensor
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
@@ -464,15 +465,18 @@ class Encoding:
         """Whether nothing is to be made."""
         return None not in self.found
 
-    def make(self) -> list[Encoded]:
-        """What is missing is made; in any thread."""
+    def make(self, arrivals: VisualFuture | None = None) -> list[Encoded]:
+        """What is missing is made; in any thread. `arrivals` gets the frames that it wants of a prompt's one clip."""
         prompts = [item.prompt for item in self.items] if self.items or not self.found else [self.known.prompt]
         pairs = zip(prompts, self.found, strict=True)
-        return [self._made(one) if found is None else found for one, found in pairs]
+        wanting = arrivals if len(prompts) == 1 else None
+        return [self._made(one, wanting) if found is None else found for one, found in pairs]
 
-    def _made(self, prompt: Prompt) -> Encoded:
+    def _made(self, prompt: Prompt, arrivals: VisualFuture | None) -> Encoded:
         target = self.known.target
-        clip = target.encode_frames(prompt, self.known.frames)
+        clip: Encoded | None = target.encode_frames(prompt, self.known.frames, arrivals)
+        if clip is None and arrivals is not None:
+            clip = target.encode_in_parts(prompt, arrivals)
         return target.encode(prompt) if clip is None else clip
 
     def keep(self, made: Sequence[Encoded]) -> Encoded:

@@ -265,7 +265,7 @@ class Reading:
     def _encode(self, encoding: Encoding) -> list[Encoded]:
         target, state = self._target, self.state
         with state.ledger.stage("encode"):
-            made = encoding.make()
+            made = encoding.make(None if self.again else state.visual_features)
             target.clock.mark().wait()
         return made
 

@@ -74,8 +74,9 @@ class Request(NamedFields):
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
     reuse: str = "clip"
-    # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a future
-    # in the target's process, in the drafter's own a function that waits for them.
+    # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`, `Needs.visual_frames`). The
+    # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
+    # them, whose `first` tells what has come (`runner.worker.VisualInbox`).
     visual_features: Any = field(default=None, repr=False, compare=False)
     # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
     event_features: Any = field(default=None, repr=False, compare=False)

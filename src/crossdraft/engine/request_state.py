@@ -4,13 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Rule
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
@@ -81,7 +81,7 @@ class RequestState:
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
-        self.visual_features: Future[Tensor | None] | None = None  # [N, E] for its drafter, once they are known
+        self.visual_features: VisualFuture | None = None  # for its drafter, as they become known
 
     @property
     def stats(self) -> Stats:

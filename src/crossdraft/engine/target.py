@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
@@ -25,7 +26,7 @@ from crossdraft.engine.fast.elastic import poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
-from crossdraft.engine.frames import ClipFeatures, FramewiseEncoder, KnownFrames
+from crossdraft.engine.frames import STILLS, ClipFeatures, FramewiseEncoder, KnownFrames
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.pass_inputs import PassInputs
 from crossdraft.engine.passes import (
@@ -202,16 +203,37 @@ class Target(PassInputs):
         return joined([self._encode(features) for features in parts])
 
     @torch.inference_mode()
-    def encode_frames(self, prompt: Prompt, known: KnownFrames | None = None) -> ClipFeatures | None:
+    def encode_frames(
+        self, prompt: Prompt, known: KnownFrames | None = None, arrivals: VisualFuture | None = None
+    ) -> ClipFeatures | None:
         """The features of a prompt's clip frame by frame, some of which may be known, as `encode` returns them.
 
         `None` where it is not `Prompt.by_frame`, or cannot be: the model does not read frames one by one, is on a GPU,
-        or spreads its encoder.
+        or spreads its encoder. `arrivals` gets the frames that it wants as they are known.
         """
         if not prompt.by_frame or self.spread is not None:
             return None
-        found = (encode(prompt.features, known) for encode in self._frames)
+        found = (encode(prompt.features, known, arrivals) for encode in self._frames)
         return next((clip for clip in found if clip is not None), None)
+
+    @torch.inference_mode()
+    def encode_in_parts(self, prompt: Prompt, arrivals: VisualFuture) -> Encoded | None:
+        """The features of a prompt's clip as `encode` returns them, to the bit; `arrivals` gets those it wants first.
+
+        `None` where that cannot be: as in `encode_frames`, the bits would differ or are not known yet (`try_parts`), or
+        it is not all of the features: there is more than one clip, or a subclass makes other ones.
+        """
+        several = sum(name in prompt.features for name in (PIXELS, STILLS)) != 1 or len(prompt.items) > 1
+        if several or self.spread is not None or type(self).encode is not Target.encode:
+            return None
+        found = (encode.in_parts(prompt.features, arrivals) for encode in self._frames)
+        return next((clip for clip in found if clip is not None), None)
+
+    @torch.inference_mode()
+    def try_parts(self) -> None:
+        """Find out which clips `encode_in_parts` may encode, of those that it was asked for; when nobody waits."""
+        for encode in self._frames:
+            encode.try_parts()
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """What the feature functions make of the inputs that they take."""

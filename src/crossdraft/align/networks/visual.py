@@ -7,20 +7,24 @@ xifan-zhang/EventGPT was planned as an MLP with such an attention, and never run
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossdraft.align.networks.attention import AttentionAdapter, AttentionConfig, PastAttention, Unrotated
 from crossdraft.align.networks.base import TARGET, Past
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig, GlanceLayer, check_visual
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import KeyValue, TTTAttention
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
+
+DROPS = 1  # tells the draws of dropped frames from others of a seed and a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +36,32 @@ class VisualConfig(AttentionConfig):
         frames: how many frames are read, evenly spread over those that the target reads.
         patches: n, features of a frame.
         cross_layers: layers of cross-attention.
+        frames_dropped: share of the training steps in which only the first frames are seen: none up to all but one of
+            them. Above 0 the adapter has learned to read with fewer, and drafts with those that have come; at 0 the
+            drafter waits for all of them.
+
+    Raises:
+        CrossdraftError: as `AttentionConfig`, or a share that is none.
     """
 
     visual_size: Count
     frames: Count = 3
     patches: Count
     cross_layers: Count = 1
+    frames_dropped: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.frames_dropped <= 1:
+            raise CrossdraftError(
+                f"Frames are dropped in a share of {self.frames_dropped:g} of the steps; give a number from 0 to 1."
+            )
+
+    def features_seen(self, seed: int, step: int) -> int:
+        """How many features a training step sees: those of the first frames."""
+        rng = np.random.default_rng([seed, step, DROPS])
+        frames = int(rng.integers(self.frames)) if rng.random() < self.frames_dropped else self.frames
+        return frames * self.patches
 
     @property
     def glance(self) -> GlanceConfig:
@@ -72,14 +96,20 @@ class VisualAdapter(AttentionAdapter):
     def visual_reads(self) -> tuple[int, ...]:
         return (0,)
 
-    def keys_values(self, visual: Tensor) -> list[KeyValue]:
-        """[B, frames · n, E] the vision encoder's features of the frames -> each layer's keys and values.
+    def keys_values(self, visual: Tensor, first: int = 0) -> list[KeyValue]:
+        """[B, F · n, E] the vision encoder's features of the frames from the `first` on -> each layer's keys, values.
+
+        All frames, or fewer where it has learned to read with fewer.
 
         Raises:
             CrossdraftError: as `check_visual`.
         """
-        check_visual(visual, self.config.glance)
-        return [layer.keys_values(visual.to(self.embeddings)) for layer in self._cross]
+        glance = self.config.glance
+        if self.config.frames_dropped and not visual.shape[1] % glance.patches:
+            check_visual(visual, replace(glance, frames=min(visual.shape[1] // glance.patches, glance.frames - first)))
+        else:
+            check_visual(visual, glance)
+        return [layer.keys_values(visual.to(self.embeddings), first * glance.patches) for layer in self._cross]
 
     def align(
         self, source: Tensor, tokens: Tensor, past: Past = (), visual: Sequence[KeyValue] = ()
@@ -96,18 +126,20 @@ class VisualAdapter(AttentionAdapter):
     def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
         """`contrastive`: events, images and texts of one answer find each other among those of the batch.
 
+        Without images where a step sees no frame.
         Events are the mean of what is predicted along the answer, texts that of the target's features, images that of
         the first layer's values. The mean of `clip_loss` of the three pairs; all answers about a clip share its image.
         """
         asked = batch.loss_mask(0)[..., None].float()
         features = cast("Tensor", predictions[0].features), batch.hidden[TARGET]
         events, texts = ((rows.float() * asked).sum(1) / asked.sum(1).clamp(min=1) for rows in features)
-        values = self.keys_values(batch.visual[0])[0][1]
-        images = values.mean(2).flatten(1).float()
-        clips = batch.visual[0].mean(1)
-        same = (clips[:, None] == clips[None]).all(-1)
-        own = torch.eye(len(clips), dtype=torch.bool, device=clips.device)
-        pairs = clip_loss(events, texts, own), clip_loss(events, images, same), clip_loss(images, texts, same)
+        own = torch.eye(len(texts), dtype=torch.bool, device=texts.device)
+        pairs = [clip_loss(events, texts, own)]
+        if batch.visual:
+            images = self.keys_values(batch.visual[0])[0][1].mean(2).flatten(1).float()
+            clips = batch.visual[0].mean(1)
+            same = (clips[:, None] == clips[None]).all(-1)
+            pairs += clip_loss(events, images, same), clip_loss(images, texts, same)
         return {"contrastive": torch.stack(pairs).mean()}
 
     def _seen(self, source: Tensor, visual: Sequence[KeyValue]) -> Tensor:

@@ -9,11 +9,11 @@ ends at its own stop message, or where the target waits for something else; anot
 import itertools
 import pickle
 import subprocess
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
@@ -97,6 +98,7 @@ class ProcessDrafter:
         self.drain_timeout_s = drain_timeout_s
         self._launches = 0
         self._dropped = deque[tuple[int, int]]()  # forks that were collected, by launch and key
+        self._sends = threading.RLock()  # frames are sent by whichever thread encodes them
         self._serial = 0
         self._keys = itertools.count()
         self._closed = False
@@ -111,7 +113,8 @@ class ProcessDrafter:
 
     def _launch(self) -> None:
         """Start the child and have it load the drafter."""
-        self._launches += 1
+        with self._sends:
+            self._launches += 1
         incoming = self._incoming = SimpleQueue[Any]()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
         self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
@@ -225,23 +228,34 @@ class ProcessDrafter:
 
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
-        features: Future[Tensor | None] | None = request.visual_features if self.needs.visual else None
+        needs = self.needs
+        features: VisualFuture | None = request.visual_features if needs.visual or needs.visual_frames else None
         sent = replace(request, visual_features=None, event_features=None, prefill=None, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
         self._send(("begin", (state.key, packed, request.known, [array.nbytes for array in arrays])), arrays)
+        if features is not None and needs.visual_frames:
+            features.on_frame(partial(self._send_frame, state))
         if features is not None:
-            features.add_done_callback(partial(self._send_visual, state))
+            features.add_done_callback(partial(self._send_visual, state, features))
         return state
 
-    def _send_visual(self, state: ProcessState, features: "Future[Tensor | None]") -> None:
-        """Send the target's visual features, which are known now, or will never be."""
+    def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
+        """Send the target's visual features of a frame."""
+        self._send_features("frame", state, (state.key, frame.number, frame.total), frame.rows)
+
+    def _send_visual(self, state: ProcessState, features: VisualFuture, _: object) -> None:
+        """Send the target's visual features, which are known now, or will never be; not those that were sent."""
         failed = features.cancelled() or features.exception() is not None
-        packed, arrays = pack_tensor(None if failed else features.result())
-        if self._mine(state):
-            with suppress(DrafterLost):  # whoever asks next hears of it
-                self._send(("visual", (state.key, packed, [array.nbytes for array in arrays])), arrays)
+        if self.needs.visual or not features.all_frames:
+            self._send_features("visual", state, (state.key,), None if failed else features.result())
+
+    def _send_features(self, kind: str, state: ProcessState, body: tuple[int, ...], rows: Tensor | None) -> None:
+        packed, arrays = pack_tensor(rows)
+        with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
+            if self._mine(state):
+                self._send((kind, (*body, packed, [array.nbytes for array in arrays])), arrays)
 
     def _ask_hidden(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
         """Have drafts written until each budget's `until` is set; they are wanted then."""
@@ -390,14 +404,14 @@ class ProcessDrafter:
 
     def _send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
         dropped: list[int] = []
-        while self._dropped:
-            launch, key = self._dropped.popleft()
-            dropped += [key] if launch == self._launches else []
-        if dropped:
-            self._send(("drop", dropped))
-        self._sent += 1
         try:
-            self._link.send(message, arrays)
+            with self._sends:
+                while self._dropped:
+                    launch, key = self._dropped.popleft()
+                    dropped += [key] if launch == self._launches else []
+                for one in [("drop", dropped), message] if dropped else [message]:
+                    self._sent += 1
+                    self._link.send(one, arrays if one is message else ())
         except BlockingIOError as error:
             raise DrafterLost("it takes no messages any more") from error
         except OSError as error:

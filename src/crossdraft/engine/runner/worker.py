@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.runner.link import Handled
@@ -25,7 +27,9 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
-HIDDEN_FIRST = ("begin", "hidden", "visual", "drop")  # messages that a hidden draft under way goes before
+LOOK_S = 0.05  # at most between two looks at why a draft may have to end
+SEEN = ("frame", "visual")  # messages of what the target sees of a request
+HIDDEN_FIRST = ("begin", "hidden", "drop", *SEEN)  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -46,6 +50,15 @@ class Inbox:
         """Whether a message is here."""
         return bool(self._waiting) or self.connection.poll()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the next message, at most so long; false at once if one is here, which asks for something else."""
+        if self._arrived() or self._ended:
+            return False
+        self._handled.set(self._received)
+        with suppress(EOFError, ConnectionError):  # the parent is gone, which whoever reads next meets
+            self.connection.poll(seconds)
+        return True
+
     def ends(self, key: int) -> bool:
         """Whether the end of that state is among the messages that are here."""
         return any(kind == "end" and key in value for kind, value, _ in self._arrived())
@@ -56,6 +69,14 @@ class Inbox:
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
         return stopped or self._ended
+
+    def take_seen(self, key: int) -> list[Received]:
+        """Of the messages that are here, those of what the target sees of that request; they are not received again."""
+        waiting = self._arrived()
+        found = [message for message in waiting if message[0] in SEEN and message[1][0] == key]
+        if found:
+            self._waiting = deque(message for message in waiting if all(message is not one for one in found))
+        return found
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -92,7 +113,7 @@ class Inbox:
 
 def _sizes(kind: str, value: Any) -> Sequence[int]:
     """Bytes of each array that is sent after a message."""
-    return value[-1] if kind in ("begin", "visual") else ()
+    return value[-1] if kind in ("begin", *SEEN) else ()
 
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
@@ -126,6 +147,7 @@ class DraftServer:
         self.spans: list[Any] = []
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
+        self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
         self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
@@ -137,10 +159,7 @@ class DraftServer:
         """
         works = True
         while True:
-            if works or works_while_read:
-                with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
-                    self.drafter.work(self.inbox.poll)
-            kind, value, arrays = self.inbox.receive()
+            kind, value, arrays = self._next(works=works or works_while_read)
             works = kind != "hidden"
             match kind:
                 case "close":
@@ -157,8 +176,23 @@ class DraftServer:
                     self._fork(value)
                 case "end" | "drop":
                     self._end(value, copies=kind == "drop")
-                case _:  # "stop" or "visual": it came after the draft was done, or refused, and asks nothing more
+                case _:  # "stop": it came after the draft was done, or refused, and asks nothing more
                     pass
+
+    def _next(self, *, works: bool) -> Received:
+        """The next message that asks something; drafts are prepared until it comes, if it `works`.
+
+        What the target sees is taken up on the way; the request may be over, or refused.
+        """
+        while True:
+            if works:
+                with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
+                    self.drafter.work(self.inbox.poll)
+            message = self.inbox.receive()
+            if message[0] not in SEEN:
+                return message
+            if (seen := self._seen.get(message[1][0])) is not None:
+                seen.add(message)
 
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
         """Answer a question, or say in one sentence why not."""
@@ -179,8 +213,9 @@ class DraftServer:
             self.refused[key] = "The answer was complete before it was read."
             return False
         request = unpack_request(packed, arrays)
-        if self.drafter.needs.visual:
-            request = replace(request, visual_features=cache(partial(_visual_features, self.inbox, key)))
+        if self.drafter.needs.visual or self.drafter.needs.visual_frames:
+            seen = self._seen[key] = VisualInbox(self.inbox, key)
+            request = replace(request, visual_features=seen)
         start = time.perf_counter()
         try:
             (state,) = self.drafter.begin([request])
@@ -281,6 +316,7 @@ class DraftServer:
             self._heap.ended(len(states))
         for key in keys:
             self.refused.pop(key, None)
+            self._seen.pop(key, None)
             self._reads.pop(key, None)
         self._heap.trim_if_due()
 
@@ -309,25 +345,61 @@ class DraftServer:
             self._record(name, start)
 
 
-def _visual_features(inbox: Inbox, key: int) -> Any:
-    """Wait for what the target sees, [N, E]; it is sent before anything else about that request.
+class VisualInbox:
+    """What the target sees of a request, as it is sent; `Request.visual_features` in the drafter's process.
 
-    Raises:
-        CrossdraftError: it cannot be had, or the target could not read the clip.
+    Args:
+        inbox: the parent's messages.
+        key: of the request.
     """
-    skipped: list[Received] = []
-    while (received := inbox.receive())[0] in ("hidden", "begin", "drop"):  # they wait until it is read
-        skipped.append(received)
-    kind, value, arrays = received
-    for message in reversed(skipped if kind == "visual" else [*skipped, received]):
-        inbox.put_back(message)
-    if kind != "visual":
-        raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
-    of, packed, _ = value
-    features = unpack_tensor(packed, arrays)
-    if features is None or of != key:
-        raise CrossdraftError(
-            "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
-            "transformers does not tell them apart."
-        )
-    return features
+
+    def __init__(self, inbox: Inbox, key: int) -> None:
+        self._inbox, self._key = inbox, key
+        self._features = ArrivedFeatures()
+
+    def add(self, message: Received) -> None:
+        """Take up a message of the kinds `SEEN`."""
+        kind, (_, *where, packed, _), arrays = message
+        rows = unpack_tensor(packed, arrays)
+        if kind == "visual":
+            self._features.end(rows)
+        elif rows is not None:
+            number, total = where
+            self._features.add_frame(FrameFeatures(number, total, rows))
+
+    def first(self, count: int, patches: int) -> list[Tensor]:
+        """See `ArrivedFeatures.first`; waits for nothing."""
+        if not self._features.ended:
+            for message in self._inbox.take_seen(self._key):
+                self.add(message)
+        return self._features.first(count, patches)
+
+    def wait(self) -> bool:
+        """Wait a moment for more; false if nothing more will come, or something else is to be done."""
+        return not self._features.ended and self._inbox.wait(LOOK_S)
+
+    def __call__(self) -> Tensor:
+        """Wait for all of it, [N, E]; it is sent before anything else about that request but its hidden draft.
+
+        Raises:
+            CrossdraftError: it cannot be had, or the target could not read the clip.
+        """
+        skipped: list[Received] = []
+        while not self._features.ended:
+            kind, value, _ = received = self._inbox.receive()
+            if kind in SEEN and value[0] == self._key:
+                self.add(received)
+                continue
+            skipped.append(received)
+            if kind not in ("hidden", "begin", "drop", "frame"):  # those wait until it is read
+                break
+        for message in reversed(skipped):
+            self._inbox.put_back(message)
+        if not self._features.ended:
+            raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
+        if self._features.whole is None:
+            raise CrossdraftError(
+                "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
+                "transformers does not tell them apart."
+            )
+        return self._features.whole

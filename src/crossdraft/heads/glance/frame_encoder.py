@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request

@@ -236,14 +236,14 @@ class AlignTask(HeadTask):
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
-        def loss_of(some: PairedAnswers) -> LossFn:
+        def loss_of(some: PairedAnswers, seen: Callable[[int], int] | None = None) -> LossFn:
             batches: AlignmentData | OwnAnswerData
             if isinstance(adapter, OwnAnswerAdapter):
                 batches = OwnAnswerData(some, model, adapter.config.own, adapter.top)
             else:
                 frames = None if visual is None else self._frames(some, visual)
                 kept = StateFile(some.store.folder / FEATURES)
-                batches = AlignmentData(some, model, layers, frames, own, kept)
+                batches = AlignmentData(some, model, layers, frames, own, kept, seen)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 
@@ -257,7 +257,8 @@ class AlignTask(HeadTask):
         check = None
         if validation is not None:
             check = check_of(loss_of(self._answers(validation)))
-        return TaskData(loss_of(answers), describe, check)
+        seen = None if visual is None else partial(visual.features_seen, recipe.seed)  # all frames are seen by a check
+        return TaskData(loss_of(answers, seen), describe, check)
 
     def _answers(self, store: CaptureStore) -> PairedAnswers:
         recipe = self.inputs.recipe

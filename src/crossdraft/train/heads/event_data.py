@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft import scenes
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target

@@ -20,7 +20,7 @@ from crossdraft.align.gate import GATE_FIGURES, PrefillGate, save_gate
 from crossdraft.align.networks.vision import VisionAdapter, VisionConfig, spread
 from crossdraft.align.predicted import PredictedPrefill, check_readable, encoder_features
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.view import evenly
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
