@@ -85,7 +85,7 @@ class CompressionBench:
         """Of the compressions."""
         if self.compressions is not None:
             return tuple(self.compressions)
-        return tuple(name for name, one in COMPRESSIONS.items() if one.required is None)
+        return tuple(name for name, one in COMPRESSIONS.items() if not one.trained)
 
     @property
     def checked(self) -> tuple[tuple[str, float], ...]:

@@ -35,6 +35,7 @@ class Compression:
         paper: where it comes from.
         settings: a frozen dataclass of what may be set.
         make: the compressed target, of the target and the settings.
+        trained: whether it has weights of its own, which are of one target.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Compression:
     paper: str
     settings: type[Any]
     make: Callable[[Target, Any], Target]
+    trained: bool = False
 
 
 COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
@@ -69,7 +71,7 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "token_packer",
                 "the same, and each token then attends to the patches that it stands for "
                 "(trained for one target: token_packer:dir=FOLDER, of `crossdraft train token_packer`)",
-                "TokenPacker, Li et al. 2024", TokenPackerSettings, TokenPackerTarget,
+                "TokenPacker, Li et al. 2024", TokenPackerSettings, TokenPackerTarget, trained=True,
             ),
             Compression(
                 "frames", "fewer frames of the clip are read", "crossdraft", FramesSettings, FewerFramesTarget,
@@ -78,7 +80,7 @@ COMPRESSIONS: Mapping[str, Compression] = MappingProxyType(
                 "predicted",
                 "visual tokens predicted from events stand for the clip, or for all but a few key frames, where a gate "
                 "that sees the events alone is confident (trained for one pair: predicted:dir=FOLDER)",
-                "crossdraft", PrefillSettings, SpeculativePrefill,
+                "crossdraft", PrefillSettings, SpeculativePrefill, trained=True,
             ),
         )
     }
