@@ -167,14 +167,18 @@ LADDER = {
     "foreign": "`foreign` as it is",
     "no adapter": "no adapter: its feature, padded with zeros",
     "contrastive": "`l4`, `loss={info_nce: 1, mse: 0.1}`",
+    "l4v as frames come": "`l4v`, `config.frames_dropped=0.5`",
+    "l4v contrastive": "`l4v`, `contrastive: 0.1` among the losses",
     "l4 of three layers": "`l4`, `config.source_layers=0,1,2`",
     "l5 without tokens": "`l5`, `config.reads_tokens=false`",
     "l6": "`l6`, LoRA of rank 16",
     "l6 whole": "`l6`, the whole language model (`rank=0`)",
+    "l6 by the target's head": "`l6`, LoRA of rank 16, `head=target`",
+    "l6 whole by the target's head": "`l6`, the whole language model, `head=target`",
     "event": "`event`, distilled from the beginning",
     "constant": "control: the best constant sentence",
     "template": "control: the best one for each kind of question",
-    "memory": "control: `memory` of 256 answers",
+    "memory": "control: `memory` of 1,024 answers",
     "blind": "control: the blind twin",
     "the target's own feature": "the target's own feature, offered as itself",
 }
@@ -195,6 +199,16 @@ def ladder(found: JSON) -> Iterator[str]:
         yield f"| {LADDER.get(name, f'`{name}`')} | {held} | {seen} | {tau} | {' | '.join(cells)} | {times} |"
     for one in found["figures"]["differences"]:
         yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {interval(one['more'])} | {_p(one['p_holm'])} |"
+
+
+def costs(found: list[JSON]) -> Iterator[str]:
+    """`scale adapters`: a row for each network."""
+    for row in found:
+        per = "token" if "ms_per_token" in row else "clip"
+        took, size = row[f"ms_per_{per}"], row["stored_bytes"] / 1e6
+        name, stored = (f"`{row['network']}`", f"{size:,.0f} MB") if size else (row["network"], "shared")
+        shown = f"{took:.0f}" if took >= 100 else f"{took:.1f}"
+        yield f"| {name} | {row['parameters'] / 1e6:,.1f} M | {stored} | {shown} ms a {per} |"
 
 
 ALIGNED = {
@@ -240,6 +254,7 @@ TIES = (
     Tie("docs/drafters.md", tuple(f"{RESULTS}/{name}.json" for name in ("adaedl", "adaedl_sampled")), adaedl),
     Tie("docs/align_your_own_pair.md", ("docs/results/align/shapes_7b.json",), shapes_7b),
     Tie("docs/heads.md", ("docs/results/alignment/summary.json",), ladder),
+    Tie("docs/heads.md", ("docs/results/scale/adapters.json",), costs),
     Tie(
         "docs/align_your_own_pair.md",
         ("docs/results/align/reference.json", "docs/results/alignment/summary.json"),

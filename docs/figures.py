@@ -326,7 +326,7 @@ def head_card(provenance: JSON) -> Iterator[str]:
     found = provenance["figures"]
     yield f"{found['parameters']:,} parameters of its own"
     yield f"in {found['wall_s'] / 60:.0f} minutes"
-    for name, one in found["engine"].items():
+    for name, one in found.get("engine", {}).items():  # of a packer nothing is drafted
         shares = " ".join(f"{share:.2f}" for share in one["per_position"])
         yield f"| {name} | {one['tau']:.2f} | {shares} |"
 
