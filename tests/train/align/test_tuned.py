@@ -256,16 +256,22 @@ def test_a_narrower_drafter_speaks_by_the_targets_head_through_a_projection(pair
     assert torch.allclose(found, learned.logits, atol=0.1)  # rounded to bfloat16
 
 
-@pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
-def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, captured, tmp_path, rank):
-    """What it drafts is what it learned to: the embeddings stay, the target's head stands beside them."""
+@pytest.mark.parametrize(("rank", "stored"), [("rank=4", False), ("rank=4", True), ("rank=0", False)])
+def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, captured, tmp_path, rank, stored):
+    """What it drafts is what it learned to: the embeddings stay, the target's head stands beside them.
+
+    Some files hold the head although it is the embeddings (`stored`).
+    """
     tied = tmp_path / "tied"
     shutil.copytree(pair.blind, tied)
     config = json.loads((tied / "config.json").read_text())
     config["text_config"]["tie_word_embeddings"] = config["tie_word_embeddings"] = True
     (tied / "config.json").write_text(json.dumps(config))
     weights = load_file(tied / "model.safetensors")
-    del weights["lm_head.weight"]
+    if stored:
+        weights["lm_head.weight"] = weights["model.language_model.embed_tokens.weight"].clone()
+    else:
+        del weights["lm_head.weight"]
     save_file(weights, tied / "model.safetensors", {"format": "pt"})
     where = [
         "--capture",
@@ -279,11 +285,13 @@ def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, ca
     ]
     assert main(["train", "l6", *where, *SMALL, rank, "head=target", "loss={mse: 1.0, cross_entropy: 0.5}"]) == 0
     folder = tmp_path / "out" / "drafter"
-    stored = load_file(folder / "model.safetensors")
-    assert torch.equal(stored["lm_head.weight"], load_output_head(str(pair.target), "cpu", "float32").weight.bfloat16())
-    assert not torch.equal(stored["lm_head.weight"], stored["model.language_model.embed_tokens.weight"])
+    written = load_file(folder / "model.safetensors")
+    assert torch.equal(
+        written["lm_head.weight"], load_output_head(str(pair.target), "cpu", "float32").weight.bfloat16()
+    )
+    assert not torch.equal(written["lm_head.weight"], written["model.language_model.embed_tokens.weight"])
     model = EventGPTForConditionalGeneration.from_pretrained(folder)
-    assert torch.equal(model.lm_head.weight.bfloat16(), stored["lm_head.weight"])
+    assert torch.equal(model.lm_head.weight.bfloat16(), written["lm_head.weight"])
     assert accepted_on_learned(pair, captured, folder) > accepted_on_learned(pair, captured, pair.blind)
 
 

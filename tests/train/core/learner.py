@@ -117,3 +117,21 @@ def refused(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> Non
     reasons = ranks.all_gather(reason)
     if ranks.first:
         (folder / "refused.json").write_text(json.dumps(reasons))
+
+
+def disagreed(folder: Path, changes: Mapping[str, Any], ranks: Distributed) -> None:
+    """A check that one rank alone refuses (`rank`); `refused.json` holds what each of them then says."""
+
+    def check() -> None:
+        if ranks.rank == changes["rank"]:
+            raise CrossdraftError(f"The part of rank {ranks.rank} is not finite.")
+
+    said = "nothing"
+    try:
+        ranks.agree(check)
+    except CrossdraftError as error:
+        said = str(error)
+    reasons = ranks.all_gather(said)
+    if ranks.first:
+        folder.mkdir()
+        (folder / "refused.json").write_text(json.dumps(reasons))

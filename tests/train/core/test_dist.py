@@ -19,7 +19,7 @@ from crossdraft.train.core.dist import (
     micro_weight,
 )
 from crossdraft.train.core.trainer import Stage, load_weights
-from tests.train.core.learner import fresh, learn, logged, refused, settings, train
+from tests.train.core.learner import disagreed, fresh, learn, logged, refused, settings, train
 from tests.train.core.two import run_two
 
 CHANGES = {"ema": 0.9, "watch": "-loss", "clip_norm": 0.3}
@@ -115,6 +115,16 @@ def test_ranks_that_share_weights_check_before_the_first_step_and_refuse_a_figur
         assert not (tmp_path / how / "head.ckpt").exists()
 
 
+def test_what_one_rank_refuses_is_refused_by_all_in_the_same_words(tmp_path):
+    run_two(disagreed, tmp_path, *((f"{rank}", {"rank": rank}) for rank in (0, 1, 2)))
+    found = [json.loads((tmp_path / f"{rank}" / "refused.json").read_text()) for rank in (0, 1, 2)]
+    assert found == [
+        ["The part of rank 0 is not finite."] * 2,
+        ["The part of rank 1 is not finite."] * 2,
+        ["nothing"] * 2,
+    ]
+
+
 def test_clips_that_cannot_be_shared_are_refused(tmp_path):
     with pytest.raises(CrossdraftError, match=r"clips=4 .* among 2 passes of 3 ranks; make it a multiple of 6"):
         learn(tmp_path, settings(accumulate=2), Distributed(0, 3))
@@ -123,6 +133,7 @@ def test_clips_that_cannot_be_shared_are_refused(tmp_path):
 def test_a_single_process_waits_for_nobody():
     SINGLE.barrier()
     assert (SINGLE.first, SINGLE.all_gather(3), SINGLE.broadcast("so")) == (True, [3], "so")
+    SINGLE.agree(lambda: None)
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])

@@ -1,8 +1,8 @@
 """States on disk: they come back bit by bit, leave nothing behind, and never fill the disk."""
 
 import errno
-import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,8 +42,8 @@ def test_what_is_kept_comes_back_in_any_order_and_leaves_no_file(tmp_path):
 
 def test_a_disk_is_not_filled_beyond_what_is_left_free(tmp_path, monkeypatch):
     size = sum(tensor.nbytes for tensor in some(0))
-    usage = shutil.disk_usage(tmp_path)._replace(free=100 + size)
-    monkeypatch.setattr(state_file.shutil, "disk_usage", lambda folder: usage)
+    disk = SimpleNamespace(f_bavail=100 + size, f_frsize=1)
+    monkeypatch.setattr(state_file.os, "fstatvfs", lambda file: disk)
     for spare, fits in ((100, True), (101, False)):
         states = StateFile(tmp_path, spare)
         states.keep(0, some(0))
@@ -80,6 +80,29 @@ def test_a_disk_that_is_full_after_all_keeps_what_there_was_and_takes_more_later
         assert_kept(states, number)
 
 
+def test_a_folder_that_is_removed_meanwhile_takes_nothing_away(tmp_path):
+    """The file has no name: it lives on without its folder."""
+    states = StateFile(tmp_path / "features", spare=0)
+    states.keep(0, some(0))
+    (tmp_path / "features").rmdir()
+    states.keep(1, some(1))
+    for number in (0, 1):
+        assert_kept(states, number)
+
+
+def test_a_disk_that_fails_is_one_sentence(tmp_path):
+    states = StateFile(tmp_path, spare=0)
+    states.keep(0, some(0))
+    states._file.close()
+    states._file = SimpleNamespace(seek=lambda begin: None, readinto=_failing)
+    with pytest.raises(CrossdraftError, match="cannot be read; check the disk"):
+        states.read(0)
+
+
+def _failing(space: memoryview) -> int:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_where_nothing_can_be_written_the_systems_temporary_files_are(tmp_path, monkeypatch):
     (tmp_path / "a file").touch()
     monkeypatch.setattr(state_file.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -96,5 +119,5 @@ def test_a_file_that_is_cut_short_is_one_sentence(tmp_path):
     states = StateFile(tmp_path, spare=0)
     states.keep(0, some(0))
     states._file.truncate(8)
-    with pytest.raises(CrossdraftError, match="are cut short; check the disk"):
+    with pytest.raises(CrossdraftError, match="cannot be read; check the disk"):
         states.read(0)

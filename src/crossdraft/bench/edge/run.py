@@ -2,7 +2,7 @@
 
 The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
 between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
-target alone over the same link, with the hidden draft alone, and as the policy decides by what it measured. With a
+target alone over the same network, with the hidden draft alone, and as the policy decides by what it measured. With a
 drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
 and without drafts from the edge, and with both. Every answer is held against the engine's own, which is asked
 beforehand, in this process and without server or network.
@@ -213,44 +213,44 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
             folder.mkdir()
             servers.append(stack.enter_context(serving(["--drafter", drafter, *flags], folder)))
         stack.enter_context(pinned(own))
-        lines = [_EdgeLine(stack, server.port, plan) for server in servers]
+        links = [_EdgeLink(stack, server.port, plan) for server in servers]
         for item in asked[:WARM_UPS]:
             for way in plan.ways.values():
-                lines[way.cloud].ask(item, way.mode)
+                links[way.cloud].ask(item, way.mode)
         questions = list(zip(asked[WARM_UPS:], alone, strict=True))
-        return [_over(network, lines, questions, plan, tick) for network in plan.networks]
+        return [_over(network, links, questions, plan, tick) for network in plan.networks]
 
 
 def _over(
     network: Network,
-    lines: Sequence["_EdgeLine"],
+    links: Sequence["_EdgeLink"],
     asked: Sequence[tuple[Item, tuple[int, ...]]],
     plan: EdgePlan,
     tick: Tick,
 ) -> NetworkFigures:
     """All questions over one network, each with the engine's own answer."""
     chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
-    for line in lines:
-        line.renew(network)  # what is known of a connection is known of one network
+    for link in links:
+        link.renew(network)  # what is known of a connection is known of one network
     answers: dict[str, list[EdgeAnswer]] = {name: [] for name in plan.ways}
     for item, _ in asked:
         for name in chance.sample(list(plan.ways), len(plan.ways)):
             way = plan.ways[name]
-            answers[name].append(lines[way.cloud].ask(item, way.mode))
+            answers[name].append(links[way.cloud].ask(item, way.mode))
             tick(f"{1e3 * network.rtt_s:g} ms {name}")
     cut: list[tuple[EdgeAnswer, int]] = []
     for name in plan.cut_ways:
-        line = lines[plan.ways[name].cloud]
+        link = links[plan.ways[name].cloud]
         for count in range(plan.cuts):
             number = count % len(asked)
-            line.proxy.cut_after = chance.randint(1, 600)
-            cut.append((line.ask(asked[number][0], None), number))
-            line.proxy.cut_after = None
+            link.proxy.cut_after = chance.randint(1, 600)
+            cut.append((link.ask(asked[number][0], None), number))
+            link.proxy.cut_after = None
             tick(f"{1e3 * network.rtt_s:g} ms cut")
     return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
 
 
-class _EdgeLine:
+class _EdgeLink:
     """An edge, the network, and a server on that port."""
 
     def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:

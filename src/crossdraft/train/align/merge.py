@@ -32,7 +32,7 @@ def write_changed(
         source, folder: of the checkpoint, and where it goes.
         names: of the weights that have changed.
         change: called for each of them.
-        added: weights that the checkpoint does not have; they go into its last file.
+        added: weights that it shall have besides; they go into its last file, instead of any of the same name.
 
     Raises:
         CrossdraftError: the checkpoint has no weight of one of these names.
@@ -45,7 +45,7 @@ def write_changed(
             written[name] = path.name
             size += weight.nbytes
         with safe_open(path, "pt") as kept:
-            for name in kept.keys():  # noqa: SIM118 - it is no dict
+            for name in sorted(set(kept.keys()) - set(added)):
                 weight = kept.get_tensor(name)
                 changed = change(name, weight).detach().cpu() if name in names else weight
                 tensors[name] = (changed.to(torch.bfloat16) if changed.is_floating_point() else changed).contiguous()

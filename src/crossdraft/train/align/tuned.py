@@ -25,7 +25,7 @@ from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
@@ -46,7 +46,7 @@ from crossdraft.train.align.checks import DRAFTER, check_pair, check_shares
 from crossdraft.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned
 from crossdraft.train.capture.store import CaptureStore
 from crossdraft.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch, rank_mesh
-from crossdraft.train.core.finite import require_finite_tensor
+from crossdraft.train.core.finite import require_finite, require_finite_tensor
 from crossdraft.train.core.log import say
 from crossdraft.train.core.provenance import write_provenance
 from crossdraft.train.core.recipe import Optim, Section
@@ -227,6 +227,8 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     shares_weights = ranks.count > 1 and recipe.optim.parallel == "fsdp"
     mesh = rank_mesh(torch.device(where), ranks) if shares_weights else None
     plain, tuned = load_tuned(inputs.event, where, recipe.base, make, mesh)
+    network, name = cast("nn.Module", plain.model), f"the drafter {event_folder(inputs.event)}"
+    ranks.agree(lambda: require_finite(network, name))
     del make  # and the target's head with it
 
     def answers_of(store: CaptureStore) -> PairedAnswers:

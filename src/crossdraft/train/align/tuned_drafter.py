@@ -18,12 +18,11 @@ from crossdraft.dtypes import DTYPES
 from crossdraft.engine.fast.quantized_linear import bytes_saved
 from crossdraft.engine.target import Target
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.load import Reduction, event_folder, load_event_learner
+from crossdraft.load import Reduction, load_event_learner
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft.train.align.low_rank import attach_low_rank, to_int4_base
 from crossdraft.train.align.merge import follow_changed, read_weight, write_changed, write_untied
 from crossdraft.train.core.dist import MicroBatch, full_tensors, shard_units
-from crossdraft.train.core.finite import require_finite
 from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, train_batch
 from crossdraft.train.reference.models import TrainableEventGPT
 from crossdraft.train.reference.packed import joined_layers
@@ -203,7 +202,7 @@ def load_tuned(
         mesh: ranks that share its weights: none of them ever holds all of these, except in 4 bits while it is loaded.
 
     Raises:
-        CrossdraftError: as `load_event_learner`, or a weight is not finite.
+        CrossdraftError: as `load_event_learner`.
     """
     dtype, made = "float32" if base == "float32" else "bfloat16", list[TunedDrafter]()
 
@@ -221,5 +220,4 @@ def load_tuned(
         return 0 if mesh is None else stored - stored // mesh.size()
 
     plain = load_event_learner(source, device, dtype, Reduction(apply, saved))
-    require_finite(cast("nn.Module", plain.model), f"the drafter {event_folder(source)}")
     return plain, made[0]

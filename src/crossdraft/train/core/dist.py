@@ -128,6 +128,21 @@ class Distributed:
         dist.all_gather_object(values, value)
         return values
 
+    def agree(self, check: Callable[[], None]) -> None:
+        """Run a check of this rank's part on all ranks: what one refuses is refused by all, and nobody is waited for.
+
+        Raises:
+            CrossdraftError: what the first rank that refused had to say.
+        """
+        said: str | None = None
+        try:
+            check()
+        except CrossdraftError as error:
+            said = str(error)
+        refused = next((one for one in self.all_gather(said) if one is not None), None)
+        if refused is not None:
+            raise CrossdraftError(refused)
+
     def broadcast(self, value: Value) -> Value:
         """The first rank's value, on all of them."""
         if self.count == 1:
@@ -293,11 +308,14 @@ def shard_like(whole: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[
 
 
 def shard_optimiser(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """An optimiser's whole state laid out as its parameters are; they are numbered in their order."""
+    """An optimiser's whole state laid out as its parameters are; they are numbered in their order.
+
+    In memory of its own: an optimiser keeps what it is given, and a checkpoint's values lie in its file (`mmap`).
+    """
     laid: dict[int, Any] = {}
     for number, moments in state["state"].items():
         like = parameters[number] if number < len(parameters) else None
-        laid[number] = {key: _shard(value, like if value.ndim else None) for key, value in moments.items()}
+        laid[number] = {key: _shard(value.clone(), like if value.ndim else None) for key, value in moments.items()}
     return state | {"state": laid}
 
 

@@ -1,6 +1,6 @@
 """What a frozen model makes of an answer, kept on disk: memory holds what a step needs, and the system's file cache."""
 
-import shutil
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SPARE = 1 << 30  # bytes of a disk that are left to others
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Span:
     """Where a tensor lies in the file."""
 
     begin: int
@@ -40,24 +40,26 @@ class StateFile:
         self._spare = spare
         self._file: BinaryIO | None = None
         self._end = 0
-        self._places: dict[int, tuple[_Place, ...]] = {}
+        self._spans: dict[int, tuple[_Span, ...]] = {}
 
     def __contains__(self, number: int) -> bool:
-        return number in self._places
+        return number in self._spans
 
     def keep(self, number: int, tensors: Sequence[Tensor]) -> None:
         """Write them, if there is room."""
-        if number in self or not self._has_room(sum(tensor.nbytes for tensor in tensors)):
+        if number in self:
             return
-        places, end = list[_Place](), self._end
+        spans, end = list[_Span](), self._end
         try:
+            if not self._has_room(sum(tensor.nbytes for tensor in tensors)):
+                return
             for tensor in tensors:
-                places.append(_Place(end, tensor.shape, tensor.dtype))
+                spans.append(_Span(end, tensor.shape, tensor.dtype))
                 self._write(end, tensor)
                 end += tensor.nbytes
         except OSError:  # somebody else took the room; what is there of it will be written over
             return
-        self._places[number], self._end = tuple(places), end
+        self._spans[number], self._end = tuple(spans), end
 
     def read(self, number: int) -> tuple[Tensor, ...]:
         """Those of a number that is kept, on the CPU, in memory of their own.
@@ -65,12 +67,15 @@ class StateFile:
         Raises:
             CrossdraftError: the disk does not give them back.
         """
-        return tuple(map(self._read, self._places[number]))
+        return tuple(map(self._read, self._spans[number]))
 
     def _has_room(self, size: int) -> bool:
         if self._file is None:
             self._file = self._open()
-        return self._file is not None and shutil.disk_usage(self._folders[0]).free - size >= self._spare
+        if self._file is None:
+            return False
+        disk = os.fstatvfs(self._file.fileno())
+        return disk.f_bavail * disk.f_frsize - size >= self._spare
 
     def _open(self) -> BinaryIO | None:
         """A new file in the first folder that takes one, which is the first of them from then on."""
@@ -88,15 +93,19 @@ class StateFile:
         while content:
             content = content[file.write(content) :]
 
-    def _read(self, place: _Place) -> Tensor:
-        file, found = cast("Any", self._file), torch.empty(place.shape, dtype=place.dtype)
+    def _read(self, span: _Span) -> Tensor:
+        file, found = cast("Any", self._file), torch.empty(span.shape, dtype=span.dtype)
         space = memoryview(_bytes(found))
-        file.seek(place.begin)
+        file.seek(span.begin)
         while space:
-            count = file.readinto(space)
+            try:
+                count = file.readinto(space)
+            except OSError:
+                count = 0
             if not count:
                 raise CrossdraftError(
-                    f"The states kept in {self._folders[0]} are cut short; check the disk, and run this again to go on."
+                    f"The states kept in {self._folders[0]} cannot be read; check the disk, and run this again to go "
+                    "on."
                 )
             space = space[count:]
         return found
