@@ -198,7 +198,8 @@ def ladder(found: JSON) -> Iterator[str]:
             cells = (minus(f"{cosine:.2f}"), _share(above), f"{in_a_row:.1f}", _share(same), f"{100 * shifted:.1f} %")
         yield f"| {LADDER.get(name, f'`{name}`')} | {held} | {seen} | {tau} | {' | '.join(cells)} | {times} |"
     for one in found["figures"]["differences"]:
-        yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {interval(one['more'])} | {_p(one['p_holm'])} |"
+        more = minus(interval(one["more"]))
+        yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {more} | {_p(one['p_holm'])} |"
 
 
 def costs(found: list[JSON]) -> Iterator[str]:
@@ -232,6 +233,8 @@ def aligned(run: JSON, experiment: JSON) -> Iterator[str]:
     whole, low_rank = (experiment["figures"][rung] for rung in ("l6 whole", "l6"))
     yield f"{interval(whole['speedup'])} times as fast as the target alone"
     yield f"LoRA of rank 16 accepts {low_rank['accepted_prefix']['value']:.2f}"
+    by_theirs = experiment["figures"]["l6 by the target's head"]["accepted_prefix"]
+    yield f"with losses of features {by_theirs['value']:.2f}"
 
 
 def _share(value: float) -> str:
