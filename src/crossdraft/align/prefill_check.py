@@ -31,7 +31,7 @@ NOT_ENDED = "The check did not end, and nothing was learned of it."
 
 
 class PrefillCheck:
-    """The check of one request, if it is chosen for one: a `Companion` of its answer, from any thread.
+    """The check of one request, if it is chosen for one: an `AnswerCheck`, from any thread.
 
     Args:
         controller: learns what was lost.
