@@ -254,7 +254,8 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
     answer = Decoder(made, None).generate([question])[0]
-    assert answer.notes[0].startswith("Lossy: the target reads its clip compressed (predicted:")
+    assert answer.notes[0] == "Lossy: the target reads its clip compressed (predicted:frames=1)."  # without its folders
+    assert answer.stats.lossy_prefill == "predicted:frames=1"
     assert answer.stats.prompt_tokens == len(target.prepare(question)) - (FRAMES - 2) * TOKENS
 
 
