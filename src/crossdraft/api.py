@@ -274,7 +274,7 @@ class Engine:
         check = check_of(self.target, request, self._scheduler)
         asked = request if check is None else replace(request, prefill=check)
         return self._scheduler.submit(
-            asked, on_piece, provisional=provisional, owner=self, patient=patient, companion=check
+            asked, on_piece, provisional=provisional, owner=self, patient=patient, check=check
         )
 
     @overload

@@ -13,6 +13,7 @@ from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
+from crossdraft.edge.remote import EdgeEvents, EdgeLink
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
@@ -230,10 +231,31 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
 
 
 @encodes_clips
+@pytest.mark.parametrize("budget", [{}, {"budget": 0.5, "check": 1.0, "confidence": 0.4}])
+def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question, tmp_path, budget):
+    """A recording that is missing, one that is damaged, and one at an edge; nothing is learned of them."""
+    damaged = tmp_path / "damaged.h5"
+    damaged.write_bytes(b"no recording")
+    made, asker, own = predicting(**budget), Noted(), Decoder(target, None).generate([question])[0].tokens
+    before, why = made.status, "Read whole: its events cannot be read."
+    for path in (tmp_path / "missing.h5", damaged):
+        answer = Decoder(made, None).generate([replace(question, events=str(path), prefill=asker)])[0]
+        assert answer.tokens == own
+        assert answer.notes[0] == why
+        assert path.name in answer.notes[1]
+    remote = EdgeEvents(EdgeLink(b"session", replies=False))
+    answer = Decoder(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
+    assert answer.tokens == own
+    assert answer.notes == ("Read whole: its events lie at an edge, and are not sent.",)
+    assert (made.status, asker.started) == (before, [])
+
+
+@encodes_clips
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
     answer = Decoder(made, None).generate([question])[0]
-    assert answer.notes[0].startswith("Lossy: the target reads its clip compressed (predicted:")
+    assert answer.notes[0] == "Lossy: the target reads its clip compressed (predicted:frames=1)."  # without its folders
+    assert answer.stats.lossy_prefill == "predicted:frames=1"
     assert answer.stats.prompt_tokens == len(target.prepare(question)) - (FRAMES - 2) * TOKENS
 
 

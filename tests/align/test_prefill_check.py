@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 import crossdraft as cd
 from crossdraft.align.prefill import SpeculativePrefill
-from crossdraft.align.prefill_check import NOT_ENDED
+from crossdraft.align.prefill_check import NOT_ENDED, PrefillCheck
 from crossdraft.engine.request import Finish, Origin
 from tests.align.some_gate import predicted_spec
 
@@ -264,6 +264,34 @@ def test_a_request_that_fails_takes_its_check_with_it(load, question):
             engine.generate(replace(question, max_new_tokens=100_000))
         assert engine.generate(question).stats.prefill_loss is not None
         assert engine.prefill_status.compared == 1
+
+
+def test_a_check_takes_no_longer_than_its_request_may(load, question, own, second_reading, monkeypatch):
+    """Written with 0.1 s of 300 left: it is handed over then, and the second reading, which is held, is cancelled."""
+    begun, go = second_reading
+    settle = PrefillCheck.settle
+
+    def late(check, result, hand_over):
+        if isinstance(result, cd.Answer):
+            result.stats.total_s = 299.9
+        settle(check, result, hand_over)
+
+    monkeypatch.setattr(PrefillCheck, "settle", late)
+    with load(ALWAYS, max_batch=2) as engine:
+        answer = engine.submit(replace(question, max_time=300)).result(15)
+        assert begun.wait(20)
+        assert not go.is_set()
+        assert answer.tokens == own.tokens
+        assert answer.finish is own.finish
+        assert NOT_ENDED in answer.notes
+        assert answer.stats.check_s > 0
+        assert answer.stats.prefill_loss is None
+        go.set()
+        until = time.monotonic() + 20
+        while engine.rows or engine._scheduler._pending:
+            assert time.monotonic() < until, "a check goes on"
+            time.sleep(0.01)
+        assert (engine.prefill_status.compared, read(engine)) == (0, {"checked": 1})
 
 
 def test_close_ends_a_check_that_is_under_way(load, question, own, second_reading):

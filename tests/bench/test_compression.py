@@ -14,6 +14,7 @@ from crossdraft.bench.compression import (
     _unlearned,
     compare_clips,
     compare_compressions,
+    with_budget,
 )
 from crossdraft.bench.measure import measure
 from crossdraft.bench.workload import Workload, items
@@ -95,6 +96,26 @@ def test_a_speculative_prefill_is_measured_with_its_gate_and_with_checks(pair, s
     assert [one.same == pytest.approx(one.other, abs=1e-7) for one in cosines] == [False, False, True]
     assert all(-1 <= one.same.value <= 1 for one in cosines)
     assert compare_clips(replace(plan, compressions=("pool",), budgets=()), target) == []
+
+
+def test_the_shipped_adapter_needs_no_folder_and_takes_a_budget():
+    """`predicted` has no settings that a budget could be added to."""
+    plan = CompressionBench(Models("reference"), Workload(1, max_new_tokens=2), ["predicted"], None, budgets=(0.05,))
+    _, always, checked = compare_compressions(plan, plan.models.load_target())
+    assert (always.target, always.predicted.value) == ("predicted", 1)
+    assert (checked.target, checked.predicted.n) == ("predicted within 0.05", 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ("predicted", "predicted:budget=0.05,check=0.25"),
+        ("predicted:frames=1", "predicted:frames=1,budget=0.05,check=0.25"),
+        (" predicted : dir=a/b , frames=1", "predicted:dir=a/b,frames=1,budget=0.05,check=0.25"),
+    ],
+)
+def test_a_budget_is_a_setting_like_others(spec, found):
+    assert with_budget(spec, 0.05, 0.25) == found
 
 
 def test_a_warm_up_teaches_nothing_and_each_check_is_asked_once(pair, spec):

@@ -11,6 +11,7 @@ import pytest
 from crossdraft.api import Engine
 from crossdraft.cli.main import main
 from crossdraft.events import read_events, write_events
+from tests.align.some_gate import predicted_spec
 from tests.support import encodes_clips
 
 PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
@@ -50,6 +51,17 @@ def test_each_window_is_a_line_of_json_and_the_last_line_the_summary(watch):
     assert summary["seconds"] > 0.9  # in real time
     assert all(one["answers"][0]["frames_encoded"] + one["answers"][0]["frames_reused"] == 8 for one in windows)
     assert summary["frames_encoded"] == sum(one["answers"][0]["frames_encoded"] for one in windows)
+
+
+@encodes_clips
+def test_the_summary_says_how_a_budget_is_kept(watch, pair, tmp_path):
+    """By JSON, with a budget alone; each window is a request, and what warms the engine up is none."""
+    spec = f"{predicted_spec(pair, tmp_path)},budget=0.5,check=1.0,confidence=0.4"
+    status, shown, errors = watch("--ask", "What is ahead?", "--json", "--lossy-prefill", spec, *SHORT)
+    assert (status, errors) == (0, "")
+    *windows, last = map(json.loads, shown.splitlines())
+    found = last["summary"]["speculative_prefill"]
+    assert (found["budget"], found["checked"], found["compared"]) == (0.5, len(windows), len(windows))
 
 
 def test_people_get_a_line_an_answer_and_bounds_end_it(watch):

@@ -14,6 +14,9 @@ from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.edge import EdgeConnection
+from crossdraft.serve.service import load_engine
+from tests.edge.conftest import settings
+from tests.serve.conftest import Runner
 
 
 def at(running) -> str:
@@ -35,6 +38,19 @@ def test_the_answer_is_the_targets_own(start, edge, alone, network):
     assert answers[1].report["edge"]["rtt_ms"] >= 1e3 * network.rtt_s
     final = [piece for origin, *piece in shown if origin is not Origin.PROVISIONAL]
     assert [token for tokens, _ in final for token in tokens] == [*alone, *alone]
+
+
+def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media):
+    """The events, by which it predicts, lie at the edge; there they are drafted by as ever."""
+    asked = settings(media_root=media, lossy_prefill="predicted")
+    with load_engine(asked) as engine:
+        started = Runner(engine, media).start(asked)
+        with edge.client(at(started[0])) as client:
+            answer = edge.ask(client)
+        Runner.stop(*started)
+    assert answer.tokens == alone
+    assert answer.report["metrics"]["lossless"]
+    assert "Read whole: its events lie at an edge, and are not sent." in answer.report["notes"]
 
 
 def test_the_draft_is_on_its_way_while_the_cloud_reads(start, edge, alone):

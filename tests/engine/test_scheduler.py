@@ -150,7 +150,7 @@ def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collecti
 
 
 class Held:
-    """A companion that hands an answer over when it is let."""
+    """A check that hands an answer over when it is let."""
 
     def __init__(self):
         self.settled, self.cancelled, self.held = threading.Event(), threading.Event(), []
@@ -163,19 +163,19 @@ class Held:
         self.settled.set()
 
 
-def test_a_companion_hands_the_answer_over_and_until_then_its_request_has_its_room(target):
+def test_a_check_hands_the_answer_over_and_until_then_its_request_has_its_room(target):
     """A request that is not counted is taken beside it, however full the queue is."""
-    companion, scheduler = Held(), Scheduler(lambda: Decoder(target), limits=QueueLimits(requests=1, tokens=2))
+    check, scheduler = Held(), Scheduler(lambda: Decoder(target), limits=QueueLimits(requests=1, tokens=2))
     try:
-        pending = scheduler.submit(Request("x", max_new_tokens=4), companion=companion)
-        assert companion.settled.wait(20)
+        pending = scheduler.submit(Request("x", max_new_tokens=4), check=check)
+        assert check.settled.wait(20)
         assert not pending.future.done()
         with pytest.raises(QueueFullError, match="1 requests wait or run"):
             scheduler.submit(Request("x", max_new_tokens=4))
         own = scheduler.submit(Request("x", max_new_tokens=4), counted=False).result(20)
         pending.cancel()
-        assert companion.cancelled.is_set()
-        ((result, hand_over),) = companion.held
+        assert check.cancelled.is_set()
+        ((result, hand_over),) = check.held
         hand_over(result)
         assert pending.result(20).tokens == own.tokens
         assert scheduler.submit(Request("x", max_new_tokens=4)).result(20).tokens == own.tokens

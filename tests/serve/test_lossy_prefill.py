@@ -43,6 +43,19 @@ def test_metrics_say_that_an_answer_is_lossy(pair, media_root):
         assert prefill_metrics(running) == {}
 
 
+def test_clients_learn_that_an_answer_is_lossy_and_nothing_of_the_folders(pair, media_root, tmp_path):
+    """The adapter and the event model are named by their paths."""
+    spec = f"{predicted_spec(pair, tmp_path)},frames=1"
+    with served(pair, media_root, spec) as running:
+        asked = body(model=running.service.settings.model, max_tokens=4, crossdraft={"timeline": True})
+        answer = running.post(asked)
+        found = answer.json()["crossdraft"]["timeline"]
+    assert found["stats"]["lossy_prefill"] == "predicted:frames=1"
+    assert found["notes"] == ["Lossy: the target reads its clip compressed (predicted:frames=1)."]
+    assert str(tmp_path) not in answer.text
+    assert str(pair.event) not in answer.text
+
+
 def test_a_budget_is_kept_under_load(pair, media_root, tmp_path):
     """Half of the requests are streams, from six clients at once: all are answered, each says whether it is lossy."""
     spec = f"{predicted_spec(pair, tmp_path)},budget=0.5,check=0.5,rate=1e-6,confidence=0.4"

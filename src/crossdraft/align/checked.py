@@ -167,7 +167,7 @@ class PrefillController:
 def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
     """ROUGE-L (Lin 2004) of two texts, by tokens: F1 of their longest common subsequence.
 
-    That is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): the zeros of `rows` in the end are its
+    That is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): the zeros of `bits` in the end are its
     length.
 
     >>> rouge_l([1, 2, 3, 4], [1, 3, 4, 5]), rouge_l([], []), rouge_l([1], [])
@@ -175,11 +175,11 @@ def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
     """
     if not found and not wanted:
         return 1.0
-    places: dict[Hashable, int] = {}
+    masks: dict[Hashable, int] = {}  # of each token, where it stands
     for at, token in enumerate(wanted):
-        places[token] = places.get(token, 0) | 1 << at
-    ones = rows = (1 << len(wanted)) - 1
+        masks[token] = masks.get(token, 0) | 1 << at
+    ones = bits = (1 << len(wanted)) - 1
     for token in found:
-        matches = rows & places.get(token, 0)
-        rows = (rows + matches | rows - matches) & ones
-    return 2 * (len(wanted) - rows.bit_count()) / (len(found) + len(wanted))
+        matches = bits & masks.get(token, 0)
+        bits = (bits + matches | bits - matches) & ones
+    return 2 * (len(wanted) - bits.bit_count()) / (len(found) + len(wanted))

@@ -5,7 +5,8 @@
     it is not                the whole clip
 
 The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
-decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole.
+decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole; so
+is one whose events cannot be read, or lie at an edge.
 
 The gate's threshold is a fixed one, or that of a controller, which keeps to a quality budget by checks on a sample of
 requests: see `align.checked`. What is checked is read whole; who asks for the answer is told, and sees to the check.
@@ -29,6 +30,7 @@ from crossdraft.align.predicted import (
     shipped_vision,
     stretched_positions,
 )
+from crossdraft.edge.remote import EdgeEvents
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
@@ -43,6 +45,8 @@ from crossdraft.video_prompt import VideoPrompt
 ROWS = "predicted"  # among the inputs of a prompt: what was predicted
 READ_WHOLE = "Read whole"  # how a note begins that says so
 NOT_PREDICTABLE = "it takes one clip with events to predict what it looks like"
+AT_AN_EDGE = "its events lie at an edge, and are not sent"
+UNREADABLE = "its events cannot be read"
 NOT_CONFIDENT = "the gate was not confident"
 CHECKED = "this request is a check"
 
@@ -165,12 +169,22 @@ class SpeculativePrefill(Target):
     def _prepare(self, request: Request) -> Prompt:
         """The prompt with what is predicted, or with the whole clip."""
         if not _predictable(request):
-            return _noted(self._whole(request), f"{READ_WHOLE}: {NOT_PREDICTABLE}.")
-        request = replace(request, event_features=self._event_features(request))
+            return self._read_whole(request, NOT_PREDICTABLE)
+        if isinstance(request.events, EdgeEvents):
+            return self._read_whole(request, AT_AN_EDGE)
+        try:
+            request = replace(request, event_features=self._event_features(request))
+        except CrossdraftError as error:  # may name a file, which a server keeps for itself: a note of its own
+            return self._read_whole(request, UNREADABLE, str(error))
         if (why := self._whole_because(request)) is not None:
-            return _noted(self._whole(request), f"{READ_WHOLE}: {why}.")
+            return self._read_whole(request, why)
         ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
         return Prompt(ids, {ROWS: self.predicting.predict(request.event_features), **shown})
+
+    def _read_whole(self, request: Request, why: str, *notes: str) -> Prompt:
+        """The prompt with the whole clip, which says why."""
+        prompt = self._whole(request)
+        return replace(prompt, notes=(*prompt.notes, f"{READ_WHOLE}: {why}.", *notes))
 
     def _whole_because(self, request: Request) -> str | None:
         """Why the whole clip of a request is read whose events are encoded; `None`: it is not."""
@@ -269,7 +283,3 @@ def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
 def _predictable(request: Request) -> bool:
     clip_alone = request.inputs is None and [part.kind for part in request.visuals] == ["video"]
     return clip_alone and request.events is not None and len(request.conversation) <= 1 + (request.system is not None)
-
-
-def _noted(prompt: Prompt, note: str) -> Prompt:
-    return replace(prompt, notes=(*prompt.notes, note))

@@ -5,11 +5,13 @@
     both are over         the threshold learns what was lost, and the answer is handed over, with a note
 
 So a checked request has the target's own answer, whatever the check finds: there is nothing to take back. It alone
-waits for its shadow, which is queued as any request is, but takes no room there. A sampled request has two, both
+waits for its shadow, which is queued as any request is, but takes no room there, and no longer than it may take itself
+(`Request.max_time`): then it is handed over unchecked, and its shadow is cancelled. A sampled request has two, both
 greedy: one of the whole clip, too, as what is sampled differs by chance.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +33,7 @@ NOT_ENDED = "The check did not end, and nothing was learned of it."
 
 
 class PrefillCheck:
-    """The check of one request, if it is chosen for one: a `Companion` of its answer, from any thread.
+    """The check of one request, if it is chosen for one: an `AnswerCheck`, from any thread.
 
     Args:
         controller: learns what was lost.
@@ -47,6 +49,7 @@ class PrefillCheck:
         self._shadows: list[PendingAnswer] = []  # a single one's answer is compared with the request's own
         self._lock = threading.Lock()
         self._over = False  # nothing more is begun
+        self._max_time: float | None = None  # of the request
 
     def start(self, prepared: Request) -> None:
         """The request is chosen, and read whole; `prepared` is that request, with what the gate read of its events."""
@@ -56,6 +59,7 @@ class PrefillCheck:
             shadow = replace(shadow, sampling=replace(shadow.sampling, temperature=0.0))
         ways = (Read.PREDICTED,) if greedy else (Read.PREDICTED, Read.WHOLE)
         with self._lock:
+            self._max_time = prepared.max_time
             try:
                 for way in () if self._over else ways:
                     asked = replace(shadow, prefill=way, event_features=prepared.event_features)
@@ -86,18 +90,37 @@ class PrefillCheck:
             self._wait(result, hand_over)
 
     def _wait(self, answer: Answer, hand_over: HandOver) -> None:
-        """Hand the answer over with what its check found, once all shadow requests are over."""
-        written, left = time.perf_counter(), [one.future for one in self._shadows]
+        """Hand the answer over with what its check found, once all shadow requests are over, or its time is."""
+        written, left = time.perf_counter(), {one.future for one in self._shadows}
 
         def ended(future: "Future[Answer]") -> None:
             with self._lock:
-                left.remove(future)
-                last = not left
+                last = left == {future}
+                left.discard(future)
             if last:
+                timer.cancel()
                 hand_over(self._compared(answer, time.perf_counter() - written))
 
+        def late() -> None:
+            with self._lock:
+                waiting = bool(left)
+                left.clear()
+            if waiting:
+                self.cancel()
+                answer.stats.check_s = time.perf_counter() - written
+                hand_over(_noted(answer, NOT_ENDED))
+
+        timer = threading.Timer(self._left_s(answer), late)
+        timer.daemon = True
+        if self._max_time is not None:
+            timer.start()
         for future in [*left]:
             future.add_done_callback(ended)
+
+    def _left_s(self, answer: Answer) -> float:
+        """Seconds that the request may still take."""
+        left = math.inf if self._max_time is None else self._max_time - answer.stats.total_s
+        return min(max(0.0, left), threading.TIMEOUT_MAX)
 
     def _compared(self, answer: Answer, waited_s: float) -> Answer:
         """The answer with what its check found."""

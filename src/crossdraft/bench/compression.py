@@ -25,16 +25,18 @@ from crossdraft.bench.specs import spec_of
 from crossdraft.bench.statistics import Interval, ratio
 from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.checks import whole
-from crossdraft.compression import COMPRESSIONS, compressed, settings_of
+from crossdraft.compression import COMPRESSION, COMPRESSIONS, compressed, settings_of
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.specs import parse
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 WHOLE = "target"
+WITHIN = " within "  # between a spec and its budget, in the name of a row
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,8 @@ def compare_compressions(
         for name, drafter in pairs:
             made[_label(name, drafter)] = _method(plan, targets[name], drafter)
         for spec, budget in plan.checked:
-            pairs.append((f"{spec} within {budget:g}", None))
-            made[pairs[-1][0]] = CheckedMethod(compressed(target, f"{spec},budget={budget},check={plan.check}"), plan)
+            pairs.append((f"{spec}{WITHIN}{budget:g}", None))
+            made[pairs[-1][0]] = CheckedMethod(compressed(target, with_budget(spec, budget, plan.check)), plan)
         results = measure(made, asked, repeats=1, warm_ups=[_unlearned(pair) for pair in asked[:1]], tick=tick)
     finally:
         close_all(made.values())
@@ -210,7 +212,7 @@ def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
 
 def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:
     """The share of answers that come of a predicted prefill."""
-    if not name.startswith("predicted:"):
+    if name == WHOLE or settings_of(name.partition(WITHIN)[0])[0].name != "predicted":
         return None
     return ratio([not any(note.startswith(READ_WHOLE) for note in run.notes) for run in runs], [1] * len(runs))
 
@@ -218,6 +220,16 @@ def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:
 def _unlearned(pair: Item) -> Item:
     """A pair of whose answer nothing is to be learned."""
     return replace(pair, request=replace(pair.request, namespace=None))
+
+
+def with_budget(spec: str, budget: float, check: float) -> str:
+    """The spec of a speculative prefill, within a budget.
+
+    >>> with_budget("predicted", 0.05, 0.25), with_budget("predicted:frames=1", 0.05, 0.25)
+    ('predicted:budget=0.05,check=0.25', 'predicted:frames=1,budget=0.05,check=0.25')
+    """
+    read = parse(spec, COMPRESSION)
+    return str(replace(read, settings={**read.settings, "budget": str(budget), "check": str(check)}))
 
 
 class CheckedMethod(EngineMethod):

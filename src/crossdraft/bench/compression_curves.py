@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from crossdraft.align.prefill import PrefillSettings
-from crossdraft.bench.compression import WHOLE, CompressionResult
+from crossdraft.bench.compression import WHOLE, WITHIN, CompressionResult
 from crossdraft.bench.statistics import Interval
 from crossdraft.compression import settings_of
 from crossdraft.drawing.charts import ChartCurve, below_one_another, curves
@@ -54,7 +54,7 @@ def curve_of(target: str) -> str:
     """
     if target == WHOLE:
         return target
-    spec, within, _ = target.partition(" within ")
+    spec, within, _ = target.partition(WITHIN)
     one, settings = settings_of(spec)
     if within:
         return f"{one.name}, checked"

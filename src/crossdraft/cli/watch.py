@@ -88,7 +88,9 @@ def watch(
                     shown.answered(window)
             except KeyboardInterrupt:
                 shown.end_line()
-    shown.summary(watching.summary.to_json(), {"target": pair.target, "drafter": pair.drafter})
+        status = engine.prefill_status
+    prefill = {} if status is None else {"speculative_prefill": status.to_json()}
+    shown.summary(watching.summary.to_json(), {"target": pair.target, "drafter": pair.drafter, **prefill})
 
 
 def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":

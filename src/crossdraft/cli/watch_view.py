@@ -55,7 +55,7 @@ class WatchView:
             self._line = None
 
     def summary(self, found: Mapping[str, Any], models: Mapping[str, object]) -> None:
-        """How it went; `found` as `WatchSummary.to_json`."""
+        """How it went; `found` as `WatchSummary.to_json`, `models` what was used, for `--json` alone."""
         if self._as_json:
             print(json.dumps({"summary": {**models, **found}}, ensure_ascii=False), flush=True)
             return

@@ -6,6 +6,7 @@ to the one that it was made of. These are baselines (compression without draftin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -115,8 +116,26 @@ def compressed(target: Target, spec: str) -> Target:
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
-    made.prepare = CompressedPrompt(made.prepare, spec, made.traits.visual_ids)
+    made.prepare = CompressedPrompt(made.prepare, without_paths(spec), made.traits.visual_ids)
     return made
+
+
+def without_paths(spec: str) -> str:
+    """A spec without those settings that name files of this machine: answers say it, also to a server's clients.
+
+    >>> without_paths("predicted:dir=runs/x,frames=1"), without_paths("token_packer:dir=x")
+    ('predicted:frames=1', 'token_packer')
+
+    Raises:
+        CrossdraftError: as `settings_of`.
+    """
+    _, settings = settings_of(spec)
+    read = parse(spec, COMPRESSION)
+
+    def is_path(key: str) -> bool:
+        return isinstance(getattr(settings, key), Path) or "/" in read.settings[key]
+
+    return str(replace(read, settings={key: value for key, value in read.settings.items() if not is_path(key)}))
 
 
 @dataclass(frozen=True)
@@ -125,7 +144,7 @@ class CompressedPrompt:
 
     Args:
         made: makes the prompt of the compressed target.
-        spec: of the compression.
+        spec: of the compression, as answers say it; see `without_paths`.
         visual: ids that stand for what is visual.
     """
 

@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 HandOver = Callable[[Answer | BaseException], None]
 
 
-class Companion(Protocol):
-    """What else is done for a request, such as another one, before its answer is handed over."""
+class AnswerCheck(Protocol):
+    """A check that an answer waits for, once it is written, before it is handed over."""
 
     def cancel(self) -> None:
         """Nobody wants the answer any more; from any thread."""
 
     def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
-        """What became of the request, in the loop's thread; `hand_over` is to be called once, now or later."""
+        """What became of the request, in the loop's thread; `hand_over` is called once, now or later, by any thread."""
 
 
 class PendingAnswer:
@@ -46,15 +46,15 @@ class PendingAnswer:
         job: Callable[[Decoder], int],
         owner: object = None,
         release: Callable[[], None] = lambda: None,
-        companion: Companion | None = None,
+        check: AnswerCheck | None = None,
     ) -> None:
-        """`release` is called once, when the loop has nothing of the request, and of its companion, any more."""
+        """`release` is called once, when the loop has nothing of the request any more, and its check is over."""
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
         self._release = release
         self._owner = owner  # is not collected as long as somebody may wait
-        self._companion = companion
+        self._check = check
         self._decoder: Decoder | None = None
         self._ticket: int | None = None
         self._cancelled = False
@@ -82,8 +82,8 @@ class PendingAnswer:
     def cancel(self) -> None:
         """End the answer within a round, or a chunk of its prompt; it then holds what was written until then."""
         self._cancelled = True
-        if (companion := self._companion) is not None:
-            companion.cancel()
+        if (check := self._check) is not None:
+            check.cancel()
         if not self.future.done() or self.future.cancelled():  # asyncio cancels the future first
             self._scheduler.post(Call(self._cancel, lambda error: None))
 
@@ -106,11 +106,11 @@ class PendingAnswer:
             self._decoder.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
-        """Hand over what became of the request, which is over, once its companion has done with it."""
-        if (companion := self._companion) is None:
+        """Hand over what became of the request, which is over, once its check is over."""
+        if (check := self._check) is None:
             self._hand_over(result)
         else:
-            companion.settle(result, self._hand_over)
+            check.settle(result, self._hand_over)
 
     def _hand_over(self, result: Answer | BaseException) -> None:
         """To who waits, unless nobody wants it any more."""
@@ -126,7 +126,7 @@ class PendingAnswer:
 
         A future that its owner cancels, as asyncio does, is done long before that, while the request still has a row.
         """
-        self._owner = self._companion = None
+        self._owner = self._check = None
         release, self._release = self._release, lambda: None
         release()
 
@@ -215,14 +215,14 @@ class Scheduler:
         owner: object = None,
         patient: bool = False,
         counted: bool = True,
-        companion: Companion | None = None,
+        check: AnswerCheck | None = None,
     ) -> PendingAnswer:
         """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
 
         Args:
             patient: where there is no room, wait until there is.
-            counted: it takes room in the queue; a companion's own requests have that of its request.
-            companion: hands the answer over.
+            counted: it takes room in the queue; a check's own requests have that of its request.
+            check: hands the answer over.
 
         Raises:
             QueueFullError: as much as there may be waits or runs.
@@ -238,7 +238,7 @@ class Scheduler:
         def job(decoder: Decoder) -> int:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
 
-        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), companion)
+        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), check)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
             self._subtract(load)
             raise CrossdraftError(CLOSED)
