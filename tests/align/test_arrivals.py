@@ -266,7 +266,22 @@ def test_answers_are_the_targets_own_with_a_clip_and_without(host, process, aske
         found = decoder.generate(asked)
         assert [answer.tokens for answer in found] == alone
         assert all(answer.stats.drafted and not answer.notes for answer in found)
-        decoder.tidy()
+
+
+def test_after_its_answers_a_loop_finds_out_whether_such_clips_may_be_encoded_in_parts(
+    host, process, asked, monkeypatch
+):
+    """So a warm-up of a benchmark covers it."""
+    encoder = Encoder(host, monkeypatch)
+    monkeypatch.setattr(encoder.encode, "_splits", {})
+    decoder = Decoder(host, DraftRunner(process, workers=[process]), adaptive=False)
+    decoder.generate(asked[:1])
+    (known,) = encoder.encode._splits.values()
+    assert known is not None
+    assert encoder.sizes[0] == 8  # whole, as nothing was known; what is tried comes behind it
+    encoder.sizes.clear()
+    decoder.generate(asked[:1])
+    assert encoder.sizes == ([1, 1, 1, 5] if known else [8])
 
 
 def test_a_drafter_that_dies_while_frames_come_costs_its_drafts(host, pair, folder, asked, monkeypatch, request):

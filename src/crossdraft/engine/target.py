@@ -240,9 +240,8 @@ class Target(PassInputs):
 
     @torch.inference_mode()
     def try_parts(self) -> None:
-        """Find out which clips `encode_in_parts` may encode, of those that it was asked for; when nobody waits."""
-        for encode in self._frames:
-            encode.try_parts()
+        """Find out whether `encode_in_parts` may encode one of the clips it was asked for; when nobody waits."""
+        any(encode.try_parts() for encode in self._frames)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """What the feature functions make of the inputs that they take."""
