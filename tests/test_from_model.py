@@ -63,6 +63,23 @@ def test_the_model_is_not_touched(model, tokenizer, request_, drafter):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_of_two_engines_on_a_model_the_first_that_closes_leaves_the_other_its_hooks(model, tokenizer):
+    """By them it lends and takes cores within a pass."""
+
+    def hooks():
+        return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+    first = cd.Engine.from_model(model, tokenizer, None)
+    count = hooks()
+    second = cd.Engine.from_model(model, tokenizer, None)
+    assert hooks() == count > 0
+    first.close()
+    first.close()
+    assert hooks() == count
+    second.close()
+    assert hooks() == 0
+
+
 def test_it_may_be_packed(model, tokenizer, request_, expected):
     with cd.Engine.from_model(model, tokenizer, None, packed=True) as engine:
         assert engine.generate(request_).tokens == expected

@@ -199,6 +199,7 @@ class Engine:
                 "Options(quantize=…) is for Engine.load; for the drafter of a loaded model say draft_quantize."
             )
         target = adapt_model(model, processor, options.num_frames, options.fps, packed=packed)
+        target.hold()
         origin = model.config.name_or_path
         source = origin if origin and Path(origin).is_dir() else None
         context = DrafterContext(source, tokenizer=parts(processor)[0])

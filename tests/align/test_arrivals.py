@@ -131,23 +131,93 @@ def test_what_was_drafted_stays_once_the_target_has_answered(drafter, question):
 
 
 def test_a_hidden_draft_ends_with_all_frames_or_when_it_is_wanted(drafter, question):
-    """No token is shown twice."""
     none, both = draft(drafter, question), draft(drafter, question, FIRST, LAST)
-    watched = []
-    hidden = Budget(6, stop=lambda: False, on_token=watched.append)
+    hidden = Budget(6, stop=lambda: False)
     assert draft(drafter, question, budget=hidden, later=(FIRST, LAST)) == both
-    assert tuple(watched) == none.main_path_tokens
     assert draft(drafter, question, budget=hidden) == none  # nothing more will come
     stopped = iter([False] * 7)
     wanted = Budget(6, stop=lambda: next(stopped, True))
     assert draft(drafter, question, budget=wanted, later=(FIRST, LAST)) == none
 
 
-def test_what_is_drawn_anew_comes_with_its_own_distributions(drafter, question):
+class Watching(Coming):
+    """Who watches; frames that come when so many tokens have been shown, and not while somebody waits."""
+
+    def __init__(self, count):
+        super().__init__(FIRST, LAST)
+        self.count, self.tokens = count, []
+
+    def tell(self, token):
+        self.tokens.append(token)
+        while self.later and len(self.tokens) == self.count:
+            super().wait()
+
+    def wait(self):
+        return False
+
+
+def watched_draft(drafter, question, count, budget=SIX):
+    """What is drafted, and shown, where both frames come after so many tokens; and the state."""
+    coming = Watching(count)
+    state = begun(drafter, question, coming)
+    found = drafter.propose([state], [replace(budget, stop=lambda: False, on_token=coming.tell)])[0].tree
+    return found, coming.tokens, state
+
+
+def test_who_watches_never_sees_two_drafts_as_one(drafter, question):
+    """What is shown is the beginning of one draft: of the first, or of the second where that says the same so far."""
+    none, both = (draft(drafter, question, *frames).main_path_tokens for frames in ((), (FIRST, LAST)))
+    assert both[:2] != none[:2]
+    for count in range(1, 7):
+        found, shown, _ = watched_draft(drafter, question, count)
+        assert found.main_path_tokens == both
+        assert tuple(shown) == (both if both[:count] == none[:count] else none[:count]), count
+
+
+def test_a_draft_that_says_the_same_is_shown_on(drafter, question, monkeypatch):
+    coming, anew = Watching(7), []
+
+    def take_up(state):
+        """Once, after three tokens: as if a frame had come that changes nothing."""
+        if anew or len(coming.tokens) < 3:
+            return False
+        anew.append(state.pending)
+        return True
+
+    none, state = draft(drafter, question).main_path_tokens, begun(drafter, question, coming)
+    monkeypatch.setattr(drafter, "_take_up", take_up)
+    drafter.propose([state], [Budget(6, stop=lambda: False, on_token=coming.tell)])
+    assert anew == [list(none[:3])]
+    assert tuple(coming.tokens) == none
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_what_was_drawn_is_never_drawn_anew(drafter, question, seed, count):
+    """Else what is sent could be chosen by its value: here the frames come only where the draft is not over by then."""
+    asked = replace(question, sampling=Sampling(temperature=1.0, seed=seed))
+    expected = draft(drafter, asked, budget=Budget(5))
+    assert expected.tokens != draft(drafter, asked, FIRST, LAST, budget=Budget(5)).tokens
+    waited = draft(drafter, asked, budget=Budget(5, stop=lambda: False), later=(FIRST, LAST))
+    found, shown, state = watched_draft(drafter, asked, count, Budget(5))
+    for one in (waited, found):
+        assert one.tokens == expected.tokens
+        assert torch.equal(one.dists, expected.dists)
+    assert tuple(shown) == expected.tokens
+    assert state.frames == 0
+    drafter.commit([state], [VerifyOutput((), ((expected.tokens[0] + 1) % 200,))])
+    drafter.propose([state], [Budget(2)])
+    assert state.frames == 2
+
+
+def test_before_anything_is_drawn_frames_are_taken_up(drafter, question):
     asked = replace(question, sampling=Sampling(temperature=1.0, seed=3))
-    found = draft(drafter, asked, budget=Budget(5, stop=lambda: False), later=(FIRST, LAST))
-    assert len(found.dists) == len(found.tokens) == 5
-    assert all(float(found.dists[row, token]) > 0 for row, token in enumerate(found.tokens))
+    coming = Coming(FIRST, LAST)
+    state = begun(drafter, asked, coming)
+    coming.wait()
+    coming.wait()
+    found = drafter.propose([state], [Budget(5)])[0].tree
+    assert found.tokens == draft(drafter, asked, FIRST, LAST, budget=Budget(5)).tokens
 
 
 def test_copies_see_what_comes_each_for_itself(drafter, question):
@@ -266,7 +336,22 @@ def test_answers_are_the_targets_own_with_a_clip_and_without(host, process, aske
         found = decoder.generate(asked)
         assert [answer.tokens for answer in found] == alone
         assert all(answer.stats.drafted and not answer.notes for answer in found)
-        decoder.tidy()
+
+
+def test_after_its_answers_a_loop_finds_out_whether_such_clips_may_be_encoded_in_parts(
+    host, process, asked, monkeypatch
+):
+    """So a warm-up of a benchmark covers it."""
+    encoder = Encoder(host, monkeypatch)
+    monkeypatch.setattr(encoder.encode, "_splits", {})
+    decoder = Decoder(host, DraftRunner(process, workers=[process]), adaptive=False)
+    decoder.generate(asked[:1])
+    (known,) = encoder.encode._splits.values()
+    assert known is not None
+    assert encoder.sizes[0] == 8  # whole, as nothing was known; what is tried comes behind it
+    encoder.sizes.clear()
+    decoder.generate(asked[:1])
+    assert encoder.sizes == ([1, 1, 1, 5] if known else [8])
 
 
 def test_a_drafter_that_dies_while_frames_come_costs_its_drafts(host, pair, folder, asked, monkeypatch, request):

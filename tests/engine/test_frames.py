@@ -206,8 +206,46 @@ def test_another_number_of_frames_wanted_or_of_threads_is_tried_by_itself():
     finally:
         torch.set_num_threads(threads)
     assert encode.in_parts(clip(1, 2, 3), arriving(2)[0]) is not None
-    encode.try_parts()
+    assert [encode.try_parts() for _ in range(4)] == [True] * 3 + [False]  # one at a time: a loop waits for it
     assert torch.get_num_threads() == threads
+    assert encode.in_parts(clip(1, 2, 3, 4), arriving(2)[0]) is not None
+
+
+def test_a_trial_that_fails_costs_nothing_but_the_parts(caplog):
+    def full(pixel_values_videos, return_dict):
+        if pixel_values_videos.shape[1] == 5:
+            raise torch.OutOfMemoryError("no memory")
+        return by_itself(pixel_values_videos, return_dict)
+
+    encode, threads = encoder(full), torch.get_num_threads()
+    for frames in (5, 4):
+        encode.in_parts(clip(*range(frames)), arriving(2)[0])
+    assert encode.try_parts()
+    assert "no memory" in caplog.text
+    assert encode.in_parts(clip(*range(5)), arriving(2)[0]) is None
+    assert encode.try_parts()
+    assert encode.in_parts(clip(*range(4)), arriving(2)[0]) is not None
+    assert not encode.try_parts()  # nor is the other one tried again
+    assert torch.get_num_threads() == threads
+
+
+class Growing(dict):
+    """Of which another thread asks for one clip more while somebody goes through them."""
+
+    def items(self):
+        for item in super().items():
+            self.setdefault(len(self))
+            yield item
+
+
+def test_another_thread_may_ask_for_a_clip_while_one_is_looked_for():
+    encode = encoder(by_itself)
+    for frames in (3, 4):
+        encode.in_parts(clip(*range(frames)), arriving(2)[0])
+    assert encode.try_parts()
+    encode._splits = Growing(encode._splits)
+    assert encode.try_parts()
+    assert encode.in_parts(clip(*range(4)), arriving(2)[0]) is not None
 
 
 def test_of_frames_that_were_shown_before_the_features_come_at_once():

@@ -4,6 +4,11 @@ One that has learned to read with fewer frames (`frames_dropped`) waits for none
 come. When more have, the adapter (one layer, not the event model) reads anew all that stands before its next token, and
 goes on as if it had seen them from the beginning. Until the target has said anything, it drafts again, too: what it had
 drafted are candidates, which the event model reads in one pass, and which stay as far as it still says the same.
+
+That is for greedy answers. A token that was drawn is never drawn anew: whether a frame comes in time may depend on what
+was drawn (a short draft is handed over before it, a long one is not), and tokens that are sent because of their values
+follow another distribution than the one sent with them. So where tokens are drawn, the first of them fixes the frames
+of the hidden draft; later ones are taken up once the target has answered.
 """
 
 from dataclasses import dataclass, field
@@ -27,13 +32,18 @@ class VisualState(AlignedState):
     """One answer. `arriving` are features that have come or will, while frames are missing (`ArrivedFeatures.first`).
 
     `frames` counts those that `frame_kv` is of; `sources` [n, S] is what the adapter read of the event model so far;
-    `shown` are tokens that whoever watches has been told.
+    `shown` are the tokens that whoever watches has been told before the target said anything.
     """
 
     arriving: Any = None
     frames: int = 0
     sources: Tensor = field(default_factory=lambda: torch.empty(0))
-    shown: int = 0
+    shown: list[int] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether tokens were drawn of which the target has said nothing yet: then no frames are taken up."""
+        return bool(self.drafted) and not self.committed and not self.sampling.greedy
 
 
 class VisualDrafter(AlignedDrafter):
@@ -94,6 +104,8 @@ class VisualDrafter(AlignedDrafter):
         self._see_more(state)
         draft = super()._propose(state, budget)
         while state.arriving is not None and not state.committed and budget.stop is not None and not budget.stopped:
+            if state.drawn:
+                break
             if self._see_more(state):
                 draft = super()._propose(state, budget)
             elif not state.arriving.wait():
@@ -101,19 +113,21 @@ class VisualDrafter(AlignedDrafter):
         return draft
 
     def _write(self, state: IndependentState, most: int) -> list[int]:
-        """The tokens that are new to whoever watches."""
+        """The tokens that are new to whoever watches; none where the draft is another than the one that was shown."""
         state = cast("VisualState", state)
         self._see_more(state)
         new = super()._write(state, most)
         if state.committed:
             return new
-        known = max(0, state.shown - (len(state.drafted) - len(new)))
-        state.shown = max(state.shown, len(state.drafted))
-        return new[known:]
+        shown, pending = state.shown, state.pending
+        if pending[: len(shown)] != shown:
+            return []
+        state.shown = pending
+        return pending[len(shown) :]
 
     def _see_more(self, state: VisualState) -> bool:
-        """Go on with the frames, too, that have come since; whether any have."""
-        if not self._take_up(state):
+        """Go on with the frames, too, that have come since; whether any have, and may be taken up now."""
+        if state.drawn or not self._take_up(state):
             return False
         if not state.committed:
             state.reuse = state.reuse.rejected(state.pending)

@@ -88,5 +88,4 @@ def view_of(target: Target, prepare: Callable[[Request], Prompt], banned: Sequen
         banned: ids that must never be drafted.
     """
     same = Target(target.model, prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-    same.release()  # the target's own hooks are there while it is
     return IndependentDrafter(same, banned, sees=True)

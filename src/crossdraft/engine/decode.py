@@ -6,7 +6,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, SpeculationPolic
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.remote_fronts import RemoteFronts
-from crossdraft.engine.request import Finish, Origin
+from crossdraft.engine.request import Answer, Finish, Origin, Request
 from crossdraft.engine.request_state import OnPiece, RequestState
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor
@@ -135,14 +135,14 @@ class Decoder(Admission):
         self.policy.saw_step(time.perf_counter() - start, self._emitted)
 
     def tidy(self) -> None:
-        """What is best done when answers have been handed over.
-
-        Memory that ended requests held is given back, if that is due; where nobody waits, it is found out which clips
-        may be encoded in parts.
-        """
+        """What is best done when answers have been handed over: memory that requests held is given back, if due."""
         self._heap.trim_if_due()
-        if not self.busy:
-            self.target.try_parts()
+
+    def generate(self, requests: Iterable[Request]) -> list[Answer]:
+        """See `RequestQueue.generate`; then it is found out whether such a clip may be encoded in parts."""
+        answers = super().generate(requests)
+        self.target.try_parts()
+        return answers
 
     def _rejoin(self, reading: Reading) -> None:
         """A request that had to leave has a row again, as if it had never left."""

@@ -154,17 +154,30 @@ class FramewiseEncoder:
             return None
         return {self._kind: self._joined_parts(pixels, wanted, arrivals.add_frame)}
 
-    def try_parts(self) -> None:
-        """Find out which of the clips that were to be encoded in parts may be."""
-        for split in [split for split, known in self._splits.items() if known is None]:
-            shape, dtype, threads, wanted = split
-            before = torch.get_num_threads()
-            torch.set_num_threads(threads)
-            try:
-                self._splits[split] = self._same_bits(_noise(shape).to(dtype), wanted)
-            finally:
-                torch.set_num_threads(before)
-            log.debug("Frames %s first, bits of all %s at once: %s.", wanted, shape, self._splits[split])
+    def try_parts(self) -> bool:
+        """Find out whether one of the clips that were to be encoded in parts may be, and is not known yet.
+
+        It takes about as long as two such clips. Where it fails, as for want of memory, that clip is encoded whole.
+
+        Returns:
+            whether there was one.
+        """
+        splits = self._splits.copy()  # another thread may ask for another one
+        split = next((split for split, known in splits.items() if known is None), None)
+        if split is None:
+            return False
+        shape, dtype, threads, wanted = split
+        before, same = torch.get_num_threads(), False
+        torch.set_num_threads(threads)
+        try:
+            same = self._same_bits(_noise(shape).to(dtype), wanted)
+        except Exception:
+            log.exception("A clip of shape %s could not be encoded in parts; such clips are encoded whole.", shape)
+        finally:
+            torch.set_num_threads(before)
+        self._splits[split] = same
+        log.debug("Frames %s first, bits of all %s at once: %s.", wanted, shape, same)
+        return True
 
     def _same_bits(self, pixels: Tensor, wanted: Sequence[int]) -> bool:
         join = self._join(pixels)

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -203,6 +204,7 @@ class Scheduler:
         self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
+        self._stepped: weakref.WeakSet[Decoder] = weakref.WeakSet()  # other loops in this thread, driven by calls
 
     # -- from any thread -----------------------------------------------------------------------------------------
 
@@ -294,6 +296,19 @@ class Scheduler:
         if not self.post(Call(run, future.set_exception)):
             raise CrossdraftError(CLOSED)
         return future.result()
+
+    def stepped(self, make: Callable[[], Decoder]) -> Decoder:
+        """Make another loop, whose rounds are `call`s.
+
+        Raises:
+            CrossdraftError: as `call`.
+        """
+
+        def made() -> Decoder:
+            self._stepped.add(decoder := make())
+            return decoder
+
+        return self.call(made)
 
     def check_caller(self) -> None:
         """Refuse who would wait for what can only be done when he is done.
@@ -434,3 +449,5 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 - handed over to who waits
                 waiting.settle(error)
         decoder.tidy()
+        if not (self._calls or any(one.busy for one in (decoder, *self._stepped))):
+            decoder.target.try_parts()

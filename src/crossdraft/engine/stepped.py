@@ -19,7 +19,7 @@ class SteppedDecoder:
     def __init__(self, owner: object, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
         self._owner = owner  # is not collected as long as this is used
         self._call = scheduler.call
-        self._decoder = scheduler.call(make)
+        self._decoder = scheduler.stepped(make)
         # Who forgets it leaves nothing of it in the drafter.
         weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
 

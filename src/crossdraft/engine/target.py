@@ -22,7 +22,7 @@ from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device
 from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
-from crossdraft.engine.fast.elastic import poll_between
+from crossdraft.engine.fast.elastic import PollHook, poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
 from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
@@ -90,8 +90,8 @@ class Target(PassInputs):
         self.context: int = self.text_config.max_position_embeddings
         self._lean = None if self.traits.mrope or self.traits.window else find_lean(model)
         self._static: StaticDecoder | None = None
-        skipped = () if self._lean is None else self._lean.skipped
-        self._hooks = poll_between(model, without=skipped) if self.device.type == "cpu" else []
+        self._held: list[PollHook] = []
+        self._poll_between()
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")
@@ -106,11 +106,20 @@ class Target(PassInputs):
         """The folder that its weights were loaded from, as the model names it; empty = none."""
         return self.model.name_or_path or ""
 
+    def hold(self) -> None:
+        """The model is somebody's own, to be left as it was by `release`, once the last adapter that holds it goes."""
+        self._held += self._poll_between(hold=True)
+
     def release(self) -> None:
-        """Leave the model as it was; this adapter works on, on its own cores alone."""
-        for hook in self._hooks:
-            hook.remove()
+        """After `hold`: leave the model as it was, unless another adapter holds it; this one works on."""
+        held, self._held = self._held, []
+        for hook in held:
+            hook.release()
         self.encode_at_home()
+
+    def _poll_between(self, *, hold: bool = False) -> list[PollHook]:
+        skipped = () if self._lean is None else self._lean.skipped
+        return poll_between(self.model, skipped, hold=hold) if self.device.type == "cpu" else []
 
     def spread_encoder(self, groups: Sequence[DeviceGroup], probe: Prompt) -> None:
         """From now on, encode clips on several devices or core groups; see `SpreadEncoder`.
@@ -231,9 +240,8 @@ class Target(PassInputs):
 
     @torch.inference_mode()
     def try_parts(self) -> None:
-        """Find out which clips `encode_in_parts` may encode, of those that it was asked for; when nobody waits."""
-        for encode in self._frames:
-            encode.try_parts()
+        """Find out whether `encode_in_parts` may encode one of the clips it was asked for; when nobody waits."""
+        any(encode.try_parts() for encode in self._frames)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """What the feature functions make of the inputs that they take."""

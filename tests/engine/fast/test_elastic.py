@@ -117,3 +117,29 @@ def test_a_model_looks_before_each_of_its_layers():
         for layer in model.layers:
             layer(torch.zeros(1))
     assert threads == [1, 2, 1]
+
+
+def test_a_model_looks_as_long_as_somebody_holds_its_hooks(monkeypatch):
+    """And once before each layer, however many there are."""
+    polled: list[int] = []
+    monkeypatch.setattr("crossdraft.engine.fast.elastic.poll", lambda *_: polled.append(1))
+    model = nn.Module()
+    model.layers = nn.ModuleList(nn.Identity() for _ in range(3))
+
+    def polls() -> int:
+        polled.clear()
+        for layer in model.layers:
+            layer(torch.zeros(1))
+        return len(polled)
+
+    poll_between(model)
+    first = poll_between(model, hold=True)
+    second = poll_between(model, without=[model.layers[0]], hold=True)
+    assert polls() == 3
+    for hook in first:
+        hook.release()
+    assert polls() == 2
+    for hook in second:
+        hook.release()
+    assert polls() == 0
+    assert not any(layer._forward_pre_hooks for layer in model.layers)

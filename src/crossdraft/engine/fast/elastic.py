@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from crossdraft.engine.fast.cores import available_cores, bind_cores
 
@@ -100,16 +99,43 @@ def poll(*_: object) -> None:
         team.poll()
 
 
-def poll_between(model: nn.Module, without: Sequence[nn.Module] = ()) -> list[RemovableHandle]:
-    """Call `poll` before each layer of the model's stacks, but for those in `without`, until handles go.
+class PollHook:
+    """Calls `poll` before a layer: one for all adapters around its model, until the last who holds it lets go."""
 
-    Not where it is called already: of several adapters around one model, the first one's handles are all there are.
+    def __init__(self, layer: nn.Module) -> None:
+        self.holders, self._handle = 0, layer.register_forward_pre_hook(self)
+
+    def __call__(self, *_: object) -> None:
+        poll()
+
+    def release(self) -> None:
+        """One of the holders needs it no more."""
+        with _hooking:
+            self.holders -= 1
+            if not self.holders:
+                self._handle.remove()
+
+
+_hooking = threading.Lock()  # guards which layers have a hook, and how many hold it
+
+
+def poll_between(model: nn.Module, without: Sequence[nn.Module] = (), *, hold: bool = False) -> list[PollHook]:
+    """Call `poll` before each layer of the model's stacks, but for those in `without`.
+
+    With `hold` the caller is one of those who hold the hooks, and is to `release` each of them once.
     """
     skipped = {id(module) for module in without}
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
-    layers = [layer for stack in stacks for layer in stack if id(layer) not in skipped]
-    new = [layer for layer in layers if poll not in layer._forward_pre_hooks.values()]  # noqa: SLF001
-    return [layer.register_forward_pre_hook(poll) for layer in new]
+    with _hooking:
+        hooks = [_hook_of(layer) for stack in stacks for layer in stack if id(layer) not in skipped]
+        for hook in hooks:
+            hook.holders += hold
+    return hooks
+
+
+def _hook_of(layer: nn.Module) -> PollHook:
+    known = (hook for hook in layer._forward_pre_hooks.values() if isinstance(hook, PollHook))  # noqa: SLF001
+    return next(known, None) or PollHook(layer)
 
 
 def _nothing() -> Cores:
