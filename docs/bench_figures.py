@@ -110,14 +110,15 @@ def shapes_7b(run: JSON) -> Iterator[str]:
 
 def edge(networks: JSON, narrow: JSON) -> Iterator[str]:
     """A row for each round trip, one for each narrow link, and how many answers were the engine's own."""
+    drafted = ("hidden", "policy", "cloud alone", "cloud too")
     for one in networks["networks"]:
         off, hidden, policy = (one["ways"][way] for way in ("off", "hidden", "policy"))
         first = ", ".join(f"{way['first']['ms']:.0f}" for way in (off, policy))
-        ratios = " | ".join(interval(way["speedup"], name="ratio") for way in (hidden, policy))
-        nbytes = " | ".join(f"{way['draft_bytes']:,.0f}" for way in (hidden, policy))
+        ratios = " | ".join(interval(one["ways"][way]["speedup"], name="ratio") for way in drafted)
+        nbytes = ", ".join(f"{way['draft_bytes']:,.0f}" for way in (hidden, policy))
         yield f"| {one['rtt_ms']:g} ms | {off['e2e']['ms']:.0f} | {ratios} | {first} ms | {nbytes} |"
     for one in narrow["networks"]:
-        ratios = " | ".join(interval(one["ways"][way]["speedup"], name="ratio") for way in ("hidden", "policy"))
+        ratios = " | ".join(interval(one["ways"][way]["speedup"], name="ratio") for way in drafted)
         yield f"| {one['mbit_s']:g} Mbit/s, {one['rtt_ms']:g} ms | {ratios} |"
     every = [*networks["networks"], *narrow["networks"]]
     same, asked, cuts = (sum(one[name] for one in every) for name in ("identical", "answers", "cuts"))
