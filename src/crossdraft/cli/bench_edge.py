@@ -23,8 +23,7 @@ def edge(
     cuts: Annotated[int, typer.Option(help="Answers whose connection is cut, over each network.")] = 2,
     max_new_tokens: MaxTokens = 96,
     cloud: Annotated[
-        str | None,
-        typer.Option(metavar="SPEC", help="Ask a server with this drafter, too, such as phased:edge,eagle2."),
+        str | None, typer.Option(metavar="SPEC", help="Ask a server with this drafter, too, such as union:edge,eagle2.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of order, jitter and cuts.")] = 0,
 ) -> None:

@@ -70,7 +70,7 @@ class EdgePlan:
         max_new_tokens: the longest answer.
         cuts: connections that are cut in the midst of an answer, at every network.
         seed: of the order, the jitter and the cuts.
-        cloud: a drafter of the server in which `edge` is a part, such as `phased:edge,eagle2`.
+        cloud: a drafter of the server in which `edge` is a part, such as `union:edge,eagle2`.
 
     Raises:
         CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
@@ -103,7 +103,7 @@ class EdgePlan:
             if "edge" not in {leaf.name for leaf in spec.leaves} or spec.name == "edge":
                 raise CrossdraftError(
                     f"The cloud's drafter {self.cloud} does not join 'edge' with one of its own; write such as "
-                    "phased:edge,eagle2."
+                    "union:edge,eagle2."
                 )
 
     @property
