@@ -45,7 +45,8 @@ class Excerpt:
         if not isinstance(path, str | os.PathLike):
             raise CrossdraftError(f"An excerpt's path is a {type(path).__name__}; give the path of a recording.")
         # A `str` in a request's fields is plain text; only a `Path` is a file, told by its bytes.
-        object.__setattr__(self, "path", Path(path))
+        if not isinstance(path, Path):
+            object.__setattr__(self, "path", Path(path))
         if self.windows < 1:
             raise CrossdraftError(f"The number of event windows is {self.windows}; it must be at least 1.")
 

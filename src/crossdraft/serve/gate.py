@@ -276,7 +276,8 @@ class Gate:
             if ended:  # what is waited for now is that the client goes away
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    message = await receive()
             except TimeoutError:
                 raise closing(ApiError(408, "The body took too long to arrive; send it again.", "timeout")) from None
             body = message.get("body", b"")

@@ -28,7 +28,7 @@ class LocalFiles:
     """
 
     def __init__(self, root: Path | None) -> None:
-        self.root = root
+        self.root, self._folder = root, PurePosixPath("/" if root is None else root)
 
     def find(self, url: str, param: str) -> Path:
         """The path of `file:clip.mp4` (below the folder) or `file:///folder/clip.mp4`.
@@ -55,7 +55,7 @@ class LocalFiles:
             if not plain or "\0" in path or not 0 < len(path) <= MOST_PATH or self.root is None:
                 return None
             given = PurePosixPath(path)
-            inner = given.relative_to(PurePosixPath(self.root)) if given.is_absolute() else given
+            inner = given.relative_to(self._folder) if given.is_absolute() else given
             return None if ".." in inner.parts or not inner.parts else inner
         return None
 

@@ -155,22 +155,23 @@ class MediaLoader:
 
     async def _loaded(self, chat: ChatRequest, scope: MediaScope) -> LoadedMedia:
         """All parts of all messages, side by side: a recording is read while the clip is decoded."""
-        parts = {
+        media = {
             (number, index): part
             for number, message in enumerate(chat.messages)
             if not isinstance(message.content, str)
             for index, part in enumerate(message.content)
+            if not isinstance(part, TextPart)
         }
-        if sum(not isinstance(part, TextPart) for part in parts.values()) > self._most_parts:
+        if len(media) > self._most_parts:
             raise bad_request(f"The request has more than {self._most_parts} images, clips and recordings.", "messages")
-        loading = [self._part(part, scope, f"messages[{at[0]}].content[{at[1]}]") for at, part in parts.items()]
-        loaded = dict(zip(parts, await _all(loading), strict=True))
+        loading = [self._part(part, scope, f"messages[{at[0]}].content[{at[1]}]") for at, part in media.items()]
+        loaded = dict(zip(media, await _all(loading), strict=True))
         messages: list[dict[str, object]] = []
         for number, message in enumerate(chat.messages):
             content: object = message.content
             if not isinstance(content, str):
-                found = [one for at, one in loaded.items() if at[0] == number]
-                content = [one.part for one in found if isinstance(one, _ShownPart)]
+                found = [loaded.get((number, index), part) for index, part in enumerate(content)]
+                content = [_shown(one) for one in found if isinstance(one, TextPart | _ShownPart)]
             messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
         recorded = [one for one in loaded.values() if isinstance(one, LoadedRecording)]
         if len(recorded) > 1:
@@ -190,8 +191,6 @@ class MediaLoader:
                 return await self._event(part.event_url or EventUrl(), part.uuid, scope, param)
             case FilePart():
                 return await self._upload(part.file.file_id, scope, param)
-            case TextPart():
-                return _ShownPart({"type": "text", "text": part.text})
         raise TypeError(part)
 
     async def _upload(self, found: str, scope: MediaScope, param: str) -> "_ShownPart | LoadedRecording":
@@ -283,15 +282,20 @@ class MediaLoader:
         return found
 
 
+def _shown(part: TextPart | _ShownPart) -> dict[str, object]:
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else part.part
+
+
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What all of them return; the first error ends the others before it is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
-    finally:
+    except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampling:

@@ -44,6 +44,7 @@ class Metrics:
         prefill: Callable[[], PrefillStatus | None] = lambda: None,
     ) -> None:
         self._registry, self._model = CollectorRegistry(), model
+        self._labels: dict[tuple[Counter, object], Counter] = {}
         self._gauge("num_requests_running", "Requests that share passes.", running)
         self._gauge("num_requests_waiting", "Requests that wait.", waiting)
         self._gauge("media_cache_bytes", "Decoded frames that are kept.", cached)
@@ -82,7 +83,7 @@ class Metrics:
 
     def answered(self, stats: Stats, reason: str, queued_s: float) -> None:
         """An answer is over; cancelled ones too, which count what they have."""
-        self._success.labels(self._model, reason).inc()
+        self._of(self._success, reason).inc()
         for counter, value in (
             (self._prompt, stats.prompt_tokens),
             (self._generated, stats.new_tokens),
@@ -96,10 +97,11 @@ class Metrics:
             (self._passes, stats.rounds),
             (self._bad, stats.bad_drafts),
         ):
-            counter.inc(value)
+            if value:
+                counter.inc(value)
         for position, (more, fewer) in enumerate(pairwise([*stats.accepted_at, 0])):
             if more or fewer:
-                self._accepted_at.labels(self._model, str(position)).inc(more)
+                self._of(self._accepted_at, position).inc(more)
         self._queue.observe(queued_s)
         if stats.new_tokens:
             self._ttft.observe(queued_s + stats.ttft_s)
@@ -121,11 +123,18 @@ class Metrics:
 
     def failed(self, status: int) -> None:
         """A request was refused or failed."""
-        self._failed.labels(self._model, str(status)).inc()
+        self._of(self._failed, status).inc()
 
     def text(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self._registry)
+
+    def _of(self, counter: Counter, label: object) -> Counter:
+        """A counter's own for a label; looked up here, as prometheus_client takes longer than to count."""
+        key = counter, label
+        if (found := self._labels.get(key)) is None:
+            found = self._labels[key] = counter.labels(self._model, str(label))
+        return found
 
     def _counter(self, name: str, description: str) -> Counter:
         return self._labelled(name, description).labels(self._model)

@@ -48,8 +48,8 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
     said = lines(ServeReport({}, parts))
     assert "takes 6.5 [5.0, 8.0; n=24 questions] ms (p50) longer" in said[0]
     assert "it is 2.50 [2.00, 3.00; n=24 questions] ms, with decoding." in said[0]
-    assert "with 8 clients: 0.970 [0.970, 0.990; n=4 starts] of the engine's own" in said[2]
-    assert "with 4 clients: 0.980 [0.970, 0.990; n=4 starts] of the engine's own" in said[3]
+    assert "with 8 clients: 0.970 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
+    assert "with 4 clients: 0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[3]
     assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[4]
 
 

@@ -192,9 +192,9 @@ def test_nothing_is_prepared_for_while_the_target_reads(factory, requests):
     try:
         runner.start(0, requests[0], 4, "beside")
         assert until(drafter.spare_cores)
-        told = time.perf_counter()
+        begun = time.perf_counter()
         runner.collect(0)
-        while_it_read = {span.name for span in runner.drain()[0] if span.start < told}
+        while_it_read = {span.name for span in runner.drain()[0] if span.start < begun}
         assert while_it_read == {"read", "hidden draft"}
         assert until(drafter.spare_cores)
         runner.commit([0], [VerifyOutput((), (9,))])
@@ -591,7 +591,7 @@ def test_arrays_of_any_size_reach_the_child_and_what_follows_is_not_taken_for_on
 
 
 class Counted:
-    """In the child: writes how many states it was told the end of, after what is committed."""
+    """In the child: writes how many states it was begun the end of, after what is committed."""
 
     needs = Needs()
 

@@ -1,24 +1,18 @@
-"""What the server costs over the engine called directly: time of a request, and throughput."""
+"""What the server costs over the engine called directly: time of a request."""
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from crossdraft.api import Engine
-from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
-from crossdraft.bench.serving.process import Connection, ServerProcess, serving
-from crossdraft.bench.statistics import Interval, bootstrap, median_added, ratio_per_token
+from crossdraft.bench.serving.plan import CHAT, Question, percentiles_ms
+from crossdraft.bench.serving.process import Connection, ServerProcess
+from crossdraft.bench.statistics import Interval, bootstrap, median_added
 from crossdraft.engine.request import Answer
-from crossdraft.serve.service import load_engine
 
 MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
-LEAST_THROUGHPUT = 0.98  # of the engine's own
-TURNS = 2  # in which all questions are asked by either way
 
 Tick = Callable[[str], None]
 
@@ -86,86 +80,3 @@ def _directly(engine: Engine, one: Question) -> tuple[str, float, float]:
     answer: Answer = engine.generate(one.request)
     seconds = time.perf_counter() - start
     return answer.text, seconds, answer.stats.queued_s + answer.stats.total_s
-
-
-def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Threads ask all questions, of a server and of an engine that are started anew for each of the plan's repeats.
-
-    What an engine learns of its machine makes one start differ from the next by more than a server costs: starts are
-    what the interval is drawn over. Clips are known by the time that counts, and the ways take turns.
-
-    `busy`: twice as many threads as share a pass, so that requests wait and every row is taken again at once: this is
-    throughput. `matched`: as many as share a pass. Then a row is empty while a response travels and the next question
-    comes, so that the time of a request counts, too.
-    """
-    levels = {"busy": 2 * plan.max_batch, "matched": plan.max_batch}
-    sums = {name: {"server": list[Block](), "direct": list[Block]()} for name in levels}
-    for number in range(plan.repeats):
-        folder = plan.folder / f"throughput-{number}"
-        folder.mkdir()
-        with serving(plan.flags(), folder) as server, load_engine(plan.settings) as engine:
-            for name, threads in levels.items():
-                for way, block in _blocks(server, engine, asked, threads, first=number).items():
-                    sums[name][way].append(block)
-        tick("throughput")
-    found = {name: {"threads": threads, **_compared(sums[name])} for name, threads in levels.items()}
-    return {"passed": found["busy"]["ratio"] >= LEAST_THROUGHPUT, **found}
-
-
-@dataclass
-class Block:
-    """Tokens that were written, and the seconds that it took."""
-
-    tokens: int = 0
-    seconds: float = 0.0
-
-
-def _blocks(
-    server: ServerProcess, engine: Engine, asked: Sequence[Question], threads: int, first: int
-) -> dict[str, Block]:
-    """All questions by each way in turn, after once that warms up; `first`: which way begins."""
-
-    def by_http(one: Question) -> int:
-        return connections.get().request("POST", CHAT, one.body).json["usage"]["completion_tokens"]
-
-    def directly(one: Question) -> int:
-        return len(engine.generate(one.request).tokens)
-
-    connections, sums = PerThread(server), {"server": Block(), "direct": Block()}
-    with ThreadPoolExecutor(threads) as pool:
-        for turn in range(1 + TURNS):
-            ways = [("server", by_http), ("direct", directly)]
-            for name, way in ways if (first + turn) % 2 else reversed(ways):
-                start = time.perf_counter()
-                written = sum(pool.map(way, asked))
-                if turn:
-                    sums[name].tokens += written
-                    sums[name].seconds += time.perf_counter() - start
-    connections.close()
-    return sums
-
-
-def _compared(sums: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
-    seconds, tokens = ({way: [getattr(b, of) for b in sums[way]] for way in sums} for of in ("seconds", "tokens"))
-    over = ratio_per_token(seconds["direct"], tokens["direct"], seconds["server"], tokens["server"])
-    rates = {way: round(sum(tokens[way]) / sum(seconds[way]), 1) for way in sums}
-    return {"tokens_per_s": rates, **over.to_json("ratio")}
-
-
-class PerThread:
-    """A connection for each thread."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self._server, self._local, self._all = server, threading.local(), list[Connection]()
-
-    def get(self) -> Connection:
-        """This thread's."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = self._server.connection()
-            self._all.append(self._local.connection)
-        return self._local.connection
-
-    def close(self) -> None:
-        """Close all."""
-        for one in self._all:
-            one.__exit__()

@@ -25,7 +25,7 @@ class ServePlan:
         folder: where clips are written, and the server's log.
         target, drafter: as `crossdraft serve`.
         pairs: questions, each about a clip of its own.
-        repeats: starts of a server and an engine whose throughput is compared; blocks of the comparison with vLLM's.
+        repeats: starts of a server whose throughput is compared with its engine's; blocks beside vLLM's.
         max_new_tokens: the longest answer.
         max_batch, max_queue: the server's.
         clients: that ask at a time, for so many `seconds`.

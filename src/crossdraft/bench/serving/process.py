@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -114,6 +115,25 @@ class Connection:
         if not part:
             raise EOFError
         return part
+
+
+class PerThread:
+    """A connection to a server on loopback for each thread."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._local, self._all = port, threading.local(), list[Connection]()
+
+    def get(self) -> Connection:
+        """This thread's."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = Connection(self._port)
+            self._all.append(self._local.connection)
+        return self._local.connection
+
+    def close(self) -> None:
+        """Close all."""
+        for one in self._all:
+            one.__exit__()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from time import perf_counter
 from typing import Any
 
 from crossdraft.bench.environment import environment
-from crossdraft.bench.serving.overhead import PerThread
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
-from crossdraft.bench.serving.process import ServerProcess, serving
+from crossdraft.bench.serving.process import PerThread, ServerProcess, serving
 from crossdraft.bench.statistics import Interval, median_added, ratio_per_token
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
@@ -111,7 +110,7 @@ def _ask(
                     reply = connection.request("POST", CHAT, one.body)
                     result.singles.append(perf_counter() - start)
                     _count(result, one, reply.status, reply.json)
-            connections = PerThread(servers[name])
+            connections = PerThread(servers[name].port)
 
             def by_http(one: Question, connections: PerThread = connections) -> tuple[int, Any]:
                 reply = connections.get().request("POST", CHAT, one.body)

@@ -9,9 +9,10 @@ from typing import Any
 
 from crossdraft.bench.environment import environment
 from crossdraft.bench.serving.load import cancels, fuzz, kills, load
-from crossdraft.bench.serving.overhead import overhead, throughput
+from crossdraft.bench.serving.overhead import overhead
 from crossdraft.bench.serving.plan import ServePlan, question
 from crossdraft.bench.serving.process import serving
+from crossdraft.bench.serving.throughput import throughput
 from crossdraft.bench.serving.vllm_server import against_vllm
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload, items
@@ -78,7 +79,7 @@ def lines(report: ServeReport) -> list[str]:
             f"{', with decoding' if kind == 'new' else ''}."
         )
     for one in (parts["throughput"][name] for name in ("busy", "matched")):
-        rate = Interval.from_json(one, "ratio").shown("starts", 3)
+        rate = Interval.from_json(one, "ratio").shown("blocks", 3)
         found.append(f"Throughput with {one['threads']} clients: {rate} of the engine's own.")
     if "load" in parts:
         one = parts["load"]
