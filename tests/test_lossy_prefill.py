@@ -91,7 +91,7 @@ def test_ask_says_how_a_budget_is_kept(pair, clip, adapter, capsys):
     assert found["stats"]["check_ms"] > 0
     assert found["speculative_prefill"] == {
         "budget": 0.5, "threshold": pytest.approx(0.4 + 0.001 * (loss - 0.5), abs=1e-6), "predicted": 0, "checked": 1,
-        "whole": 0, "compared": 1, "mean_loss": loss,
+        "whole": 0, "unpredictable": 0, "compared": 1, "mean_loss": loss,
     }  # fmt: skip
     assert main([*command, "--compare"]) == 2
     assert "name a confidence in --lossy-prefill, not a budget" in capsys.readouterr().err

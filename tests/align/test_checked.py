@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,7 +74,8 @@ def test_a_check_moves_the_threshold(loss):
 def test_the_status_by_hand():
     made = PrefillController(QualityBudget(0.1, check=1.0, rate=1e-6), 0.5)
     assert made.status.to_json() == {
-        "budget": 0.1, "threshold": 0.5, "predicted": 0, "checked": 0, "whole": 0, "compared": 0, "mean_loss": None,
+        "budget": 0.1, "threshold": 0.5, "predicted": 0, "checked": 0, "whole": 0, "unpredictable": 0, "compared": 0,
+        "mean_loss": None,
     }  # fmt: skip
     for confidence in (0.6, 0.4, 0.7, 0.8):
         made.choose(confidence)
@@ -81,6 +83,8 @@ def test_the_status_by_hand():
     made.learn(0.4)  # the third check is still under way
     found = made.status
     assert (found.reads, found.compared) == ({PREDICTED: 0, CHECKED: 3, WHOLE: 1}, 2)
+    made.count_unpredictable()
+    assert made.status == replace(found, unpredictable=1)
     assert found.mean_loss == pytest.approx(0.25)
     made = PrefillController(QualityBudget(0.1, check=1e-9), 0.5)
     assert made.choose(0.6) is PREDICTED

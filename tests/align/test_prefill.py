@@ -21,6 +21,7 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft.video.clip import FrameSampling, read_clip
 from tests.align.test_vision import some_vision
 from tests.support import encodes_clips
 
@@ -247,7 +248,35 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     answer = Decoder(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
     assert answer.tokens == own
     assert answer.notes == ("Read whole: its events lie at an edge, and are not sent.",)
-    assert (made.status, asker.started) == (before, [])
+    assert (made.status, asker.started) == (before and replace(before, unpredictable=3), [])
+
+
+@encodes_clips
+@pytest.mark.parametrize("budget", [{}, {"budget": 0.5, "check": 1.0, "confidence": 0.4}])
+@pytest.mark.parametrize("found", [6, 9])
+def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predicting, target, question, budget, found):
+    """It is counted, but for a warm-up and a request by itself; nothing is learned of it."""
+    made, asker = predicting(frames=2, **budget), Noted()
+    before, frames = made.status, read_clip(question.clip, FrameSampling(found)).frames.numpy()
+    other = replace(question, video=frames)
+    answer = Decoder(made, None).generate([replace(other, prefill=asker)])[0]
+    assert answer.tokens == Decoder(target, None).generate([other])[0].tokens
+    assert answer.notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
+    assert (made.status, asker.started) == (before and replace(before, unpredictable=1), [])
+    for uncounted in (other, replace(other, prefill=asker, namespace=None), replace(other, prefill=Read.PREDICTED)):
+        assert "predicted" not in made.prepare(uncounted).features
+    assert made.status == (before and replace(before, unpredictable=1))
+    assert "predicted" in predicting().prepare(other).features  # without key frames nothing of the clip is read
+    assert "predicted" in made.prepare(replace(question, video=frames[[0, 0, 1, 2, 3, 4, 5, 5]])).features
+
+
+@encodes_clips
+def test_a_target_that_takes_another_number_of_frames_of_every_clip_reads_all_of_them_whole(pair, folder, question):
+    own = load_target(str(pair.target), "cpu", "float64", num_frames=4, packed=False)
+    made = SpeculativePrefill(own, PrefillSettings(folder, str(pair.event), frames=2))
+    answer = Decoder(made, None).generate([question])[0]
+    assert answer.tokens == Decoder(own, None).generate([question])[0].tokens
+    assert answer.notes == ("Read whole: its clip gives 4 frames, and the adapter learned of 8.",)
 
 
 @encodes_clips

@@ -170,6 +170,20 @@ def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec, monkeyp
 
 
 @encodes_clips
+def test_it_drafts_for_a_clip_of_any_number_of_frames(pair, models, clip, tmp_path):
+    """It reads none of them, though the text stands where it would after as many as it learned of."""
+    adapter = some_vision("vision_queries", models[0], pair.event)
+    save_head(tmp_path, adapter, "vision_queries", target_fingerprint(str(pair.target)), torch.float32)
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
+    options = cd.Options(adaptive=False, dtype="float32", placement="inline", num_frames=4)
+    with cd.Engine.load(str(pair.target), f"predicted:dir={tmp_path},model={pair.event}", options) as engine:
+        answer, alone = engine.generate(request), engine.alone(request)
+    assert answer.tokens == alone.tokens
+    assert answer.stats.drafted
+    assert not answer.notes
+
+
+@encodes_clips
 def test_what_does_not_belong_together_is_refused(pair, models, tmp_path):
     target, events, tokenizer = models
     adapter = some_vision("vision_linear", target, pair.event)

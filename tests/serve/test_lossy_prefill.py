@@ -75,6 +75,8 @@ def test_a_budget_is_kept_under_load(pair, media_root, tmp_path):
 
         with ThreadPoolExecutor(6) as pool:
             lossless = list(pool.map(ask, range(12)))
+        text = [{"role": "user", "content": "What is a road?"}]
+        assert running.post(body(model=model, max_tokens=4, messages=text)).json()["metrics"]["lossless"]
         found, status = prefill_metrics(running), running.engine.prefill_status
         assert running.rows() == 0
     checked = lossless.count(True)
@@ -85,6 +87,7 @@ def test_a_budget_is_kept_under_load(pair, media_root, tmp_path):
         ("requests_total", "predicted"): 12 - checked,
         ("requests_total", "checked"): checked,
         ("requests_total", "whole"): 0,
+        ("requests_total", "unpredictable"): 1,
         ("check_loss_count", None): checked,
         ("check_loss_sum", None): status.loss,
     }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
+from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, count_frames, read_clip
 from crossdraft.video.container import VideoInfo
 from crossdraft.video.write import write_mp4
 
@@ -32,6 +32,19 @@ def header(seconds: float, frames: int = 0) -> VideoInfo:
 )
 def test_frames_are_counted(sampling, seconds, expected):
     assert sampling.count("x.mp4", header(seconds, round(seconds * 24))) == expected
+
+
+def test_frames_are_counted_without_reading_them(tmp_path, monkeypatch):
+    """Of a file, and of what is no file; as many as are read."""
+    write_mp4(tmp_path / "x.mp4", np.zeros((24, 32, 32, 3), np.uint8), fps=12)
+    clips = (str(tmp_path / "x.mp4"), tmp_path / "x.mp4", np.zeros((6, 4, 4, 3), np.uint8))
+    samplings = (FrameSampling(5), FrameSampling(fps=3), FrameSampling())
+    read = [[len(read_clip(clip, sampling)) for clip in clips] for sampling in samplings]
+    assert read == [[5, 5, 6], [6, 6, 6], [8, 8, 6]]
+    monkeypatch.setattr("crossdraft.video.read.sample_frames", lambda *_: pytest.fail("decoded"))
+    assert [[count_frames(clip, sampling) for clip in clips] for sampling in samplings] == read
+    with pytest.raises(CrossdraftError, match="not fetched"):
+        count_frames("http://x/y.mp4", FrameSampling(5))
 
 
 def test_a_rate_needs_a_length():

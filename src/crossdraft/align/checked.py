@@ -1,6 +1,6 @@
 """Speculative prefill with checks on a sample of requests, and a threshold that keeps to a quality budget. LOSSY.
 
-    nothing can be predicted    the whole clip is read, and nothing is learned of it
+    nothing can be predicted    the whole clip is read; it is counted, and nothing is learned of it
     confidence < threshold      the whole clip is read
     otherwise                   the predicted one; but some of these requests, by chance, are checked: the whole clip is
                                 read, and its answer compared with the one that predicted tokens would have led to
@@ -71,6 +71,7 @@ class PrefillStatus:
         budget: the loss that is allowed on average.
         threshold: the gate's confidence, 0..1, that is asked for now.
         reads: how many requests that could be predicted were read in each way.
+        unpredictable: how many could not, and were read whole.
         compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
         loss: the sum of their losses, each 0..1.
     """
@@ -78,6 +79,7 @@ class PrefillStatus:
     budget: float
     threshold: float
     reads: dict[Read, int]
+    unpredictable: int
     compared: int
     loss: float
 
@@ -93,6 +95,7 @@ class PrefillStatus:
             "budget": self.budget,
             "threshold": round(self.threshold, 6),
             **{str(read): count for read, count in self.reads.items()},
+            "unpredictable": self.unpredictable,
             "compared": self.compared,
             "mean_loss": None if mean is None else round(mean, 4),
         }
@@ -115,7 +118,8 @@ class PrefillController:
         self.budget = budget
         self._level = threshold  # above 1 by what is owed
         self._chance = np.random.default_rng(budget.seed)
-        self._reads, self._compared, self._loss = Counter[Read](), 0, 0.0
+        self._reads, self._unpredictable = Counter[Read](), 0
+        self._compared, self._loss = 0, 0.0
         self._lock = threading.Lock()  # of all these
 
     @property
@@ -128,7 +132,9 @@ class PrefillController:
         """How the budget is kept until now."""
         with self._lock:
             reads = {read: self._reads[read] for read in Read}
-            return PrefillStatus(self.budget.loss, self.threshold, reads, self._compared, self._loss)
+            return PrefillStatus(
+                self.budget.loss, self.threshold, reads, self._unpredictable, self._compared, self._loss
+            )
 
     def choose(self, confidence: float) -> Read:
         """How the next request is read; one whose confidence is no number is read whole, and nothing follows of it.
@@ -145,6 +151,11 @@ class PrefillController:
                 read = Read.CHECKED
             self._reads[read] += 1
             return read
+
+    def count_unpredictable(self) -> None:
+        """A request cannot be predicted, and is read whole: nothing follows of it."""
+        with self._lock:
+            self._unpredictable += 1
 
     def would_read(self, confidence: float) -> Read:
         """How it is read by the threshold as it is, unchecked; nothing is learned or counted."""

@@ -6,7 +6,8 @@
 
 The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
 decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole; so
-is one whose events cannot be read, or lie at an edge.
+is one whose events cannot be read, or lie at an edge, and, with key frames, one whose clip gives another number of
+frames than those of which the adapter learned.
 
 The gate's threshold is a fixed one, or that of a controller, which keeps to a quality budget by checks on a sample of
 requests: see `align.checked`. What is checked is read whole; who asks for the answer is told, and sees to the check.
@@ -38,7 +39,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, Share, check_settings
-from crossdraft.video.clip import FrameSampling, read_clip
+from crossdraft.video.clip import FrameSampling, count_frames, read_clip
 from crossdraft.video.inputs import clip_inputs
 from crossdraft.video_prompt import VideoPrompt
 
@@ -130,6 +131,7 @@ class SpeculativePrefill(Target):
         self.folder = settings.dir or shipped_vision(source)
         events, adapter = load_vision(self.folder, target, source, settings.model)
         self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
+        self._clip_frames = adapter.config.length // adapter.config.tokens  # of a clip
         self._key_frames = self._chosen_frames()
         self.places, self.order = layout(adapter.config, self._key_frames)
         self._gate: PrefillGate | None = None
@@ -159,8 +161,7 @@ class SpeculativePrefill(Target):
 
     def _chosen_frames(self) -> list[int]:
         """Which of the clip's frames are encoded."""
-        config, count = self.predicting.adapter.config, self.settings.frames
-        frames = config.length // config.tokens
+        frames, count = self._clip_frames, self.settings.frames
         if count >= frames:
             raise CrossdraftError(f"Of {frames} frames {count} key frames leave nothing to predict; name fewer.")
         return evenly(frames, count) if count else []
@@ -168,18 +169,35 @@ class SpeculativePrefill(Target):
     @torch.inference_mode()
     def _prepare(self, request: Request) -> Prompt:
         """The prompt with what is predicted, or with the whole clip."""
-        if not _predictable(request):
-            return self._read_whole(request, NOT_PREDICTABLE)
-        if isinstance(request.events, EdgeEvents):
-            return self._read_whole(request, AT_AN_EDGE)
+        if (why := self._unpredictable_because(request)) is not None:
+            return self._read_unpredictable(request, why)
         try:
             request = replace(request, event_features=self._event_features(request))
         except CrossdraftError as error:  # may name a file, which a server keeps for itself: a note of its own
-            return self._read_whole(request, UNREADABLE, str(error))
+            return self._read_unpredictable(request, UNREADABLE, str(error))
         if (why := self._whole_because(request)) is not None:
             return self._read_whole(request, why)
         ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
         return Prompt(ids, {ROWS: self.predicting.predict(request.event_features), **shown})
+
+    def _unpredictable_because(self, request: Request) -> str | None:
+        """Why nothing can be predicted of a request, before its events are read; `None`: it may be."""
+        if not _predictable(request):
+            return NOT_PREDICTABLE
+        if isinstance(request.events, EdgeEvents):
+            return AT_AN_EDGE
+        if (
+            not self._key_frames
+            or (found := count_frames(request.visuals[0].value, self.sampling)) == self._clip_frames
+        ):
+            return None
+        return f"its clip gives {found} frames, and the adapter learned of {self._clip_frames}"
+
+    def _read_unpredictable(self, request: Request, why: str, *notes: str) -> Prompt:
+        """The prompt of a request of which nothing can be predicted."""
+        if self.controller is not None and _counts(request):
+            self.controller.count_unpredictable()
+        return self._read_whole(request, why, *notes)
 
     def _read_whole(self, request: Request, why: str, *notes: str) -> Prompt:
         """The prompt with the whole clip, which says why."""
@@ -194,8 +212,7 @@ class SpeculativePrefill(Target):
         sure = self._sure(request.event_features)
         if controller is None:
             return NOT_CONFIDENT if sure < least else None
-        learns = asker is not None and request.namespace is not None
-        read = controller.choose(sure) if learns else controller.would_read(sure)
+        read = controller.choose(sure) if _counts(request) else controller.would_read(sure)
         if read is Read.CHECKED:
             cast("Checker", asker).start(request)
         return {Read.PREDICTED: None, Read.CHECKED: CHECKED, Read.WHOLE: NOT_CONFIDENT}[read]
@@ -213,16 +230,9 @@ class SpeculativePrefill(Target):
 
     def _with_key_frames(self, request: Request, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """A prompt with more placeholders, and the encoder's inputs of the key frames."""
-        chosen, config = self._key_frames, self.predicting.adapter.config
-        if not chosen:
+        if not (chosen := self._key_frames):
             return ids, {}
-        (clip,) = request.visuals
-        frames = read_clip(clip.value, self.sampling)
-        if len(frames.times_s) * config.tokens != config.length:
-            raise CrossdraftError(
-                f"The clip gives {len(frames.times_s)} frames, the adapter stands for "
-                f"{config.length // config.tokens}; leave out frames, or train it with this number."
-            )
+        frames = read_clip(request.visuals[0].value, FrameSampling(self._clip_frames))
         _, shown = clip_inputs(self.model.config, self._whole.spec, frames.frames[chosen], frames.times_s[chosen])
         visual = torch.isin(ids, torch.tensor(sorted(self.traits.visual_ids))).nonzero().flatten()
         more = ids[visual[0]].expand(len(self.order) - len(visual))
@@ -278,6 +288,11 @@ def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
         )
     places, order = torch.cat((others[spread(config.predicted, len(others))], own)).sort()
     return places, order
+
+
+def _counts(request: Request) -> bool:
+    """Whether a request is one of those that the status counts, and not one by itself, a check or a warm-up."""
+    return request.prefill is not None and not isinstance(request.prefill, Read) and request.namespace is not None
 
 
 def _predictable(request: Request) -> bool:

@@ -166,7 +166,7 @@ class PrefillCollector(Collector):
         """The threshold, how requests were read, and what checks found."""
         if (status := self._status()) is None:
             return
-        name, described = f"{PREFIX}:speculative_prefill", "Requests that could be predicted, by how they were read."
+        name, described = f"{PREFIX}:speculative_prefill", "Requests, by how they were read."
         threshold = GaugeMetricFamily(f"{name}_threshold", "The gate's confidence that is asked for.", labels=[LABEL])
         threshold.add_metric([self._model], status.threshold)
         budget = GaugeMetricFamily(f"{name}_budget", "1 - ROUGE-L that may be lost on average.", labels=[LABEL])
@@ -174,6 +174,7 @@ class PrefillCollector(Collector):
         reads = CounterMetricFamily(f"{name}_requests", described, labels=[LABEL, "read"])
         for read in Read:
             reads.add_metric([self._model, str(read)], status.reads[read])
+        reads.add_metric([self._model, "unpredictable"], status.unpredictable)
         loss = SummaryMetricFamily(f"{name}_check_loss", "1 - ROUGE-L that checks have found.", labels=[LABEL])
         loss.add_metric([self._model], status.compared, status.loss)
         yield from (threshold, budget, reads, loss)

@@ -144,12 +144,33 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     return ClipFrames(frames, np.arange(len(frames), dtype=np.float64))
 
 
+def count_frames(video: Any, sampling: FrameSampling) -> int:
+    """How many frames `read_clip` gives; of a file nothing is decoded.
+
+    Raises:
+        CrossdraftError: as there.
+    """
+    if isinstance(video, str | os.PathLike):
+        return _frames_of(_file_name(os.fspath(video)), sampling)
+    return len(read_clip(video, sampling))
+
+
 def _read_file(path: "str | bytes", sampling: FrameSampling) -> "ClipFrames":
-    from crossdraft.video.container import probe
     from crossdraft.video.read import sample_frames
 
+    name = _file_name(path)
+    return sample_frames(name, _frames_of(name, sampling))
+
+
+def _file_name(path: "str | bytes") -> str:
     name = os.fsdecode(path)
     if "://" in name:
         raise CrossdraftError(f"Videos are not fetched from addresses; download {name} and give the file's path.")
-    count = sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))
-    return sample_frames(name, count)
+    return name
+
+
+def _frames_of(name: str, sampling: FrameSampling) -> int:
+    """How many frames are taken of a file, whose header is read only where that says it."""
+    from crossdraft.video.container import probe
+
+    return sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))

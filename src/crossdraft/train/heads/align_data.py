@@ -10,6 +10,7 @@ relation: from the first token that differs on they are about different texts.)
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -219,6 +220,37 @@ def own_answers(
     return said
 
 
+def kept_by_clip(
+    answers: ClipAnswers,
+    kept: StateFile,
+    step: int,
+    numbers: Sequence[int],
+    read: Callable[[int, Sequence[int]], Mapping[int, Sequence[Tensor]]],
+) -> dict[int, Sequence[Tensor]]:
+    """What a frozen drafter makes of a step's answers, by number: kept, or read now and kept where there is room.
+
+    Args:
+        answers: which, step by step.
+        kept: what was read before.
+        step: of training.
+        numbers: those that are wanted; the result may have more.
+        read: the tensors of all answers about a clip, of the clip's number and theirs. So an answer has the same bits
+            whichever of them a step takes.
+    """
+    found: dict[int, Sequence[Tensor]] = {}
+    for clip in answers.features.numbers(step, answers.clips):
+        about = sorted(answers.by_clip[clip])
+        wanted = [number for number in numbers if number in about]
+        if all(number in kept for number in wanted):
+            found |= {number: kept.read(number) for number in wanted}
+            continue
+        of_clip = read(clip, about)
+        for number, tensors in of_clip.items():
+            kept.keep(number, tensors)
+        found |= of_clip
+    return found
+
+
 @dataclass(frozen=True)
 class AlignmentData:
     """Batches for adapters, whose drafter is frozen: its states of an answer are read once, and kept on disk.
@@ -269,26 +301,18 @@ class AlignmentData:
 
     def _states(self, step: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
         """Of the step's answers at least, by number: [T, S] of each layer."""
-        found: dict[int, Sequence[Tensor]] = {}
-        for clip in self.answers.features.numbers(step, self.answers.clips):
-            of_clip = [number for number in numbers if number in self.answers.by_clip[clip]]
-            if all(number in self.kept for number in of_clip):
-                found |= {number: self.kept.read(number) for number in of_clip}
-            else:
-                found |= self._read(step, clip)
-        return found
+        return kept_by_clip(self.answers, self.kept, step, numbers, partial(self._read, step))
 
-    def _read(self, step: int, clip: int) -> dict[int, Sequence[Tensor]]:
-        """What the drafter makes of all answers about one of the step's clips; kept, where there is room."""
-        numbers = sorted(self.answers.by_clip[clip])
+    def _read(self, step: int, clip: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
+        """What the drafter makes of these answers, all about one of the step's clips."""
         rows = self.answers.read(numbers)[0].to(self.device)
         visual = self.answers.features.visual(step, [clip]).to(self.device)
         states = drafter_states(self.model, self.answers.codec, visual, rows)
-        found: dict[int, Sequence[Tensor]] = {}
-        for row, (number, length) in enumerate(zip(numbers, train_batch(rows, {}).lengths.tolist(), strict=True)):
-            found[number] = [states[layer][row, :length] for layer in self.layers]
-            self.kept.keep(number, found[number])
-        return found
+        lengths = train_batch(rows, {}).lengths.tolist()
+        return {
+            number: [states[layer][row, :length] for layer in self.layers]
+            for row, (number, length) in enumerate(zip(numbers, lengths, strict=True))
+        }
 
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
         """What the drafter itself says to the step's questions, greedily."""

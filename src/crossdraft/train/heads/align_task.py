@@ -238,11 +238,11 @@ class AlignTask(HeadTask):
 
         def loss_of(some: PairedAnswers, seen: Callable[[int], int] | None = None) -> LossFn:
             batches: AlignmentData | OwnAnswerData
+            kept = StateFile(some.store.folder / FEATURES)
             if isinstance(adapter, OwnAnswerAdapter):
-                batches = OwnAnswerData(some, model, adapter.config.own, adapter.top)
+                batches = OwnAnswerData(some, model, adapter.config.own, adapter.top, kept)
             else:
                 frames = None if visual is None else self._frames(some, visual)
-                kept = StateFile(some.store.folder / FEATURES)
                 batches = AlignmentData(some, model, layers, frames, own, kept, seen)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)

@@ -8,6 +8,7 @@ drafter       o(0)  o(1)  o(2) …  o(n-1)      its own t-th token, feature and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,62 +19,67 @@ from crossdraft.align.networks.base import TARGET
 from crossdraft.align.networks.own_answer import IndexedBatch, OwnAnswer
 from crossdraft.align.own_answer_drafter import own_answer_of
 from crossdraft.heads.networks.train_batch import pad_batch
-from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, own_answers
+from crossdraft.train.heads.align_data import PairedAnswers, drafter_states, kept_by_clip, own_answers
+from crossdraft.train.heads.state_file import StateFile
 from crossdraft.train.reference.batches import pack
 from crossdraft.train.reference.models import TrainableEventGPT
-
-Said = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Tokens [n], features [n, S], ids and log-probabilities [n, K]; see `OwnAnswer`."""
 
 
 @dataclass(frozen=True)
 class OwnAnswerData:
-    """Batches; what the frozen drafter says to a question is found out once, and kept in memory.
+    """Batches; what the frozen drafter says to a question is found out once, and kept on disk.
+
+    All questions about a clip are answered together, as `AlignmentData` reads all answers about one: the drafter's has
+    the same bits whether it was kept or is found out anew because there was no room for it.
 
     Args:
         answers: which, step by step.
         model: the drafter.
         own: most tokens of its answers.
         top: of its likeliest tokens that are read at each position.
+        kept: what it said, by answer.
     """
 
     answers: PairedAnswers
     model: TrainableEventGPT
     own: int
     top: int
-    _said: dict[int, Said] = field(default_factory=dict)  # by answer
+    kept: StateFile = field(default_factory=StateFile)
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[IndexedBatch, Tensor]:
         """Both answers to the step's questions, and [rows, T, H] the target's features."""
         answers = self.answers
         numbers, depth = answers.numbers(step), answers.store.index.owner.depth
-        if any(number not in self._said for number in numbers):
-            self._said.update(zip(numbers, self._say(step, numbers), strict=True))
+        said = kept_by_clip(answers, self.kept, step, numbers, partial(self._say, step))
         stored = [answers.store.answer(number, (depth,)) for number in numbers]
         tokens = [pad(one.tokens[one.start :], (1, 0), value=answers.codec.pad_id) for one in stored]
         features = [one.hidden[depth][one.start - 1 :].float() for one in stored]
         plain = pad_batch(tokens, [1] * len(stored), {TARGET: features})
-        own = _side_by_side([self._said[number] for number in numbers], plain.tokens.shape[1])
+        own = _side_by_side([said[number] for number in numbers], plain.tokens.shape[1])
         batch = IndexedBatch(plain.tokens, plain.hidden, plain.starts, plain.lengths, own=own)
         return batch, plain.hidden[TARGET]
 
-    def _say(self, step: int, numbers: Sequence[int]) -> list[Said]:
-        """What the drafter says to these questions, with what it came from."""
-        answers, model, visual = self.answers, self.model, self.answers.visual(step)
+    def _say(self, step: int, clip: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
+        """What the drafter says to these questions about one of the step's clips, with what it came from.
+
+        For each its tokens [n], features [n, S], ids and log-probabilities [n, K]; see `OwnAnswer`.
+        """
+        answers, model = self.answers, self.model
+        visual = answers.features.visual(step, [clip])
         said = own_answers(model, answers, visual, numbers, self.own)
         pairs = [(answers.question(number), own) for number, own in zip(numbers, said, strict=True)]
         rows = pack(pairs, answers.codec.pad_id)
         states = drafter_states(model, answers.codec, visual, rows)[-1]
-        found: list[Said] = []
-        for row, (own, start) in enumerate(zip(said, rows.answer_start.tolist(), strict=True)):
+        found: dict[int, Sequence[Tensor]] = {}
+        for row, (number, own, start) in enumerate(zip(numbers, said, rows.answer_start.tolist(), strict=True)):
             mine = states[row : row + 1, start : start + len(own)].clone()
             answer = own_answer_of(torch.tensor([own]), mine, model.model.get_output_embeddings(), self.top)
-            found.append((answer.tokens[0], answer.states[0], answer.ids[0], answer.log_probs[0]))
+            found[number] = (answer.tokens[0], answer.states[0], answer.ids[0], answer.log_probs[0])
         return found
 
 
-def _side_by_side(said: Sequence[Said], width: int) -> OwnAnswer:
+def _side_by_side(said: Sequence[Sequence[Tensor]], width: int) -> OwnAnswer:
     """The first `width` tokens of each, padded to as many."""
     cut = [[part[:width] for part in parts] for parts in zip(*said, strict=True)]
     lengths = torch.tensor([len(tokens) for tokens in cut[0]])
