@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tools.figures import Tie, interval, minus
+from tools.figures import Tie, interval, measured, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
@@ -199,6 +199,28 @@ def aligned(run: JSON, experiment: JSON) -> Iterator[str]:
     yield f"with losses of features {by_theirs['value']:.2f}"
 
 
+def encode(run: JSON) -> Iterator[str]:
+    """A vision encoder over two groups of cores."""
+    one, both = run["speedup"], run["speedup_whole"]
+    yield (
+        f"On {run['environment']['cpus']} cores of a shared {run['environment']['cpu']} it is {interval(one)} times as "
+        f"fast as on one core and {interval(both)} times as on both at once ({run['frames']} frames, "
+        f"{run['dtype'] or 'float32'}, medians of {run['repeats']} runs)."
+        + (" More than twice is the shared machine's doing." if one["value"] > 2 else "")
+    )
+
+
+REAL_SIZE = ("our own h5", "DSEC's layout")
+
+
+def events(run: JSON) -> Iterator[str]:
+    """From recordings of real size to the drafter's frames."""
+    rows = {name: row for row in run["timings"] for name in REAL_SIZE if row["name"].startswith(name)}
+    times = " and ".join(f"{rows[name]['ms']['median']:.0f}" for name in REAL_SIZE)
+    peak = max(rows[name]["peak_mb"] for name in REAL_SIZE)
+    yield f"On a shared {run['environment']['cpu']} these take {times} ms, and at most {peak:.0f} MB."
+
+
 def _share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
@@ -229,4 +251,8 @@ TIES = (
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
+    *measured(
+        Tie("docs/large_models.md", (f"{RESULTS}/encode.json",), encode, "encode"),
+        Tie("docs/formats.md", (f"{RESULTS}/events.json",), events, "events"),
+    ),
 )

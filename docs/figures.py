@@ -6,6 +6,7 @@ figure changes here and there together; a new figure needs a JSON file, or the c
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from crossdraft.bench.experiments.markdown import cell, prose
@@ -210,21 +211,22 @@ def your_own_models(plan: JSON, *replays: JSON) -> Iterator[str]:
     )
 
 
-RECALLED = ("one_question-memory", "ten_questions-memory", "staged_5s-memory", "shared-memory_64-narrow")
+ORDERS = ("memory", "memory_64", *(f"memory_shuffled_{seed}" for seed in range(3)))
+RECALLED = tuple(f"{RESULTS}/replay/{recording}-{order}.json" for recording in RECORDINGS for order in ORDERS)
 
 
 def memory(*replays: JSON) -> Iterator[str]:
-    """What votes by age accept; the half-life that they replaced is no longer there."""
-    one, ten, staged, ten_of_64 = replays
-    titles = {
-        "one question, 550 clips in order": one,
-        "ten questions about each of 10 clips": ten,
-        "one question, 117 clips of 5 s": staged,
-    }
-    for title, found in titles.items():
-        accepted = f"{found['hidden_accepted']['value']:.1f} (64 nodes: {ANY} → "
-        more = f"{ten_of_64['hidden_accepted']['value']:.1f}" if found is ten else ANY
-        yield f"| {title} | {ANY} → {accepted}{more}) | {ANY} → {found['tau']:.2f} | {ANY} |"
+    """What votes by age accept, with more nodes and in other orders; the half-life that they replaced is gone."""
+    each = iter(replays)
+    titles = ("one question, 550 clips in order", "ten questions about each of 10 clips")
+    for title in (*titles, "one question, 117 clips of 5 s"):
+        own, wide, *shuffled = (next(each) for _ in ORDERS)
+        accepted, more = (one["hidden_accepted"]["value"] for one in (own, wide))
+        other, tau = mean(one["hidden_accepted"]["value"] for one in shuffled), mean(one["tau"] for one in shuffled)
+        yield (
+            f"| {title} | {ANY} → {accepted:.1f} (64 nodes: {ANY} → {more:.1f}) | {ANY} → {own['tau']:.2f} "
+            f"| {ANY} → {other:.1f}; τ {ANY} → {tau:.2f} |"
+        )
 
 
 def trained_head(eagle: JSON) -> Iterator[str]:
@@ -407,7 +409,7 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/real_pair.md", SHARED, conversation),
     Tie("docs/your_own_models.md", (PLAN, *REPLAYS), your_own_models),
     Tie("docs/your_own_models.md", _provenance("heads/eagle"), trained_head),
-    Tie("docs/drafters.md", tuple(f"{RESULTS}/replay/{name}.json" for name in RECALLED), memory),
+    Tie("docs/drafters.md", RECALLED, memory),
     Tie("docs/planning.md", (PLAN,), planning),
     Tie("docs/align_your_own_pair.md", PLANS, align),
     Tie("docs/growth.md", ("docs/growth.json",), growth),

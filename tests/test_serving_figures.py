@@ -9,8 +9,20 @@ import pytest
 
 import docs.serving_figures
 import docs.setting_figures
-from docs.serving_figures import SERVE, against_vllm, measured, serve, serve_short, soak, throughput, watch
-from tools.figures import Tie
+from docs.bench_figures import encode, events
+from docs.serving_figures import (
+    HOSTED,
+    SERVE,
+    against_vllm,
+    hosted,
+    hosted_heads,
+    serve,
+    serve_short,
+    soak,
+    throughput,
+    watch,
+)
+from tools.figures import Tie, measured
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,6 +176,42 @@ def test_a_stream_by_hand():
     assert said[3] == "| `glance` | 0 + 1 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | 70, 100 ms | 81, 1,200 ms |"
     assert said[4] == "| `target` | 0 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | none | 81, 1,200 ms |"
     assert said[5].startswith("50 of 51 answers")
+
+
+def test_drafts_inside_vllm_by_hand():
+    row = {"identical": 6, "answers": 6, "tokens": 339, "passes": 18, "preempted": 5}
+    cases = dict.fromkeys(HOSTED, row) | {"EAGLE-1": row | {"passes": 102, "identical": 5}}
+    cases["known, sampled"] = {"answers": 800, "temperature": 2.0, "accepted": 4114, "deviation": 0.377}
+    said = list(hosted({"cases": cases}))
+    assert "| vLLM alone | 18 | 18.83 | 6/6 |" in said
+    assert (
+        "| a drafter that knows the answers, prompts read at once | 18, as worked out by hand | 18.83 | 6/6 |" in said
+    )
+    assert any("too few blocks for keys and values: 5 preemptions | 18 |" in one for one in said)
+    assert "| EAGLE-1 of ours in vLLM, four tokens a draft | 102 | 3.32 | 5/6 |" in said
+    assert said[-2].startswith("800 answers drawn at temperature 2 with drafts, of which vLLM accepted 4114 tokens")
+    assert "(chi-square 0.38 standard" in said[-1]
+    assert list(hosted_heads({"cases": cases})) == ["the target's tokens, τ 3.32 with EAGLE-1"]
+
+
+def test_parts_that_are_measured_by_themselves():
+    machine = {"environment": {"cpu": "AMD EPYC", "cpus": 2}}
+    run = machine | {"frames": 8, "dtype": None, "repeats": 9}
+    run |= {"speedup": {"value": 2.16, "ci95": [2.1, 2.2]}, "speedup_whole": {"value": 1.24, "ci95": [1.2, 1.3]}}
+    (said,) = encode(run)
+    assert said == (
+        "On 2 cores of a shared AMD EPYC it is 2.16 [2.10, 2.20] times as fast as on one core and 1.24 [1.20, 1.30] "
+        "times as on both at once (8 frames, float32, medians of 9 runs). More than twice is the shared machine's "
+        "doing."
+    )
+    run["speedup"]["value"] = 1.96
+    assert next(encode(run)).endswith("medians of 9 runs).")
+    timings = [
+        {"name": f"{name} of 8 s, file to 5 frames", "ms": {"median": ms}, "peak_mb": peak}
+        for name, ms, peak in (("our own h5", 26.7, 105.8), ("DSEC's layout", 29.2, 110.0))
+    ]
+    (said,) = events(machine | {"timings": [{"name": "1 s slice", "ms": {"median": 1.0}, "peak_mb": None}, *timings]})
+    assert said == "On a shared AMD EPYC these take 27 and 29 ms, and at most 110 MB."
 
 
 def test_a_page_is_tied_once_its_file_is_there():

@@ -234,6 +234,11 @@ def check(texts: Mapping[str, str], said: Mapping[str, Said], untied: Mapping[st
     return found
 
 
+def measured(*ties: Tie) -> tuple[Tie, ...]:
+    """Those whose files are there: a page is tied as soon as its bench has run."""
+    return tuple(tie for tie in ties if all((ROOT / source).is_file() for source in tie.sources))
+
+
 def read(source: str) -> Any:
     """A JSON file's content."""
     path = ROOT / source
