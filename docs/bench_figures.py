@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tools.figures import Tie, interval, minus
+from tools.figures import Tie, interval, measured, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
@@ -37,7 +37,14 @@ def frames(pair: JSON, large: JSON) -> Iterator[str]:
     yield f"in {reused:.1f} ms instead of {whole:.1f}"
     yield f"all of it {_ratio(pair['encode_speedup'])}; {pair['frames_encoded']} frames encoded, "
     yield f"{pair['frames_reused']:,} reused), and answers {_ratio(pair['speedup'])}"
-    yield "{} of {} answers were identical".format(*pair["identical"].split("/"))
+    same, asked = map(int, pair["identical"].split("/"))
+    questions = len(pair["questions"])
+    yield (
+        f"{questions} questions about each of {asked // questions} windows of {pair['length_s']:g} s, one each "
+        f"{1e3 * pair['every_s']:g} ms"
+    )
+    yield f"{same} of {asked} answers were identical"
+    yield f"encoding is {100 * whole / pair['answer_ms']['whole']['median']:.0f} % of an answer"
     two, four = large["shifts"]
     yield (
         f"{two['reused_ms']['median'] / 1e3:.2f} s where {two['new']} of {two['frames']} frames are new, "
@@ -45,52 +52,6 @@ def frames(pair: JSON, large: JSON) -> Iterator[str]:
         f"{four['reused_ms']['median'] / 1e3:.1f} s where {four['new']} are new, whole "
         f"{four['whole_ms']['median'] / 1e3:.1f} s ({four['speedup']:.1f} times)"
     )
-
-
-def server(cost: JSON, parts: JSON, fuzzed: JSON) -> Iterator[str]:
-    """What the server costs, what it bears, row by row, and vLLM's beside it."""
-    known, new = (cost["overhead"][kind] for kind in ("known", "new"))
-    yield f"the engine's own time) | {interval(known, 1, 'added_ms_p50')} ms; asked at most 3 |"
-    through, direct = (new["e2e_ms"][way]["p50"] for way in ("server", "direct"))
-    yield (
-        f"reads the same files (p50 of the pairs) | {interval(new['e2e_difference_ms'], 1, 'p50')} ms: {through:.0f} "
-        f"against {direct:.0f} ms. Decoding included, {new['added_ms_p50']:.1f} ms pass before"
-    )
-    busy, matched = (cost["throughput"][name] for name in ("busy", "matched"))
-    yield (
-        f"{busy['threads']} threads, so that every row is taken again at once | {interval(busy, 3, 'ratio')}; asked at "
-        f"least 0.98. By {matched['threads']}, as many as rows: {interval(matched, 3, 'ratio')} |"
-    )
-    load, memory = parts["load"], parts["load"]["resident_mib"]
-    statuses, growth = load["statuses"], f"{100 * load['growth']:.1f} %"
-    yield (
-        f"| {statuses['200']:,} answers, {statuses['503']:,} × 503, nothing else; {load['wrong_answers']} wrong; "
-        f"p99 {load['latency_ms']['p99'] / 1e3:.2f} s; resident memory {memory['first']:,.0f} to {memory['last']:,.0f} "
-        f"MiB, medians of eighths within {growth}"
-    )
-    yield f"| {cost['cancels']['cancels']} streams that are left before their end |"
-    kills = cost["kills"]
-    yield (
-        f"| the drafter killed {kills['kills']} times under load | {kills['statuses']['200']} answers, "
-        f"{kills['wrong_answers']} wrong, none lost |"
-    )
-    mutants = fuzzed["mutants"]
-    outcomes, held = mutants["outcomes"].items(), mutants["resident_mib"]
-    answered, refused = (sum(n for name, n in outcomes if name.endswith(way)) for way in ("answered", "refused"))
-    yield f"| `--fuzz {mutants['mutants']}`: mutated requests, heads, streams, clips, recordings and uploads |"
-    yield (
-        f"{answered:,} answered, {refused:,} refused, no other status; resident memory {held['first']:,.0f} to "
-        f"{held['last']:,.0f} MiB, medians of its eighths within {100 * mutants['growth']:.1f} % |"
-    )
-    for clients, level in parts["vllm"]["clients"].items():
-        ours, theirs = (level["e2e_ms"][name]["p50"] for name in ("crossdraft", "vllm"))
-        yield (
-            f"| {clients} | {ours:,.0f} ms | {theirs:,.0f} ms | {interval(level, name='sooner')} "
-            f"| {interval(level['throughput_ratio'])} |"
-        )
-    levels = parts["vllm"]["clients"].values()
-    same, asked = (sum(level[name] for level in levels) for name in ("same_text", "requests"))
-    yield f"In {same} of {asked} answers the text was the same"
 
 
 def shapes_7b(run: JSON) -> Iterator[str]:
@@ -238,6 +199,28 @@ def aligned(run: JSON, experiment: JSON) -> Iterator[str]:
     yield f"with losses of features {by_theirs['value']:.2f}"
 
 
+def encode(run: JSON) -> Iterator[str]:
+    """A vision encoder over two groups of cores."""
+    one, both = run["speedup"], run["speedup_whole"]
+    yield (
+        f"On {run['environment']['cpus']} cores of a shared {run['environment']['cpu']} it is {interval(one)} times as "
+        f"fast as on one core and {interval(both)} times as on both at once ({run['frames']} frames, "
+        f"{run['dtype'] or 'float32'}, medians of {run['repeats']} runs)."
+        + (" More than twice is the shared machine's doing." if one["value"] > 2 else "")
+    )
+
+
+REAL_SIZE = ("our own h5", "DSEC's layout")
+
+
+def events(run: JSON) -> Iterator[str]:
+    """From recordings of real size to the drafter's frames."""
+    rows = {name: row for row in run["timings"] for name in REAL_SIZE if row["name"].startswith(name)}
+    times = " and ".join(f"{rows[name]['ms']['median']:.0f}" for name in REAL_SIZE)
+    peak = max(rows[name]["peak_mb"] for name in REAL_SIZE)
+    yield f"On a shared {run['environment']['cpu']} these take {times} ms, and at most {peak:.0f} MB."
+
+
 def _share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
@@ -267,6 +250,9 @@ TIES = (
     Tie("docs/large_models.md", ("docs/results/scale/7b_h200.json",), h200),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
-    Tie("docs/serve.md", tuple(f"{RESULTS}/{name}.json" for name in ("serve_overhead", "serve", "serve_fuzz")), server),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
+    *measured(
+        Tie("docs/large_models.md", (f"{RESULTS}/encode.json",), encode, "encode"),
+        Tie("docs/formats.md", (f"{RESULTS}/events.json",), events, "events"),
+    ),
 )

@@ -6,12 +6,13 @@ figure changes here and there together; a new figure needs a JSON file, or the c
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from crossdraft.bench.experiments.markdown import cell, prose
 from crossdraft.bench.experiments.record import RowFaults
 from crossdraft.methods import SHIPPED
-from docs import bench_figures, method_figures
+from docs import bench_figures, method_figures, serving_figures, setting_figures
 from tools.figures import ANY, ROOT, Tie, interval
 
 JSON = Mapping[str, Any]
@@ -147,16 +148,19 @@ def real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
     yield f"1/ρ = {plan['bound']:.2f}× bounds all hiding"
 
 
+def bound(stages: JSON, tokens: float) -> float:
+    """1/ρ of answers of so many tokens: what hiding all of the prefill would gain."""
+    return (stages["prefill"] + stages["step"] * (tokens - 1)) / stages["prefill"]
+
+
 def by_question(found: Mapping[str, JSON], stages: JSON) -> Iterator[str]:
     """Ten questions; the bound 1/ρ is of answers of this length, by the plan's times of the target."""
-    prefill, step = stages["prefill"], stages["step"]
     for question, row in found["trace"]["by_question"].items():
         tokens = row["mean_tokens"]
-        bound = (prefill + step * (tokens - 1)) / prefill
         taus = [found[drafter]["by_question"][question]["tau"]["value"] for drafter in ("trace", "memory", "ngram")]
         yield (
             f"| {question} | {row['first_token_accepted']} of {row['answers']} | {row['hidden_accepted']['value']:.1f} "
-            f"| {tokens:.1f} | {bound:.2f} | {' | '.join(f'{tau:.2f}' for tau in taus)} |"
+            f"| {tokens:.1f} | {bound(stages, tokens):.2f} | {' | '.join(f'{tau:.2f}' for tau in taus)} |"
         )
 
 
@@ -199,10 +203,35 @@ def your_own_models(plan: JSON, *replays: JSON) -> Iterator[str]:
     gains = [one["simulated_speedup"]["value"] for one in memories]
     yield f"τ {_range([one['tau'] for one in memories], 0)}, {_range(gains)}×"
     stages = plan["stages"]
+    bounds = [bound(stages, row["mean_tokens"]) for row in found["ten_questions"]["trace"]["by_question"].values()]
+    yield f"{_range(bounds)}× here; with an"
     yield (
         f"acceptance of {stages['alpha']} hidden drafting gives {best(plan):.2f}×, for EventGPT-7B costs "
         f"{stages['c']:.2f} of a target step"
     )
+
+
+ORDERS = ("memory", "memory_64", *(f"memory_shuffled_{seed}" for seed in range(3)))
+RECALLED = tuple(f"{RESULTS}/replay/{recording}-{order}.json" for recording in RECORDINGS for order in ORDERS)
+
+
+def memory(*replays: JSON) -> Iterator[str]:
+    """What votes by age accept, with more nodes and in other orders; the half-life that they replaced is gone."""
+    each = iter(replays)
+    titles = ("one question, 550 clips in order", "ten questions about each of 10 clips")
+    for title in (*titles, "one question, 117 clips of 5 s"):
+        own, wide, *shuffled = (next(each) for _ in ORDERS)
+        accepted, more = (one["hidden_accepted"]["value"] for one in (own, wide))
+        other, tau = mean(one["hidden_accepted"]["value"] for one in shuffled), mean(one["tau"] for one in shuffled)
+        yield (
+            f"| {title} | {ANY} → {accepted:.1f} (64 nodes: {ANY} → {more:.1f}) | {ANY} → {own['tau']:.2f} "
+            f"| {ANY} → {other:.1f}; τ {ANY} → {tau:.2f} |"
+        )
+
+
+def trained_head(eagle: JSON) -> Iterator[str]:
+    """What as many answers as the reference pair's heads saw are worth."""
+    yield f"gave τ {eagle['figures']['engine']['eagle2, T=0']['tau']:.0f} (trees of 60 nodes)"
 
 
 def planning(plan: JSON) -> Iterator[str]:
@@ -379,6 +408,8 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/real_pair.md", (PLAN, *REPLAYS), real_pair),
     Tie("docs/real_pair.md", SHARED, conversation),
     Tie("docs/your_own_models.md", (PLAN, *REPLAYS), your_own_models),
+    Tie("docs/your_own_models.md", _provenance("heads/eagle"), trained_head),
+    Tie("docs/drafters.md", RECALLED, memory),
     Tie("docs/planning.md", (PLAN,), planning),
     Tie("docs/align_your_own_pair.md", PLANS, align),
     Tie("docs/growth.md", ("docs/growth.json",), growth),
@@ -389,5 +420,7 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/rules.md", _provenance("judge"), rules),
     *bench_figures.TIES,
     *method_figures.TIES,
+    *serving_figures.TIES,
+    *setting_figures.TIES,
     *_cards(),
 )

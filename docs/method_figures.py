@@ -42,8 +42,15 @@ def recordings(run: JSON) -> Iterator[str]:
         yield f"| {title} | {first['accepted']['value']:.1f} | {' | '.join(cells)} |"
     begins = [median(found[*kind, drafter]["begin_ms"] for kind in kinds) for drafter in drafters]
     yield f"| begins after | {' | '.join(f'{ms:.1f} ms' for ms in begins)} |"
-    tokens = [row["token_ms"] for row in run["recordings"]]
-    yield f"one token takes {median(tokens):.1f} ms with each"
+    token = median(row["token_ms"] for row in run["recordings"])
+    yield f"one token takes {token:.1f} ms with each"
+    yield f"`event` drafts a token in {token:.1f} ms"
+    after = dict(zip(drafters, begins, strict=True))
+    whole, sparse = (after[f"event:slices=10{patches}"] for patches in ("", ",patches=31"))
+    yield f"sparsity saves about {whole - sparse:.0f} ms of {whole:.0f}"
+    longest = max(seconds for seconds, _ in kinds)
+    for words in ("(where {} are spread", "and little on {}", "On {} that are slowed down"):
+        yield words.format(f"{longest:g} s")
     windows = [
         found[*kind, drafters[1]]["accepted_at_equal_time"]["value"] / found[*kind, drafters[0]]["accepted"]["value"]
         for kind in kinds

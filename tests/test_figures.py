@@ -10,7 +10,21 @@ import pytest
 import tools.figures
 from docs.figures import TIES, by_question, growth, head_card, readme
 from docs.untied import EARLIER_RUNS, SETTINGS
-from tools.figures import ANY, check, compare, corrected, figures, main, pages, read
+from tools.figures import (
+    ANY,
+    Said,
+    all_said,
+    block_text,
+    check,
+    compare,
+    compare_blocks,
+    corrected,
+    figures,
+    lowered,
+    main,
+    pages,
+    with_blocks,
+)
 
 ROOT = Path(__file__).parents[1]
 TABLE = """text
@@ -127,9 +141,58 @@ def test_figures_may_become_fewer_and_never_more():
     assert check(texts, {}, listed) == []
     assert "2 figures that are tied to no JSON, and 0 are listed" in check(texts, {}, {})[0]
     assert "has 2 figures left that are not tied" in check(texts, {}, {"docs/a.md": 3})[0]
-    assert "and 1 are listed" in check(texts, {"docs/a.md": ["took 5.1 ms"]}, {})[0].replace("0 are", "1 are")
-    assert check(texts, {"docs/a.md": ["took 5.1 ms"]}, {"docs/a.md": 1}) == []
+    said = {"docs/a.md": Said(["took 5.1 ms"])}
+    assert "has 1 figures that are tied to no JSON, and 0 are listed" in check(texts, said, {})[0]
+    assert check(texts, said, {"docs/a.md": 1}) == []
     assert "no such page" in check(texts, {}, listed | {"docs/b.md": 1})[0]
+
+
+BLOCK = """It took 7 MiB.
+
+<!-- figures: times -->
+It took 5.1 ms, which is
+more than 3.
+<!-- end -->
+
+<!-- table: other -->| 5 |<!-- end -->
+"""
+
+
+def test_a_block_is_compared_whole_and_its_figures_are_tied():
+    right = {"times": "It took 5.1 ms, which is more than 3."}
+    wrong, left = compare_blocks("docs/a.md", BLOCK, right)
+    assert (wrong, figures(left)) == ([], ["7 MiB"])
+    for other in ("It took 5.2 ms, which is more than 3.", "It took 5.1 ms, which is less than 3.", "It took 5.1 ms"):
+        wrong, left = compare_blocks("docs/a.md", BLOCK, {"times": other})
+        assert len(wrong) == 1
+        assert "its block 'times' is not what the JSON gives" in wrong[0]
+        assert figures(left) == ["7 MiB", "5.1 ms"], "what is wrong counts as tied to nothing"
+    assert "has no block '<!-- figures: time -->'" in compare_blocks("docs/a.md", BLOCK, {"time": "It"})[0][0]
+    said = {"docs/a.md": Said(blocks=right)}
+    assert check({"docs/a.md": BLOCK}, said, {"docs/a.md": 1}) == []
+    assert "has 1 figures that are tied to no JSON" in check({"docs/a.md": BLOCK}, said, {})[0]
+
+
+def test_a_block_is_written_whole_whatever_its_words_were():
+    now = with_blocks(BLOCK, {"times": "Nothing fell short.", "elsewhere": "x"})
+    assert now == BLOCK.replace("It took 5.1 ms, which is\nmore than 3.", "Nothing fell short.")
+    assert with_blocks(BLOCK, {"times": "It took 5.1 ms, which is more than 3."}) == BLOCK, "line breaks stay"
+    empty = "<!-- figures: times -->\n<!-- end -->"
+    assert with_blocks(empty, {"times": "| 1 |"}) == "<!-- figures: times -->\n| 1 |\n<!-- end -->"
+
+
+def test_lines_of_a_block_are_never_broken_behind_a_number():
+    words = "within 9.5 % " * 30
+    lines = block_text([words]).splitlines()
+    assert len(lines) > 1
+    assert not any(line.endswith("9.5") for line in lines)
+    assert " ".join(lines) == words.strip()
+
+
+def test_counts_of_figures_that_are_not_tied_are_lowered_and_never_raised():
+    listing = 'A = {\n    "docs/a.md": 9,\n    "docs/b.md": 3,  # why\n    "docs/c.md": 2,\n}\n'
+    now = lowered(listing, {"docs/a.md": 11, "docs/b.md": 1, "docs/c.md": 0})
+    assert now == 'A = {\n    "docs/a.md": 9,\n    "docs/b.md": 1,  # why\n}\n'
 
 
 def test_what_is_no_figure():
@@ -165,7 +228,7 @@ def test_the_pages_are_what_was_measured(capsys):
                                   "src/crossdraft/reference/heads/glance/README.md"])  # fmt: skip
 def test_a_digit_that_is_changed_in_a_page_is_found(page):
     text = pages()[page]
-    sentences = [one for tie in TIES if tie.page == page for one in tie.said(*map(read, tie.sources))]
+    sentences = all_said(tie for tie in TIES if tie.page == page)[page].sentences
     row = next(line for line in text.splitlines() if re.match(r"\| .*\d\.\d", line) and "`" not in line[:4])
     digit = re.search(r"\d\.\d", row).end() - 1
     planted = row[:digit] + str((int(row[digit]) + 1) % 10) + row[digit + 1 :]

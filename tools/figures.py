@@ -2,21 +2,29 @@
 
 `docs/figures.py` writes each sentence, and each row of a table, from what a command wrote (`--json-out`,
 `summary.json`, `provenance.json`); a page must hold it word for word. Figures that no JSON is kept of are counted,
-page by page, and the counts of `docs/untied.py` may only fall. `--write` puts the JSON's numbers into a page that has
-the same words with others.
+page by page, and the counts of `docs/untied.py` may only fall.
+
+Where the words depend on the figures, too, a part of a page is written whole: a block, between
+`<!-- figures: NAME -->` and `<!-- end -->`.
+
+`--write` writes the blocks, puts the JSON's numbers into sentences that have the same words with others, and lowers the
+counts of figures that are tied now.
 """
 
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/*.md", "docs/results/*.md", "src/crossdraft/reference/**/README.md")
+UNTIED_PAGE = "docs/untied.py"
 ANY = "⋯"  # in what is said: anything, of the same line, that is not tied
+WIDTH = 140  # of a line of a block's prose
 
 # What is no figure: code, comments, links' addresses, tables written from the code, versions, sections.
 NO_FIGURES = re.compile(
@@ -48,12 +56,22 @@ class Tie:
         page: its path from the root.
         sources: paths of the JSON files.
         said: takes their contents in that order, and yields each sentence or row, numbers rounded as they stand there;
-            `ANY` stands for what is not tied.
+            `ANY` stands for what is not tied. Of a block it yields the paragraphs and the rows, in their order.
+        block: the name of the block that it writes; without one each sentence stands anywhere in the page.
     """
 
     page: str
     sources: tuple[str, ...]
     said: Callable[..., Iterator[str]]
+    block: str = ""
+
+
+@dataclass
+class Said:
+    """What a page must hold: sentences anywhere, and blocks by their names."""
+
+    sentences: list[str] = field(default_factory=list)
+    blocks: dict[str, str] = field(default_factory=dict)
 
 
 def interval(found: Mapping[str, Any], digits: int = 2, name: str = "value") -> str:
@@ -125,6 +143,50 @@ def corrected(text: str, said: Iterable[str]) -> str:
     return text
 
 
+def block_text(parts: Iterable[str]) -> str:
+    r"""A block of paragraphs, whose lines are broken (never behind a number), and of rows, which follow each other.
+
+    >>> block_text(["It took 5 ms.", "| a |", "|---|", "| 5 |", "So it did."])
+    'It took 5 ms.\n\n| a |\n|---|\n| 5 |\n\nSo it did.'
+    """
+    text, row_before = "", False
+    for part in parts:
+        row = part.startswith("|")
+        glued = re.sub(r"(?<=\d) (?=\S)", "\0", part)
+        filled = textwrap.fill(glued, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+        text += ("" if not text else "\n" if row and row_before else "\n\n") + (part if row else filled)
+        row_before = row
+    return text
+
+
+def find_block(text: str, name: str) -> re.Match[str] | None:
+    """A block of a page; its text is the second group."""
+    return re.search(rf"(<!-- figures: {re.escape(name)} -->\n)(.*?)(<!-- end -->)", text, re.DOTALL)
+
+
+def compare_blocks(page: str, text: str, blocks: Mapping[str, str]) -> tuple[list[str], str]:
+    """What the blocks of a page do not hold, and the page without those that are as they should be."""
+    found = list[str]()
+    for name, wanted in blocks.items():
+        place = find_block(text, name)
+        if place is None:
+            found.append(f"{page} has no block '<!-- figures: {name} -->' with '<!-- end -->' behind it; put it there.")
+        elif place[2].split() == wanted.split():
+            text = text[: place.start(2)] + text[place.end(2) :]
+        else:
+            found.append(f"{page}: its block '{name}' is not what the JSON gives; write it: tools.figures --write.")
+    return found, text
+
+
+def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
+    """A page with its blocks as the JSON gives them."""
+    for name, wanted in blocks.items():
+        place = find_block(text, name)
+        if place is not None and place[2].split() != wanted.split():
+            text = f"{text[: place.start(2)]}{wanted}\n{text[place.end(2) :]}"
+    return text
+
+
 def figures(text: str) -> list[str]:
     """What looks measured in a page, numbers of code, versions and generated tables left out.
 
@@ -140,7 +202,14 @@ def pages() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in found}
 
 
-def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: Mapping[str, int]) -> list[str]:
+def compare_page(page: str, text: str, said: Said) -> tuple[list[str], str]:
+    """What a page does not hold of its blocks and sentences, and the page without those that it holds."""
+    wrong, left = compare_blocks(page, text, said.blocks)
+    more, left = compare(page, left, said.sentences)
+    return wrong + more, left
+
+
+def check(texts: Mapping[str, str], said: Mapping[str, Said], untied: Mapping[str, int]) -> list[str]:
     """A sentence for each thing that is wrong.
 
     Args:
@@ -151,7 +220,7 @@ def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: M
     absent = sorted((said.keys() | untied.keys()) - texts.keys())
     found = [f"{page} is named in docs/figures.py or docs/untied.py, and there is no such page." for page in absent]
     for page, text in texts.items():
-        wrong, left = compare(page, text, said.get(page, ()))
+        wrong, left = compare_page(page, text, said.get(page, Said()))
         loose, listed = figures(left), untied.get(page, 0)
         found += wrong
         if len(loose) > listed and not wrong:
@@ -165,6 +234,11 @@ def check(texts: Mapping[str, str], said: Mapping[str, Sequence[str]], untied: M
     return found
 
 
+def measured(*ties: Tie) -> tuple[Tie, ...]:
+    """Those whose files are there: a page is tied as soon as its bench has run."""
+    return tuple(tie for tie in ties if all((ROOT / source).is_file() for source in tie.sources))
+
+
 def read(source: str) -> Any:
     """A JSON file's content."""
     path = ROOT / source
@@ -173,20 +247,51 @@ def read(source: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def all_said(ties: Iterable[Tie]) -> dict[str, Said]:
+    """What the ties say, page by page."""
+    found: dict[str, Said] = {}
+    for tie in ties:
+        page, parts = found.setdefault(tie.page, Said()), tie.said(*map(read, tie.sources))
+        if tie.block:
+            page.blocks[tie.block] = block_text(parts)
+        else:
+            page.sentences.extend(parts)
+    return found
+
+
+def lowered(listing: str, counts: Mapping[str, int]) -> str:
+    """`docs/untied.py` with the counts of pages that have fewer figures left; pages with none are no longer in it."""
+
+    def line(found: re.Match[str]) -> str:
+        listed = int(found[3])
+        count = min(listed, counts.get(found[2], listed))
+        return f"{found[1]}{count}{found[4]}" if count else ""
+
+    return re.sub(r'^(    "([^"]+)": )(\d+)(,.*\n)', line, listing, flags=re.MULTILINE)
+
+
+def write(said: Mapping[str, Said]) -> None:
+    """Bring pages, and the list of figures that are not tied, up to date."""
+    for page, one in said.items():
+        path = ROOT / page
+        before = path.read_text(encoding="utf-8")
+        if (now := corrected(with_blocks(before, one.blocks), one.sentences)) != before:
+            path.write_text(now, encoding="utf-8")
+    left = {page: compare_page(page, text, said.get(page, Said())) for page, text in pages().items()}
+    path = ROOT / UNTIED_PAGE
+    counts = {page: len(figures(text)) for page, (wrong, text) in left.items() if not wrong}
+    path.write_text(lowered(path.read_text(encoding="utf-8"), counts), encoding="utf-8")
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Compare, and say what differs; exit status 1 if anything does. `--write` puts the JSON's numbers in first."""
+    """Compare, and say what differs; exit status 1 if anything does. `--write` writes what the JSON gives first."""
     from docs.figures import TIES
+
+    said = all_said(TIES)
+    if "--write" in arguments:
+        write(said)
     from docs.untied import UNTIED
 
-    said: dict[str, list[str]] = {}
-    for tie in TIES:
-        said.setdefault(tie.page, []).extend(tie.said(*map(read, tie.sources)))
-    if "--write" in arguments:
-        for page, sentences in said.items():
-            path = ROOT / page
-            before = path.read_text(encoding="utf-8")
-            if (now := corrected(before, sentences)) != before:
-                path.write_text(now, encoding="utf-8")
     wrong = check(pages(), said, UNTIED)
     for sentence in wrong:
         print(sentence)

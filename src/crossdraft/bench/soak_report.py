@@ -49,6 +49,12 @@ class SoakReport:
         return flatness([one.total_mib for one in self.settled])
 
     @property
+    def range_mib(self) -> tuple[float, float] | None:
+        """The least and the most of the settled samples; `None` without any."""
+        settled = [one.total_mib for one in self.settled]
+        return (min(settled), max(settled)) if settled else None
+
+    @property
     def flat(self) -> bool:
         """Whether memory is flat, or too few requests were asked to say."""
         return self.requests < LEAST_REQUESTS or self.growth <= MOST_GROWTH
@@ -73,6 +79,7 @@ class SoakReport:
                 "growth": round(self.growth, 4),
                 "growth_of_parent": round(flatness(part_medians([one.parent_mib for one in self.settled])), 4),
                 "swing": round(self.swing, 4),
+                "range_mib": None if self.range_mib is None else [round(one, 2) for one in self.range_mib],
                 "most": MOST_GROWTH,
                 "judged": self.requests >= LEAST_REQUESTS,
                 "samples": [one.to_json() for one in self.samples],
@@ -84,14 +91,13 @@ class SoakReport:
 
 def lines(report: SoakReport) -> list[str]:
     """Sentences for people."""
-    settled = report.settled
     memory = "Memory: too few samples."
-    if settled:
-        low, high = min(one.total_mib for one in settled), max(one.total_mib for one in settled)
+    if report.range_mib is not None:
+        low, high = report.range_mib
         memory = (
-            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {len(settled)} readings after the first fifth, "
-            f"(max - min) / median {report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, asked at "
-            f"most {MOST_GROWTH:.0%}"
+            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {len(report.settled)} readings after the first "
+            f"fifth, (max - min) / median {report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, "
+            f"asked at most {MOST_GROWTH:.0%}"
             + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
         )
     return [

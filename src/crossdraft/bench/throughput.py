@@ -5,6 +5,7 @@ contestants answer the same batches, interleaved, in balanced order. Each may us
 baselines are measured on one core as well, and a ratio is against the faster of the two.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -176,12 +177,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputReport:
-    """What came out; `about` is what contestants in processes of their own say of themselves."""
+    """What came out.
+
+    Args:
+        environment: before the first batch.
+        rows: of every contestant at every size.
+        baselines: size, baseline, its faster form, our ratio over it.
+        about: what contestants in processes of their own say of themselves.
+        seconds: that it took, loading included.
+    """
 
     environment: Mapping[str, object]
     rows: tuple[Row, ...]
-    baselines: tuple[tuple[int, str, str, Interval], ...]  # size, baseline, its faster form, our ratio over it
+    baselines: tuple[tuple[int, str, str, Interval], ...]
     about: Mapping[str, Mapping[str, Any]]
+    seconds: float
 
     @property
     def least_over_target(self) -> Interval:
@@ -195,7 +205,7 @@ def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) 
     Raises:
         CrossdraftError: a model cannot be loaded, or a contestant's process dies.
     """
-    found = environment()
+    found, start = environment(), time.perf_counter()
     with pinned(None if plan.cores is None else plan.cores.pair):
         target = plan.models.load_target()
         asked = list(items(replace(plan.work, pairs=plan.questions)))
@@ -209,7 +219,7 @@ def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) 
                 method.close()
         expected = _alone(target, asked)
         rows = tuple(row for result in results for row in rows_of(result, plan.drafter, expected, target))
-    return ThroughputReport(found, rows, _against(plan, results), about)
+    return ThroughputReport(found, rows, _against(plan, results), about, time.perf_counter() - start)
 
 
 def _measure(

@@ -56,6 +56,7 @@ def to_json(plan: Throughput, report: ThroughputReport) -> dict[str, object]:
     """Plain values."""
     return {
         "environment": dict(report.environment),
+        "seconds": round(report.seconds, 1),
         "workload": {**describe(plan.work), "pairs": plan.questions},
         "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
         "cores": None if plan.cores is None else str(plan.cores),

@@ -1,0 +1,194 @@
+"""What docs say of limits, defaults and sizes of models, written from the code that has them; see `docs/figures.py`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText
+
+from crossdraft.bench import events as event_bench
+from crossdraft.bench.resources import MOST_GROWTH
+from crossdraft.bench.scale_checkpoint import DTYPE, planned
+from crossdraft.bench.scale_layouts import layout_of
+from crossdraft.bench.scale_models import FRAMES, SPARE
+from crossdraft.bench.throughput_report import FLOOR
+from crossdraft.drafters.settings import GuidedSettings, PyramidSettings
+from crossdraft.engine.fast import heap
+from crossdraft.engine.fast.quantized_linear import GROUP, bytes_saved
+from crossdraft.engine.workers.encode import HALF_TOLERANCE
+from crossdraft.events.hdf5_write import MAX_SPAN_US
+from crossdraft.events.limits import SMALL_BYTES, EventLimits
+from crossdraft.heads.online import ROOM
+from crossdraft.integrations.vllm.settings import HostSettings
+from crossdraft.models.eventgpt.processing import OFFICIAL_WINDOW_US, WINDOW_EVENTS
+from crossdraft.serve import live
+from crossdraft.serve.decode import UNWANTED_S
+from crossdraft.serve.edge import SILENT_S
+from crossdraft.streams.messages import MESSAGE_BYTES
+from crossdraft.streams.windows import Windowing
+from crossdraft.video.limits import VideoLimits
+from tools.figures import ANY, Tie
+
+JSON = Mapping[str, Any]
+MIB, GIB = 1 << 20, 1 << 30
+MILLION = 1_000_000
+ON_DISK = {
+    "video-llava-7b": "`LanguageBind/Video-LLaVA-7B-hf`", "video-llava-0.5b": "the same",
+    "video-llava-small": "the same", "video-llava-tiny": "the same",
+    "eventgpt-7b": "EventGPT-7B as released", "eventgpt-small": "the same", "eventgpt-tiny": "the same",
+}  # fmt: skip
+LOADED = {"video-llava-7b": ("bfloat16", "int8", "int4"), "video-llava-0.5b": ("bfloat16", "float32")}
+QUANTIZED = {
+    "int8": "one for each row of a weight | 8",
+    "int4": f"scale and zero for each group of {GROUP} | {4 + 32 / GROUP:g}",
+}
+
+
+def size(nbytes: float) -> str:
+    """Bytes as pages have them.
+
+    >>> size(14.73e9), size(2.15e9), size(0.524e6), size(1.52e6)
+    ('14.7 GB', '2.15 GB', '0.52 MB', '1.5 MB')
+    """
+    unit, name = (1e9, "GB") if nbytes >= 1e8 else (1e6, "MB")
+    value = nbytes / unit
+    return f"{value:.{1 if value >= 10 or (name == 'MB' and value >= 1) else 2}f} {name}"
+
+
+def count(parameters: float) -> str:
+    """Parameters as pages have them.
+
+    >>> count(7.366e9), count(0.76e6)
+    ('7.37 B', '0.8 M')
+    """
+    return f"{parameters / 1e9:.2f} B" if parameters >= 1e8 else f"{parameters / 1e6:.1f} M"
+
+
+def weights(name: str, dtype: str = "bfloat16") -> float:
+    """Bytes of a shape's weights in a dtype, or quantised as Options say."""
+    layout = layout_of(name)
+    nbytes = planned(layout).bytes
+    if dtype in QUANTIZED:
+        with torch.device("meta"):
+            model: Any = AutoModelForImageTextToText.from_config(layout.config, dtype=DTYPE)
+        return nbytes - bytes_saved(model, dtype)
+    return nbytes * (2 if dtype == "float32" else 1)
+
+
+def shapes() -> Iterator[str]:
+    """The checkpoints that can be written, what they take when they are loaded, and in fewer bits."""
+    for name, layout in ON_DISK.items():
+        plan = planned(layout_of(name))
+        files = f"{len(plan.files)} files"
+        cut, kept = f", cut into {files}" if name.endswith("tiny") else "", f" in {files}" if "7b" in name else ""
+        yield f"| `{name}` | {layout}{cut} | {count(plan.bytes / DTYPE.itemsize)} | {size(plan.bytes)}{kept} |"
+    for name, dtypes in LOADED.items():
+        for dtype in dtypes:
+            how = f"`--quantize {dtype}`" if dtype in QUANTIZED else dtype
+            yield f"| `{name}`, {how} | {weights(name, dtype) / 1e9:.2f} GB | {ANY} |"
+    for dtype, scales in QUANTIZED.items():
+        yield f"| `{dtype}` | {scales} | {weights('video-llava-7b', dtype) / 1e9:.1f} GB |"
+    yield f"in half precision up to {HALF_TOLERANCE:.0%} of the largest feature is".replace("%", " %")
+
+
+def your_own_models() -> Iterator[str]:
+    """Arithmetic of the real pair's memory."""
+    yield f"with a margin of {SPARE - 1:.0%}".replace("%", " %")
+    for title, name in (("Video-LLaVA-7B", "video-llava-7b"), ("EventGPT-7B", "eventgpt-7b")):
+        nbytes = weights(name)
+        each = (nbytes, SPARE * nbytes, 2 * nbytes, 2 * SPARE * nbytes)
+        yield f"| {title} | {count(nbytes / DTYPE.itemsize)} | {' | '.join(f'{one / 1e9:.1f} GB' for one in each)} |"
+    text = layout_of("video-llava-7b").config.text_config
+    width = text.num_key_value_heads * (text.head_dim or text.hidden_size // text.num_attention_heads)
+    token = 2 * text.num_hidden_layers * width * DTYPE.itemsize
+    yield f"{size(token)} a token and model in bf16, so {2200 * token / 1e9:.1f} GB for the 2,200 tokens"
+    yield f"made for windows of {OFFICIAL_WINDOW_US / 1e3:g} ms"
+    yield f"as its checkpoint says ({FRAMES})"
+
+
+def formats(shipped: JSON) -> Iterator[str]:
+    """Clocks, windows, limits, and what the bench of recordings reads; `shipped` is the event drafter's processor."""
+    yield f"they hold at most {MAX_SPAN_US / 60e6:.1f} minutes"
+    yield f"A 16-bit clock that wrapped (every {(1 << 16) / 1e3:.1f} ms)"
+    yield (
+        f"`window_us` ({OFFICIAL_WINDOW_US / 1e3:g} ms for the released EventGPT, {shipped['window_us'] / 1e6:g} s for "
+        f"the shipped reference drafter) and `window_events`, the most events of it ({WINDOW_EVENTS // MILLION} million"
+    )
+    yield from event_limits(EventLimits())
+    video = VideoLimits()
+    yield f"in `VideoLimits`: {video.pixels / MILLION:.1f} million pixels a frame, {video.frames:,} frames"
+    yield f"and {video.held / 1e8:.1f} · 10⁸ pixels ({3 * video.held / 1e6:.0f} MB) of those"
+    window, rate = event_bench.WINDOW_US / 1e3, event_bench.RATE_MEV_S
+    yield f"of a {window:g} ms window, a slice of 1 s out of a file at the rate of a busy DSEC drive ({rate} million"
+    seconds, width, height = event_bench.REAL_S, event_bench.WIDTH, event_bench.HEIGHT
+    yield f"({width}×{height}, {seconds:g} s, {seconds * event_bench.REAL_MEV_S:.1f} million events, written by us"
+
+
+def event_limits(limits: EventLimits) -> Iterator[str]:
+    """The table of limits of a recording."""
+    yield f"| `events` | {limits.events // MILLION} million | held"
+    yield f"| `scanned`, `lines` | {limits.scanned // 10**9} billion, {limits.lines // MILLION} million |"
+    yield f"| `ratio` | {limits.ratio:g} | unpacked size over stored size, beyond {SMALL_BYTES // MIB} MiB |"
+    yield f"| `block_bytes` | {limits.block_bytes // MIB} MiB |"
+    yield f"| `held_bytes` | {limits.held_bytes // MIB} MiB |"
+    yield f"| `pixels` | {limits.pixels / MILLION:.1f} million |"
+    yield f"| `seconds` | {limits.seconds:,.0f} |"
+    yield f"| `worker_bytes`, `worker_seconds` | {limits.worker_bytes // GIB} GiB, {limits.worker_seconds} |"
+
+
+def drafters() -> Iterator[str]:
+    """Defaults of settings that stand in the prose."""
+    guided = GuidedSettings()
+    yield f"`threshold` ({PyramidSettings().threshold:g} nats, Jensen-Shannon)"
+    yield f"the share `keep` ({guided.keep:g}), first the tokens that draw `mass` ({guided.mass:g}) of"
+    yield f"(`keep=64`, at most {ROOM // MIB} MiB)"
+
+
+def vllm() -> Iterator[str]:
+    """Defaults of the hosted drafter."""
+    settings = HostSettings(drafter="event")
+    yield f"| `wait_ms` | {settings.wait_ms:g} |"
+    yield f"| `requests` | {settings.requests} |"
+    yield f"| `drafter_timeout_s` | {settings.drafter_timeout_s:g} |"
+
+
+def many_requests() -> Iterator[str]:
+    """Bounds of both benches."""
+    yield f"drafting must never cost more than {1 - FLOOR:.0%} against it".replace("%", " %")
+    yield f"(max − min) / median is at most {MOST_GROWTH:.0%}".replace("%", " %")
+    yield f"when a process has grown by {heap.GROWTH // MIB} MiB"
+
+
+def serve() -> Iterator[str]:
+    """What becomes of a job whose client has gone."""
+    yield f"the process is ended after {UNWANTED_S:g} s"
+
+
+def streams() -> Iterator[str]:
+    """The grid of windows, worked out for an example, and limits of a pushed stream."""
+    windows = Windowing(0.2, 1.0, 8)
+    due = [f"{windows.begins(number) + windows.length_s:g}" for number in range(4)]
+    wished = [f"{windows.length_s + number * windows.every_s:g}" for number in range(4)]
+    yield (
+        f"with {windows.frames} frames in {windows.length_s:g} s and `--every 200ms` at {', '.join(due)} … s instead "
+        f"of {', '.join(wished)} … s"
+    )
+    yield f"of at most {MESSAGE_BYTES // MIB} MiB"
+    yield f"rising, at most {live.MOST_GAP_S:g} s apart"
+    yield (
+        f"at most {live.WAITING_FRAMES} of them, {live.WAITING_MESSAGES:,} messages and "
+        f"{live.WAITING_BYTES // MIB} MiB waiting"
+    )
+    yield f"who pushes nothing for {SILENT_S:g} s"
+
+
+TIES = (
+    Tie("docs/drafters.md", (), drafters),
+    Tie("docs/formats.md", ("src/crossdraft/reference/event/processor_config.json",), formats),
+    Tie("docs/large_models.md", (), shapes),
+    Tie("docs/many_requests.md", (), many_requests),
+    Tie("docs/serve.md", (), serve),
+    Tie("docs/streams.md", (), streams),
+    Tie("docs/vllm.md", (), vllm),
+    Tie("docs/your_own_models.md", (), your_own_models),
+)
