@@ -23,6 +23,8 @@ from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
+from tests.drafters.combine.test_fallback import Refusing
+from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.heads.pass_.by_ids import LookaheadIds
@@ -63,6 +65,7 @@ DRAFTERS = {
     **{how: partial(foreign, "video_llava", how) for how in CROSS_VOCAB_METHODS},
     "union": lambda: UnionDrafter([independent(), ngram()]),
     "phased": lambda: PhasedDrafter(independent(), ngram()),
+    "phased, refused": lambda: PhasedDrafter(Refusing(chain()), ngram()),
     "fallback": lambda: FallbackDrafter(independent(), ngram()),
     "choose": lambda: ChooseDrafter([independent(), ngram()]),
     "cascade": lambda: CascadeDrafter(independent(), independent(1e-3), ahead=2),

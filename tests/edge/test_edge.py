@@ -15,7 +15,7 @@ from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.edge import EdgeConnection
 from crossdraft.serve.service import load_engine
-from tests.edge.conftest import settings
+from tests.edge.conftest import chat, settings
 from tests.serve.conftest import Runner
 
 
@@ -51,6 +51,28 @@ def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media)
     assert answer.tokens == alone
     assert answer.report["metrics"]["lossless"]
     assert "Read whole: its events lie at an edge, and are not sent." in answer.report["notes"]
+
+
+def test_a_question_that_comes_without_an_edge_is_drafted_for_by_the_clouds_own(edge, alone, media):
+    """Greedy and sampled; an edge drafts hidden as ever, and the cloud's own drafter goes on."""
+    options = {"cache_bytes": 0, "adaptive": False}
+    asked = settings(media_root=media, drafter="phased:edge,eagle2", options=options)
+    with load_engine(asked) as engine:
+        started = Runner(engine, media).start(asked)
+        with edge.client(at(started[0])) as client:
+            seen = edge.ask(client)
+        plain = started[0].post(chat(crossdraft={"timeline": True})).json()
+        sampled = started[0].post(chat(temperature=1.0, seed=3, crossdraft={"timeline": True})).json()
+        Runner.stop(*started)
+    assert seen.tokens == alone
+    assert seen.drafter_error is None
+    assert not any("gave up" in note for note in seen.report.get("notes", ()))
+    assert plain["choices"][0]["message"]["content"] == seen.text
+    for answer in (plain, sampled):
+        found = answer["crossdraft"]["timeline"]
+        note = "The drafter of the prefill gave up (the question did not come from an edge); the other one drafted."
+        assert found["notes"] == [note]
+        assert found["stats"]["drafted"] > 0
 
 
 def test_the_draft_is_on_its_way_while_the_cloud_reads(start, edge, alone):

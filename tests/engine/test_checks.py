@@ -96,6 +96,8 @@ def test_what_is_no_draft_s_field_is_named():
         (replace(GOOD, tree=None), "NoneType, not a DraftTree"),
         (replace(GOOD, tree=forced(GOOD.tree, tokens=0.5)), "tokens are a float"),
         (replace(GOOD, refusal=5), "refusal"),
+        (replace(GOOD, notes="a sentence"), "notes or spans are not each a str"),
+        (replace(GOOD, notes=("a sentence", 5)), "notes or spans are not each a str"),
         (replace(GOOD, spans=torch.zeros(2)), "spans"),
         (replace(GOOD, spans=(1, "y")), "spans"),
     ):

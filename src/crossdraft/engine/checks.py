@@ -94,8 +94,9 @@ def _draft_of(made: object) -> Draft:
         return faulty(f"its tokens are a {type(made.tree.tokens).__name__}, not a tuple")
     if not isinstance(made.refusal, str | None):
         return faulty(f"its refusal is a {type(made.refusal).__name__}, not a sentence")
-    if not isinstance(made.spans, Sequence) or not all(isinstance(span, Span) for span in made.spans):
-        return faulty("one of its spans is no Span")
+    for parts, kind in ((made.notes, str), (made.spans, Span)):
+        if not isinstance(parts, tuple | list) or not all(isinstance(part, kind) for part in parts):
+            return faulty(f"its notes or spans are not each a {kind.__name__}")
     return made
 
 

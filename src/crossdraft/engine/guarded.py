@@ -175,6 +175,8 @@ class GuardedDrafter:
         return waited if drafted else None
 
     def _unless_refused(self, draft: Draft, state: RequestState) -> Draft:
+        """The draft, whose notes become the answer's; nothing of one that is refused."""
+        state.notes.extend(note for note in draft.notes if note not in state.notes)
         if draft.refusal is None:
             return draft
         if not self._warned and log.isEnabledFor(logging.WARNING):

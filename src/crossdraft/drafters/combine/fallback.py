@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.drafters.combine.grouped import propose_grouped
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
@@ -110,19 +110,11 @@ class FallbackDrafter:
 
     def _ask(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> Proposal:
         """Whoever drafts for each; nothing where that has to wait for the target."""
-        able = [state.drafts or state.begun or self.other.needs.may_hide for state in states]
-        asked = [i for i, one in enumerate(able) if one]
-        drafters = [self.first if states[i].drafts else self.other for i in asked]
-        own = [states[i].first if states[i].drafts else states[i].other for i in asked]
-        begun = propose_grouped(drafters, own, [budgets[i] for i in asked])
-
-        def wait() -> list[Draft]:
-            made = [NOTHING] * len(states)
-            for i, draft in zip(asked, begun(), strict=True):
-                made[i] = draft
-            return made
-
-        return wait
+        drafters = [
+            self.first if state.drafts else self.other if state.begun or self.other.needs.may_hide else None
+            for state in states
+        ]
+        return propose_grouped(drafters, [state.first if state.drafts else state.other for state in states], budgets)
 
     def _refused(self, state: FallbackState, draft: Draft) -> bool:
         """Whether the other one is to be asked now; if the first one has drafted, the other one's part is over."""

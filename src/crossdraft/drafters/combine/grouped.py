@@ -7,23 +7,26 @@ from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Proposal, propose_async
 
 
-def propose_grouped(drafters: Sequence[Drafter[Any]], states: Sequence[Any], budgets: Sequence[Budget]) -> Proposal:
+def propose_grouped(
+    drafters: Sequence[Drafter[Any] | None], states: Sequence[Any], budgets: Sequence[Budget]
+) -> Proposal:
     """Ask each drafter once, for all requests that are its: it may batch, and is waited for once, not for each of them.
 
     Args:
-        drafters: [n] who drafts for each request.
+        drafters: [n] who drafts for each request; `None` = nobody, and nothing is drafted.
         states: [n] of that drafter.
         budgets: [n].
 
     Returns:
         what waits for the drafts [n].
     """
-    groups: dict[int, list[int]] = {}
+    groups: dict[int, tuple[Drafter[Any], list[int]]] = {}
     for i, drafter in enumerate(drafters):
-        groups.setdefault(id(drafter), []).append(i)
+        if drafter is not None:
+            groups.setdefault(id(drafter), (drafter, []))[1].append(i)
     asked = [
-        (group, propose_async(drafters[group[0]], [states[i] for i in group], [budgets[i] for i in group]))
-        for group in groups.values()
+        (group, propose_async(drafter, [states[i] for i in group], [budgets[i] for i in group]))
+        for drafter, group in groups.values()
     ]
 
     def wait() -> list[Draft]:

@@ -5,23 +5,34 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.drafters.combine.grouped import propose_grouped
-from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.seeds import split_seeds
+from crossdraft.errors import CrossdraftError
+
+GAVE_UP = "The drafter of the prefill gave up ({}); the other one drafted."
 
 
 @dataclass(eq=False)
 class PhasedState:
-    """One answer: both drafters' states, and what the target has answered so far, once it has begun."""
+    """One answer: both drafters' states, and what the target has answered so far, once it has begun.
 
-    hidden: Any
-    later: Any
+    Args:
+        hidden, later: the states; nothing of a drafter that did not begin.
+        hidden_refusal, later_refusal: why one of them drafts nothing.
+        answered: tokens of the answer.
+    """
+
+    hidden: Any = None
+    later: Any = None
+    hidden_refusal: str | None = None
+    later_refusal: str | None = None
     answered: tuple[int, ...] = ()
 
     @property
-    def answering(self) -> bool:
-        """Whether the hidden drafter's turn is over."""
-        return bool(self.answered)
+    def hides(self) -> bool:
+        """Whether it is the hidden drafter's turn."""
+        return not self.answered and self.hidden_refusal is None
 
 
 class PhasedDrafter:
@@ -29,6 +40,9 @@ class PhasedDrafter:
 
     The second one follows the answer from its beginning, so that it is ready when its turn comes. The first one ends
     with its turn; if it learns from answers, all of this one is committed to it at its end.
+
+    Each refuses its own turn. Where the first one refuses a request, the second one drafts as if it were alone, at once
+    if it needs nothing of the target; a note says so, where the refusal came during the prefill.
     """
 
     def __init__(self, hidden: Drafter[Any], later: Drafter[Any]) -> None:
@@ -39,23 +53,35 @@ class PhasedDrafter:
         self._teaches_hidden = hidden.needs.nothing and hidden.needs.learns
 
     def begin(self, requests: Sequence[Request]) -> list[PhasedState]:
-        hidden, later = self.hidden.begin(split_seeds(requests, 0)), self.later.begin(split_seeds(requests, 1))
-        return [PhasedState(*states) for states in zip(hidden, later, strict=True)]
+        pairs = zip(split_seeds(requests, 0), split_seeds(requests, 1), strict=True)
+        return [self._begin(one, other) for one, other in pairs]
 
     def propose(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose_async(states, budgets)()
 
     def propose_async(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
         """See `AsyncDrafter`."""
-        turns = [self.later if state.answering else self.hidden for state in states]
-        own = [state.later if state.answering else state.hidden for state in states]
-        return propose_grouped(turns, own, budgets)
+        begun = self._ask(states, budgets)
+
+        def wait() -> list[Draft]:
+            drafts = begun()
+            refused = [i for i, draft in enumerate(drafts) if states[i].hides and draft.refusal is not None]
+            for i in refused:
+                self._refuse(states[i], drafts[i].refusal)
+            again = self._ask([states[i] for i in refused], [budgets[i] for i in refused])()
+            for i, draft in zip(refused, again, strict=True):
+                drafts[i] = draft
+            return [_noted(draft, state) for draft, state in zip(drafts, states, strict=True)]
+
+        return wait
 
     def commit(self, states: Sequence[PhasedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
-            # The first tree that was verified was the other's: of its own, which was empty, nothing was accepted.
-            self.later.commit([state.later], [output if state.answering else replace(output, path=())])
-            if not state.answering and not self._teaches_hidden:
+            if state.later_refusal is None:
+                # A tree of the hidden one was verified: of the other's own, which was empty, nothing was accepted.
+                own = replace(output, path=(), probe_top=()) if state.hides else output
+                self.later.commit([state.later], [own])
+            if state.hides and not self._teaches_hidden:
                 self.hidden.end([state.hidden])
             state.answered += output.tokens
 
@@ -64,13 +90,62 @@ class PhasedDrafter:
 
     def end(self, states: Sequence[PhasedState]) -> None:
         for state in states:
-            if state.answering and self._teaches_hidden:
+            if state.hidden_refusal is None and state.answered and self._teaches_hidden:
                 self.hidden.commit([state.hidden], [VerifyOutput((), state.answered)])
-            if not state.answering or self._teaches_hidden:
+            if state.hides or (state.hidden_refusal is None and self._teaches_hidden):
                 self.hidden.end([state.hidden])
-        self.later.end([state.later for state in states])
+        self.later.end([state.later for state in states if state.later_refusal is None])
+
+    def _begin(self, request: Request, same: Request) -> PhasedState:
+        """Both states; `same` is the request with the later one's seed."""
+        try:
+            hidden = self.hidden.begin([request])[0]
+        except CrossdraftError as error:
+            try:
+                return PhasedState(later=self.later.begin([same])[0], hidden_refusal=str(error))
+            except CrossdraftError:
+                raise error from None
+        try:
+            return PhasedState(hidden, self.later.begin([same])[0])
+        except CrossdraftError as error:
+            return PhasedState(hidden, later_refusal=str(error))
+
+    def _ask(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
+        """Whose turn it is drafts for each; nothing where that has to wait for the target, or has refused."""
+        begun = propose_grouped(
+            [self._turn(state) for state in states],
+            [state.hidden if state.hides else state.later for state in states],
+            budgets,
+        )
+
+        def wait() -> list[Draft]:
+            return [
+                draft if state.hides or state.later_refusal is None else replace(NOTHING, refusal=state.later_refusal)
+                for draft, state in zip(begun(), states, strict=True)
+            ]
+
+        return wait
+
+    def _turn(self, state: PhasedState) -> Drafter[Any] | None:
+        if state.hides:
+            return self.hidden
+        able = state.later_refusal is None and (state.answered or self.later.needs.may_hide)
+        return self.later if able else None
+
+    def _refuse(self, state: PhasedState, why: str | None) -> None:
+        """The hidden one drafts nothing for a request that it began."""
+        state.hidden_refusal = why
+        self.hidden.end([state.hidden])
 
     def _fork(self, state: PhasedState) -> PhasedState:
-        # Once the target answers, nothing happens to the hidden one's state any more.
-        hidden = state.hidden if state.answering else self.hidden.fork([state.hidden])[0]
-        return PhasedState(hidden, self.later.fork([state.later])[0], state.answered)
+        # Once its turn is over, nothing happens to the hidden one's state any more.
+        hidden = self.hidden.fork([state.hidden])[0] if state.hides else state.hidden
+        later = self.later.fork([state.later])[0] if state.later_refusal is None else None
+        return replace(state, hidden=hidden, later=later)
+
+
+def _noted(draft: Draft, state: PhasedState) -> Draft:
+    """The draft, which tells of the hidden one's refusal."""
+    if state.hidden_refusal is None:
+        return draft
+    return replace(draft, notes=(*draft.notes, GAVE_UP.format(state.hidden_refusal.rstrip("."))))

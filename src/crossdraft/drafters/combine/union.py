@@ -151,7 +151,8 @@ class UnionDrafter:
         refusals = [drafts[i].refusal for i in range(len(drafts)) if state.rounds or i in self._free]
         refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._needing_target) else None
         spans = tuple(span for one in drafts for span in one.spans)
-        return replace(with_probes(draft, drafts), refusal=refusal, spans=spans)
+        notes = tuple(note for one in drafts for note in one.notes)
+        return replace(with_probes(draft, drafts), refusal=refusal, notes=notes, spans=spans)
 
     def _teach_gate(self, state: UnionState, output: VerifyOutput) -> None:
         prepared = [state.drafts[i] for i in self._free]
