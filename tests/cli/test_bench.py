@@ -71,7 +71,8 @@ def test_drafters_draft_and_the_target_does_not(report):
     assert by_name["target"]["tau"] == by_name["hf"]["tau"] == 1
     assert by_name["target"]["hidden_share"] is None
     # On a busy machine the cost model may find that ours do not pay; nothing stops transformers' own drafting.
-    assert min(by_name["event"]["tau"], by_name["event-inline"]["tau"]) >= 1
+    for ours in (by_name["event"], by_name["event-inline"]):
+        assert ours["tau"] == 1 or any(ours["accepted_per_position"])
     assert by_name["hf-assisted"]["tau"] > 1
     assert 0 <= by_name["event"]["hidden_share"] <= 1
 
@@ -264,7 +265,9 @@ def test_acceptance(models, tmp_path):
     arguments = ["--pairs=2", "--nodes=4", "--max-new-tokens=16", f"--json-out={out}"]
     assert main(["bench", "acceptance", *arguments, *models]) == 0
     found = json.loads(out.read_text())
-    assert found["drafters"]["event"]["tau"] >= 1
+    event, blind = found["drafters"]["event"]["tau"], found["drafters"]["blind"]["tau"]
+    assert 1 < blind < event <= 1 + 4
+    assert found["ratio"]["value"] == pytest.approx(event / blind, abs=1e-3)
     assert set(found["ratio"]) == {"value", "ci95", "n"}
 
 

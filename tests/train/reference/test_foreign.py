@@ -65,7 +65,8 @@ def test_the_stage_leaves_a_folder_that_can_ship(finished: ReferenceRun) -> None
     for wordings_of in ("train_wordings", "held_out_wordings"):
         assert f"{measured[wordings_of]['first_token']:.1%}" in card
         assert f"{measured[wordings_of]['hidden_prefix']:.2f} tokens" in card
-        assert measured[wordings_of]["tau_8"] >= 1
+        found = measured[wordings_of]  # a round ends at a wrong token: there are as many as those, or more
+        assert 1 <= found["tau_8"] <= found["tau_16"] <= 1 / (1 - found["top1"]) + 1e-3
 
 
 def test_it_sees_as_the_event_drafter_and_speaks_from_weights_of_its_own(finished: ReferenceRun) -> None:

@@ -57,7 +57,8 @@ def test_every_stage_leaves_its_artifact_and_provenance(finished: ReferenceRun) 
     assert finished.answers.with_suffix(".provenance.json").is_file()
     figures = json.loads((finished.out / "evaluation.json").read_text())
     assert 0 <= figures["target"]["held_out_wordings"]["facts_right"]["all"] <= 1
-    assert figures["event"]["train_wordings"]["tau_8"] >= 1
+    found = figures["event"]["train_wordings"]  # a round ends at a wrong token: there are as many as those, or more
+    assert 1 <= found["tau_8"] <= found["tau_16"] <= 1 / (1 - found["top1"]) + 1e-3
 
 
 def test_shipped_folders_load_and_have_cards(finished: ReferenceRun, tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_the_stage_leaves_a_folder_that_can_ship(tmp_path):
     card = (folder / "README.md").read_text()
     for wordings in ("train_wordings", "held_out_wordings"):
         assert f"{shares[wordings]['top1']:.1%}" in card
-        assert shares[wordings]["tau_8"] >= 1
+        # A round ends at a wrong token: there are as many as those, or more.
+        assert 1 <= shares[wordings]["tau_8"] <= 1 / (1 - shares[wordings]["top1"]) + 1e-3
 
 
 def test_a_resumed_run_repeats_the_losses(tmp_path):
