@@ -53,10 +53,10 @@ def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media)
     assert "Read whole: its events lie at an edge, and are not sent." in answer.report["notes"]
 
 
-@pytest.mark.parametrize("cloud", ["phased:edge,eagle2", "phased:edge,ngram"])
-def test_a_question_that_comes_without_an_edge_is_drafted_for_by_the_clouds_own(edge, alone, media, cloud):
+def test_a_question_that_comes_without_an_edge_is_drafted_for_by_the_clouds_own(edge, alone, media):
     """Greedy and sampled; an edge drafts hidden as ever, and the cloud's own drafter goes on."""
-    asked = settings(media_root=media, drafter=cloud)
+    options = {"cache_bytes": 0, "adaptive": False}
+    asked = settings(media_root=media, drafter="phased:edge,eagle2", options=options)
     with load_engine(asked) as engine:
         started = Runner(engine, media).start(asked)
         with edge.client(at(started[0])) as client:

@@ -136,6 +136,7 @@ class Draft:
         probes: inputs to feed after the tree without verifying them; see `Probes`.
         outcomes: where the target may leave the tree, as far as the drafter can tell; for parallel drafting.
         spans: of work that was done elsewhere since the last draft; for the timeline.
+        notes: what the answer is to say of its drafters, a sentence each; one that it says already is not repeated.
     """
 
     tree: DraftTree
@@ -146,6 +147,7 @@ class Draft:
     probes: Probes | None = None
     outcomes: tuple[Outcome, ...] = ()
     spans: tuple[Span, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def input_tree(self) -> DraftTree:
