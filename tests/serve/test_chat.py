@@ -47,7 +47,7 @@ def test_text_alone_is_answered_as_by_the_target_alone(server):
 def test_finish_reason_stop(server):
     found = server.client().chat.completions.create(**body(max_tokens=100)).choices[0]
     assert found.finish_reason == "stop"
-    cut = server.client().chat.completions.create(**body(max_tokens=100, stop=[" ahead"])).choices[0]
+    cut = server.client().chat.completions.create(**body(max_tokens=100, stop=[" ahead", "x" * 1024])).choices[0]
     assert cut.finish_reason == "stop"
     assert cut.message.content == found.message.content.partition(" ahead")[0]
 
@@ -216,6 +216,8 @@ def test_frames_that_the_client_sampled(server, tmp_path):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text: Field"),
         ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content: "),
         ({"stop": 1}, 400, "stop: "),
+        ({"stop": "x" * 1025}, 400, "more than 1,024 characters"),
+        ({"stop": ["a", "x" * 1025]}, 400, "more than 1,024 characters"),
         ({"logit_bias": {"99999999": 1}}, 400, "A bias names token"),
         ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ({"max_tokens": 100_000}, 400, "at most"),

@@ -36,7 +36,7 @@ def test_percent_encoding_by_parts_is_what_it_is_at_once(text, at_once):
     assert by_parts(f"data:,{text}", at_once) == unquote_to_bytes(text)
 
 
-def test_frames_that_the_client_sampled_are_told_by_their_type_however_it_is_written():
+def test_frames_that_the_client_sampled_are_known_by_their_type_however_it_is_written():
     shots = data_url("DATA:Video/JPEG;Base64,QQ==,QUI=,QUJD").shots()
     assert [b"".join(shot.decoded()) for shot in shots] == [b"A", b"AB", b"ABC"]
     for other in ("data:video/mp4;base64,QQ==,QQ==", "data:video/jpeg;base64,QQ==", "data:video/jpeg,a,b"):
