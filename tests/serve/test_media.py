@@ -12,6 +12,7 @@ import pytest
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Excerpt
 from crossdraft.serve import media_files
+from crossdraft.serve.data_url import DataUrl
 from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.local_files import LocalFiles
@@ -187,6 +188,23 @@ def test_a_long_data_address_does_not_stop_the_others(loader, text):
         return longest
 
     assert asyncio.run(run()) < 0.03
+
+
+@pytest.mark.parametrize(("sizes", "here"), [((1000,) * 3, 4000), ((60_000,) * 40, 1_021_000), ((2_000_000,), 1000)])
+def test_what_is_sent_is_decoded_in_a_thread_beyond_a_total(loader, monkeypatch, sizes, here):
+    """Characters of each part, and of all that are decoded on the event loop: of small requests all of them."""
+    lengths, decoded = {True: 0, False: 0}, DataUrl.decoded
+
+    def noted(data):
+        lengths[threading.current_thread() is threading.main_thread()] += data.length
+        return decoded(data)
+
+    monkeypatch.setattr(DataUrl, "decoded", noted)
+    shots = ",".join(base64.b64encode(b"x" * (size * 3 // 4)).decode() for size in (1000, *sizes))
+    with pytest.raises(CrossdraftError, match="image"):
+        asyncio.run(loaded(loader, asking(f"data:video/jpeg;base64,{shots}")))
+    assert lengths[True] == here
+    assert sum(lengths.values()) == 1000 + sum(sizes)
 
 
 def asking_about(recording: bytes, **more) -> ChatRequest:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
-from crossdraft.serve.bodies import chat_of
+from crossdraft.serve.bodies import parsed_chat
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.keys import Client
@@ -26,7 +26,7 @@ from crossdraft.streaming import AsyncStream
 router = APIRouter()
 
 
-def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
+async def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
     """A request's body.
 
     Args:
@@ -41,7 +41,7 @@ def read_chat(service: Service, body: bytes, client: Client | None = None) -> Ch
     if client is not None:
         service.rates.check(client)
     try:
-        return _of_model(service, chat_of(body))
+        return _of_model(service, await parsed_chat(body))
     except (ApiError, ValidationError):
         if client is not None:
             service.rates.count(client)
@@ -66,7 +66,7 @@ async def complete(request: Request) -> Response:
     body = await request.body()
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    chat = read_chat(service, body, asked.client)
+    chat = await read_chat(service, body, asked.client)
     answering = Answering(service, chat, asked)
     if chat.stream:
         return await answering.stream(request)

@@ -105,7 +105,7 @@ async def alone(request: Request) -> Response:
     well, as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = read_chat(service, await request.body(), asked.client)
+    chat = await read_chat(service, await request.body(), asked.client)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
