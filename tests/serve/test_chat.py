@@ -83,6 +83,8 @@ def test_provisional_text_is_passed_over_by_stock_clients(server, drafted_for):
     lines = [line for line in server.post(body(stream=True, **asked)).text.splitlines() if line]
     news = [json.loads(line.removeprefix(": crossdraft ")) for line in lines if line.startswith(":")]
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert lines[0].startswith("data: ")  # the role is first, as from OpenAI, whatever is drafted
     assert lines[-1] == "data: [DONE]"
     assert "".join(one.get("provisional", "") for one in news)
     spans = news[-1]["timeline"]["spans"]
@@ -164,6 +166,12 @@ def test_logprobs(server):
     assert len(tokens) == 4
     assert "".join(one.token for one in tokens).strip() == found.message.content
     assert all(one.logprob <= 0 and not one.top_logprobs for one in tokens)
+
+
+def test_logprobs_have_the_stop_string_that_the_text_leaves_out(server):
+    found = server.client().chat.completions.create(**body(logprobs=True, stop=[" ahead"], max_tokens=40)).choices[0]
+    spelt = b"".join(bytes(one.bytes) for one in found.logprobs.content).decode()
+    assert spelt.lstrip(" ").startswith(f"{found.message.content} ahead")
 
 
 @pytest.mark.parametrize("more", [{}, {"top_logprobs": 3}, {"top_logprobs": 2, "stop": [" ahead"]}, {"temperature": 1}])

@@ -111,7 +111,7 @@ async def alone(request: Request) -> Response:
     async def answer() -> dict[str, object]:
         _check_idle(service)
         async with AsyncExitStack() as held:
-            question = await answering.question(held)
+            question = await answering.loaded(held)
             _check_idle(service, own=1)  # the clip may have taken seconds
             running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
             try:
