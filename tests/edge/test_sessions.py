@@ -19,6 +19,7 @@ from crossdraft.serve.edge_sessions import EdgeSession
 from crossdraft.serve.tracing import SpanRecorder
 from tests.edge.conftest import chat
 from tests.edge.test_hostile import answered, connected, draft
+from tests.serve.test_metrics import finished
 
 
 def ask(socket, session, **more) -> None:
@@ -137,10 +138,12 @@ def test_an_edge_is_greeted_without_work_on_the_vocabulary(start, fingerprint, m
 
 def test_who_leaves_an_answer_leaves_a_line_in_the_log(start, fingerprint, caplog):
     caplog.set_level("INFO", "crossdraft.serve")
-    with connected(start(edge_resume_seconds=0.0), fingerprint) as socket:
+    running = start(edge_resume_seconds=0.0)
+    with connected(running, fingerprint) as socket:
         ask(socket, secrets.token_bytes(16), max_tokens=500)
         wait_for(socket, Ping)
     until = time.monotonic() + 10
     while len(caplog.records) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     assert {one.getMessage() for one in caplog.records} == {"WEBSOCKET /v1/edge 499", "WEBSOCKET /v1/edge 101"}
+    assert finished(running) == {"abort": 1}

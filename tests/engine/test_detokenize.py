@@ -134,6 +134,58 @@ def test_what_may_become_a_stop_string_is_held_back():
     assert "".join(shown) + answer.flush() == "a purple vase, a "
 
 
+def longest_beginning(text: str, stop: str) -> int:
+    """How much of a stop string may end a text that does not hold it."""
+    return next(size for size in range(len(stop) - 1, -1, -1) if text.endswith(stop[:size]))
+
+
+@given(
+    prompt=st.text("ab", max_size=9),
+    parts=st.lists(st.text("ab", min_size=1, max_size=4), max_size=9),
+    stops=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=4),
+)
+@settings(max_examples=500)
+def test_stop_strings_that_overlap_themselves_and_each_other(prompt, parts, stops):
+    """As looking through all of the text at every token would find them; a token completes several at a time."""
+    words = dict(enumerate(parts))
+    text = TokenText(lambda tokens: "".join(words.get(token, chr(token)) for token in tokens))
+    answer = AnswerText(text, stops, [ord(char) for char in prompt])
+    shown, whole = "", prompt
+    for token, part in words.items():
+        shown += answer.push((token,))
+        old, whole = len(whole), whole + part
+        begins = [at for stop in stops if (at := whole.find(stop, max(0, old - len(stop) + 1))) >= 0]
+        held = max(longest_beginning(whole, stop) for stop in stops)
+        certain = min(begins) if begins else len(whole) - held
+        assert answer.stopped == bool(begins)
+        assert shown == whole[len(prompt) : certain]
+        if begins:
+            return
+    assert shown + answer.flush() == whole[len(prompt) :]
+
+
+class CountedText(str):
+    """A text that counts the characters of it that are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        CountedText.looked_at += len(found)
+        return found
+
+
+def test_a_long_stop_string_costs_no_more_for_a_token_than_a_short_one():
+    """Also one that the end of a prompt might begin at every place of."""
+    CountedText.looked_at = 0
+    text, tokens = spelt("ab" * 1000)
+    answer = AnswerText(text, (CountedText("ab" * 1500 + "c"), CountedText("x" * 3000)), tokens)
+    for token in tokens:
+        assert answer.push((token,)) == ""
+    assert answer.flush() == "ab" * 1000
+    assert CountedText.looked_at < 10 * (2 * 3000 + 2 * len(tokens))
+
+
 def test_what_was_held_back_is_shown_if_the_answer_ends_without_it():
     text, tokens = spelt("a purple v")
     answer = AnswerText(text, ("purple van",))

@@ -1,11 +1,23 @@
 """Bodies: what one may cost before it is known to be wrong, and how much one client may be sending."""
 
+import asyncio
 import json
+import threading
 
 import pytest
 from pydantic import ValidationError
 
-from crossdraft.serve.bodies import MOST_COMMAS, MOST_MEMBERS, MOST_VALUES, BodyLimits, chat_of, check_values
+from crossdraft.serve import bodies
+from crossdraft.serve.bodies import (
+    INLINE,
+    MOST_COMMAS,
+    MOST_MEMBERS,
+    MOST_VALUES,
+    BodyLimits,
+    chat_of,
+    check_values,
+    parsed_chat,
+)
 from crossdraft.serve.chat import read_chat
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
@@ -73,8 +85,20 @@ def test_bodies_that_are_refused_count_as_requests(keyed):  # noqa: F811
     assert codes == ["invalid_value", "model_not_found", "invalid_value", "rate_limit_exceeded"]
     assert server.post(body(max_tokens=1), headers=KEY).status_code == 429
     with pytest.raises(ApiError) as error:  # of an edge's frame nothing else is known
-        read_chat(server.service, b"{}", Client("anna", requests_per_minute=3))
+        asyncio.run(read_chat(server.service, b"{}", Client("anna", requests_per_minute=3)))
     assert error.value.status == 429
+
+
+@pytest.mark.parametrize(("length", "here"), [(INLINE - 200, True), (INLINE, False)])
+def test_a_large_body_is_parsed_in_a_thread_and_a_small_one_is_not(monkeypatch, length, here):
+    threads = []
+    monkeypatch.setattr(bodies, "chat_of", lambda body: threads.append(threading.current_thread()) or chat_of(body))
+    words = "x" * length
+    chat = asyncio.run(
+        parsed_chat(json.dumps({"model": "m", "messages": [{"role": "user", "content": words}]}).encode())
+    )
+    assert chat.messages[0].content == words
+    assert (threads == [threading.current_thread()]) is here
 
 
 def test_a_client_sends_a_share_of_all_and_at_least_one_body():

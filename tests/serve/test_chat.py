@@ -47,7 +47,7 @@ def test_text_alone_is_answered_as_by_the_target_alone(server):
 def test_finish_reason_stop(server):
     found = server.client().chat.completions.create(**body(max_tokens=100)).choices[0]
     assert found.finish_reason == "stop"
-    cut = server.client().chat.completions.create(**body(max_tokens=100, stop=[" ahead"])).choices[0]
+    cut = server.client().chat.completions.create(**body(max_tokens=100, stop=[" ahead", "x" * 1024])).choices[0]
     assert cut.finish_reason == "stop"
     assert cut.message.content == found.message.content.partition(" ahead")[0]
 
@@ -83,6 +83,8 @@ def test_provisional_text_is_passed_over_by_stock_clients(server, drafted_for):
     lines = [line for line in server.post(body(stream=True, **asked)).text.splitlines() if line]
     news = [json.loads(line.removeprefix(": crossdraft ")) for line in lines if line.startswith(":")]
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert lines[0].startswith("data: ")  # the role is first, as from OpenAI, whatever is drafted
     assert lines[-1] == "data: [DONE]"
     assert "".join(one.get("provisional", "") for one in news)
     spans = news[-1]["timeline"]["spans"]
@@ -166,6 +168,12 @@ def test_logprobs(server):
     assert all(one.logprob <= 0 and not one.top_logprobs for one in tokens)
 
 
+def test_logprobs_have_the_stop_string_that_the_text_leaves_out(server):
+    found = server.client().chat.completions.create(**body(logprobs=True, stop=[" ahead"], max_tokens=40)).choices[0]
+    spelt = b"".join(bytes(one.bytes) for one in found.logprobs.content).decode()
+    assert spelt.lstrip(" ").startswith(f"{found.message.content} ahead")
+
+
 @pytest.mark.parametrize("more", [{}, {"top_logprobs": 3}, {"top_logprobs": 2, "stop": [" ahead"]}, {"temperature": 1}])
 def test_logprobs_of_a_stream_are_those_of_the_whole_answer(server, more):
     asked = body(logprobs=True, seed=5, max_tokens=40, **more)
@@ -216,6 +224,8 @@ def test_frames_that_the_client_sampled(server, tmp_path):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text: Field"),
         ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content: "),
         ({"stop": 1}, 400, "stop: "),
+        ({"stop": "x" * 1025}, 400, "more than 1,024 characters"),
+        ({"stop": ["a", "x" * 1025]}, 400, "more than 1,024 characters"),
         ({"logit_bias": {"99999999": 1}}, 400, "A bias names token"),
         ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ({"max_tokens": 100_000}, 400, "at most"),

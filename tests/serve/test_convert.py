@@ -42,7 +42,7 @@ def target():
     return load_target()
 
 
-def test_bytes_of_logprobs_are_those_of_the_text(target):
+def test_bytes_of_logprobs_are_those_of_a_text_that_nothing_is_left_out_of(target):
     """A car is four bytes, and here several tokens, none of which is a character."""
     text, tokenizer = "A 🚗, naïve.", target.prepare.tokenizer
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
 from crossdraft.serve.decode_process import DecoderLost
 from crossdraft.serve.errors import ApiError
+from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
 from crossdraft.video.read import sample_frames
@@ -224,6 +226,24 @@ def test_what_cannot_be_decoded_is_called_by_its_name_not_its_path(decoder, tmp_
         with pytest.raises(DecodeError, match="part 1") as error:
             asyncio.run(ask)
         assert "secret-name" not in str(error.value)
+
+
+def test_what_a_client_wrote_costs_no_worker_however_long(decoder, media_root, tmp_path):
+    """Its error repeats it, and a reply has a limit."""
+    used, into = worker(decoder), tmp_path / "columns"
+    into.touch()
+    part = Excerpt(media_root / "clip.h5", format="x" * (2 << 20))
+    with pytest.raises(DecodeError, match="There is no event format 'xxx") as error:
+        asyncio.run(decoder.events(part, 1, into, "it"))
+    assert len(str(error.value)) == 1000
+    assert worker(decoder) is used
+
+
+@pytest.mark.parametrize("kind", [EventUrl, ReplayedEvents])
+def test_the_name_of_a_format_is_bounded(kind):
+    assert kind(url="file:x", format="ncaltech101").format == "ncaltech101"
+    with pytest.raises(ValidationError, match="at most 32"):
+        kind(url="file:x", format="x" * 33)
 
 
 def test_a_worker_that_is_killed_is_replaced(decoder, media_root):

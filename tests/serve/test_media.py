@@ -5,12 +5,14 @@ import base64
 import threading
 import time
 
+import cv2
 import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Excerpt
 from crossdraft.serve import media_files
+from crossdraft.serve.data_url import DataUrl
 from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.local_files import LocalFiles
@@ -42,6 +44,11 @@ def loader(tmp_path):
 def asking(*urls: str) -> ChatRequest:
     shown = [{"type": "video_url", "video_url": {"url": url}} for url in urls]
     return ChatRequest.model_validate({"model": "x", "messages": [{"role": "user", "content": shown}]})
+
+
+def named(kind: str, uuid: str, url: str | None = None, **more) -> ChatRequest:
+    part = {"type": kind, "uuid": uuid, kind: {"url": url, **more}}
+    return ChatRequest.model_validate({"model": "x", "messages": [{"role": "user", "content": [part]}]})
 
 
 def inline(found: bytes) -> str:
@@ -183,6 +190,23 @@ def test_a_long_data_address_does_not_stop_the_others(loader, text):
     assert asyncio.run(run()) < 0.03
 
 
+@pytest.mark.parametrize(("sizes", "here"), [((1000,) * 3, 4000), ((60_000,) * 40, 1_021_000), ((2_000_000,), 1000)])
+def test_what_is_sent_is_decoded_in_a_thread_beyond_a_total(loader, monkeypatch, sizes, here):
+    """Characters of each part, and of all that are decoded on the event loop: of small requests all of them."""
+    lengths, decoded = {True: 0, False: 0}, DataUrl.decoded
+
+    def noted(data):
+        lengths[threading.current_thread() is threading.main_thread()] += data.length
+        return decoded(data)
+
+    monkeypatch.setattr(DataUrl, "decoded", noted)
+    shots = ",".join(base64.b64encode(b"x" * (size * 3 // 4)).decode() for size in (1000, *sizes))
+    with pytest.raises(CrossdraftError, match="image"):
+        asyncio.run(loaded(loader, asking(f"data:video/jpeg;base64,{shots}")))
+    assert lengths[True] == here
+    assert sum(lengths.values()) == 1000 + sum(sizes)
+
+
 def asking_about(recording: bytes, **more) -> ChatRequest:
     url = "data:application/x-hdf5;base64," + base64.b64encode(recording).decode()
     shown = [{"type": "event_url", "event_url": {"url": url, **more}}]
@@ -250,3 +274,73 @@ def test_events_count_as_media_that_requests_hold(loader, media_root):
         assert loader.budget.held == 0
 
     asyncio.run(run())
+
+
+async def clip_of(loader: MediaLoader, chat: ChatRequest):
+    async with loader.loaded(chat, "anna") as media:
+        return media.messages[0]["content"][0]["video"]
+
+
+def sampled(*levels: int) -> str:
+    """Frames that a client sampled."""
+    shots = [cv2.imencode(".jpg", np.full((32, 32, 3), level, np.uint8))[1].tobytes() for level in levels]
+    return "data:video/jpeg;base64," + ",".join(base64.b64encode(shot).decode() for shot in shots)
+
+
+def test_a_uuid_names_what_was_sent_with_it_last(loader, media_root):
+    async def run() -> None:
+        clip = inline((media_root / "clip.mp4").read_bytes())
+        first = await clip_of(loader, named("video_url", "u", clip))
+        second = await clip_of(loader, named("video_url", "u", sampled(0, 100)))
+        assert second.digest != first.digest
+        again = await clip_of(loader, named("video_url", "u"))
+        assert (again.digest, again.sampling, len(again.frames.times_s)) == (second.digest, None, 2)
+        with pytest.raises(CrossdraftError):
+            await loaded(loader, named("video_url", "u", "data:video/mp4;base64,AAAA"))
+        with pytest.raises(ApiError) as error:  # and not about the clip before it
+            await loaded(loader, named("video_url", "u"))
+        assert error.value.code == "unknown_uuid"
+        await clip_of(loader, named("video_url", "u", clip, num_frames=4))
+        assert len((await clip_of(loader, named("video_url", "u", num_frames=4))).frames.times_s) == 4
+
+    asyncio.run(run())
+
+
+def test_frames_that_the_client_sampled_are_not_sampled_again(loader):
+    async def run() -> None:
+        await loaded(loader, named("video_url", "u", sampled(0, 100)))
+        for url in (sampled(0, 100), None):
+            with pytest.raises(ApiError, match="leave out num_frames, fps and max_frames"):
+                await loaded(loader, named("video_url", "u", url, num_frames=1))
+            await loaded(loader, named("video_url", "u", sampled(0, 100)))
+
+    asyncio.run(run())
+    assert loader.files.spooled == 0
+
+
+@pytest.mark.parametrize("scheme", ["data:", "DATA:", "Data:"])
+def test_the_address_of_a_recording_is_remembered_only_if_it_is_short(loader, media_root, tmp_path, scheme):
+    """One that holds the recording is no name: it would be kept in memory, beside all that is bounded."""
+    recording = (media_root / "clip.h5").read_bytes()
+    (tmp_path / "clip.h5").write_bytes(recording)
+    upload = loader.files.uploads.add("anna", "clip.h5", "x", (tmp_path / "clip.h5").open("rb")).id
+    held = scheme + "application/x-hdf5;base64," + base64.b64encode(recording).decode()
+
+    async def run() -> None:
+        for url in ("file:clip.h5", "FILE:clip.h5", upload):
+            await loaded(loader, named("event_url", "u", url))
+            await loaded(loader, named("event_url", "u"))
+            assert list(loader._addresses._values.values()) == [url]
+        await loaded(loader, named("event_url", "u", held))
+        assert not loader._addresses._values
+        with pytest.raises(ApiError) as error:  # and not about the recording before it
+            await loaded(loader, named("event_url", "u"))
+        assert error.value.code == "unknown_uuid"
+
+    asyncio.run(run())
+
+
+def test_the_head_of_a_data_address_is_bounded(loader):
+    with pytest.raises(ApiError, match="no comma within 256 characters"):
+        asyncio.run(loaded(loader, named("event_url", "u", "DATA:" + "x" * (1 << 20) + ";base64,QUJD")))
+    assert loader.budget.held == 0

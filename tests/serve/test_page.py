@@ -373,7 +373,7 @@ def test_the_target_alone_is_refused_while_others_are_answered(server):
 
 
 def test_a_comparison_does_not_begin_if_others_came_while_its_clip_was_read(server, monkeypatch):
-    asked, question, runs = {"model": "reference", "messages": messages(), "max_tokens": 8}, Answering.question, []
+    asked, question, runs = {"model": "reference", "messages": messages(), "max_tokens": 8}, Answering.loaded, []
     with ExitStack() as others:
 
         async def joined(self, held):
@@ -381,7 +381,7 @@ def test_a_comparison_does_not_begin_if_others_came_while_its_clip_was_read(serv
             others.enter_context(self.service.limits.admitted(Client()))
             return found
 
-        monkeypatch.setattr(Answering, "question", joined)
+        monkeypatch.setattr(Answering, "loaded", joined)
         monkeypatch.setattr(Engine, "alone", lambda *arguments: runs.append(arguments))
         found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60)
     assert (found.status_code, found.json()["error"]["code"]) == (503, "busy")

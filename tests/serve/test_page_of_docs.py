@@ -11,6 +11,7 @@ import pytest
 
 from crossdraft.serve.app import ROUTERS
 from crossdraft.serve.errors import GONE, TYPES
+from tests.serve.conftest import body
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
@@ -50,6 +51,21 @@ def test_its_metrics_are_those_of_the_server(server):
     budgeted = {name for name in named if name.startswith("speculative_prefill")}  # of a server with a quality budget
     assert budgeted
     assert named - budgeted == known
+
+
+def order_of(stream: str) -> list[str]:
+    """What comes in a stream, in the order in which it first comes."""
+    found = re.findall(r'"(provisional|timeline)":|"(role)":|"delta":{"(content)"|("finish_reason":"|DONE)', stream)
+    return list(dict.fromkeys("".join(one) for one in found))
+
+
+@pytest.mark.usefixtures("drafted_for")
+def test_its_stream_comes_in_the_order_of_the_servers(server):
+    (example,) = re.findall(r"^```\n(: crossdraft .*?|data: .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    fresh = {"media_io_kwargs": {"video": {"num_frames": 6}}}  # nothing is known of it, so the target reads
+    asked = {"provisional": True, "origins": True, "timeline": True}
+    found = order_of(server.post(body(stream=True, crossdraft=asked, **fresh)).text)
+    assert order_of(example) == found == ["role", "provisional", "content", '"finish_reason":"', "timeline", "DONE"]
 
 
 def test_its_statuses_are_those_of_the_server():

@@ -5,6 +5,7 @@ space of the first one. So a short window of the last tokens is decoded anew, ne
 handed out once no later token can change it. Text that may be the beginning of a stop string is held back as well.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -108,6 +109,44 @@ class Detokenizer:
         return cut
 
 
+class StopMatcher:
+    """Looks for a stop string in text that grows: Knuth, Morris and Pratt's automaton, constant time a character.
+
+    Args:
+        stop: the string, not empty.
+
+    `matched` is the length of the longest end of the text that is a beginning of the string, and not all of it.
+    """
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self.matched = 0
+        # The prefix function; [i]: the longest end of stop[: i + 1] that is a beginning of it, and not all of it.
+        self._shorter = [0] * len(stop)
+        for at in range(1, len(stop)):
+            self._step(stop[at])
+            self._shorter[at] = self.matched
+        self.matched = 0
+
+    def push(self, text: str) -> int | None:
+        """Where the string begins that is first complete in the new text, in characters from that; else `None`."""
+        first: int | None = None
+        for at, char in enumerate(text, 1):
+            if self._step(char) and first is None:
+                first = at - len(self._stop)
+        return first
+
+    def _step(self, char: str) -> bool:
+        """One character more; whether it completes the string."""
+        while self.matched and self._stop[self.matched] != char:
+            self.matched = self._shorter[self.matched - 1]
+        self.matched += self._stop[self.matched] == char
+        if self.matched < len(self._stop):
+            return False
+        self.matched = self._shorter[-1]
+        return True
+
+
 class AnswerText:
     """The text of one answer as it may be shown.
 
@@ -124,10 +163,13 @@ class AnswerText:
     def __init__(self, text: TokenText, stops: Sequence[str] = (), before: Sequence[int] = ()) -> None:
         self.stopped = False
         self._special = text.special
-        self._stops = stops
+        self._stops = [StopMatcher(stop) for stop in stops]
         self._detokenizer = Detokenizer(text, before, eager=bool(stops))
-        # Characters that may be part of a stop string, and whether they are the answer's to show.
-        self._held = [(char, False) for char in _end_of_prompt(text, stops, before)]
+        # Characters of the answer that may be part of a stop string, and whether they are to be shown.
+        self._held = deque[tuple[str, bool]]()
+        end = _end_of_prompt(text, stops, before)
+        for stop in self._stops:
+            stop.push(end)
         self._begun = False
         self._broken = ""
 
@@ -145,8 +187,7 @@ class AnswerText:
             return ""
         text = self._release(self._detokenizer.flush(), visible=True)
         if not self.stopped:
-            text += "".join(char for char, visible in self._held if visible)
-        self._held = []
+            text += self._shift(len(self._held))
         text, self._broken = self._shown(text), ""
         return text
 
@@ -166,16 +207,18 @@ class AnswerText:
         if not self._stops:
             return part
         old = len(self._held)
-        self._held += [(char, visible) for char in part]
-        text = "".join(char for char, _ in self._held)
-        found = [at for stop in self._stops if (at := text.find(stop, max(0, old - len(stop) + 1))) >= 0]
-        if found:
-            self.stopped, keep = True, min(found)
+        self._held.extend((char, visible) for char in part)
+        begins = [at for stop in self._stops if (at := stop.push(part)) is not None]
+        if begins:
+            self.stopped, certain = True, old + min(begins)
         else:
-            keep = len(text) - max(_overlap(text, stop) for stop in self._stops)
-        text = "".join(char for char, shown in self._held[:keep] if shown)
-        self._held = self._held[keep:]
-        return text
+            certain = len(self._held) - max(stop.matched for stop in self._stops)
+        return self._shift(certain)
+
+    def _shift(self, count: int) -> str:
+        """Take so many characters from what is held; those of them that are to be shown."""
+        taken = [self._held.popleft() for _ in range(count)]  # none if a stop string begins in the prompt
+        return "".join(char for char, visible in taken if visible)
 
     def _shown(self, text: str) -> str:
         """Without spaces in front of the answer, and without a broken character until another follows."""
@@ -197,9 +240,3 @@ def _end_of_prompt(text: TokenText, stops: Sequence[str], prompt: Sequence[int])
     detokenizer = Detokenizer(text, prompt[:split], eager=True)
     spelt = [text.special[token] if token in text.special else detokenizer.push((token,)) for token in prompt[split:]]
     return ("".join(spelt) + detokenizer.flush())[1 - longest :]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`, and not all of it."""
-    longest = min(len(text), len(stop) - 1)
-    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,5 +1,6 @@
 """`/v1/chat/completions`: one answer, whole or as a stream."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -15,10 +16,11 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
-from crossdraft.serve.bodies import chat_of
+from crossdraft.serve.bodies import parsed_chat
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.keys import Client
+from crossdraft.serve.metrics import FinishedReason
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
 from crossdraft.streaming import AsyncStream
@@ -26,7 +28,7 @@ from crossdraft.streaming import AsyncStream
 router = APIRouter()
 
 
-def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
+async def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
     """A request's body.
 
     Args:
@@ -41,7 +43,7 @@ def read_chat(service: Service, body: bytes, client: Client | None = None) -> Ch
     if client is not None:
         service.rates.check(client)
     try:
-        return _of_model(service, chat_of(body))
+        return _of_model(service, await parsed_chat(body))
     except (ApiError, ValidationError):
         if client is not None:
             service.rates.count(client)
@@ -66,7 +68,7 @@ async def complete(request: Request) -> Response:
     body = await request.body()
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    chat = read_chat(service, body, asked.client)
+    chat = await read_chat(service, body, asked.client)
     answering = Answering(service, chat, asked)
     if chat.stream:
         return await answering.stream(request)
@@ -86,6 +88,7 @@ class Answering:
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self.service, self._chat, self._asked = service, chat, asked
+        self._over = False  # counted, however it ended
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 
     async def whole(self) -> dict[str, object]:
@@ -114,8 +117,10 @@ class Answering:
                 raise self.failed(error) from error
             raise
         if begun is None:
+            self._left()
             await held.aclose()
             return gone()
+        held.callback(self._left)
         return sse.EventStream(self._chunks(*begun), held, {})
 
     async def _begin(self, held: AsyncExitStack) -> tuple[AsyncStream, AsyncIterator[Piece], Piece | None]:
@@ -127,7 +132,16 @@ class Answering:
         return stream, pieces, await anext(pieces, None)
 
     async def question(self, held: AsyncExitStack) -> Question:
-        """What the engine is asked, once it is admitted and its media are there."""
+        """What the engine is asked, as `loaded`; whose task is cancelled while it is `held`, its client has left."""
+        held.push(self._cancelled)
+        return await self.loaded(held)
+
+    def _cancelled(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._left()
+
+    async def loaded(self, held: AsyncExitStack) -> Question:
+        """A question for the engine, once it is admitted and its media are there."""
         service, client = self.service, self._asked.client
         held.enter_context(service.limits.admitted(client))
         began = time.perf_counter()
@@ -200,8 +214,8 @@ class Answering:
 
     def count(self, answer: Answer) -> None:
         """Count an answer, and note it for the log."""
-        stats = answer.stats
-        self.service.metrics.answered(stats, str(answer.finish), stats.queued_s)
+        self._over, stats = True, answer.stats
+        self.service.metrics.answered(stats, answer.finish)
         self._asked.answer = answer
         self._asked.facts |= {
             "prompt_tokens": stats.prompt_tokens,
@@ -212,15 +226,20 @@ class Answering:
             "tau": round(stats.tau, 2),
         }
 
-    def _broken(self, error: Exception) -> bytes:
-        """The error of a stream, as an event of it."""
-        return sse.data(self.broken(error).body)
+    def _left(self) -> None:
+        """Count an answer that nobody waits for any more, unless it was over before."""
+        if not self._over:
+            self._over = True
+            self.service.metrics.ended(FinishedReason.ABORT)
 
-    def broken(self, error: Exception) -> ApiError:
-        """The error of an answer that is being sent already: the gate does not see it, so it is counted here."""
+    def _broken(self, error: Exception) -> bytes:
+        """The error of an answer that is being sent already, as an event of the stream.
+
+        The gate does not see it, so it is counted here.
+        """
         found = self.failed(error)
         self.service.metrics.failed(found.status)
-        return found
+        return sse.data(found.body)
 
     def failed(self, error: Exception) -> ApiError:
         """What the client gets in place of an answer."""
@@ -229,4 +248,7 @@ class Answering:
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self.service.metrics.refused()
+        if found.status == 500:
+            self.service.metrics.ended(FinishedReason.ERROR)
+        self._over = True
         return found

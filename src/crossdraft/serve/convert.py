@@ -109,7 +109,8 @@ def speculative_decoding(stats: Stats) -> dict[str, object] | None:
 def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
     """OpenAI's `logprobs` of a choice, of an answer or a piece of it: the target's own, before any warping.
 
-    The `bytes` of all tokens, joined, are those of the text; a token may be a part of a character.
+    The `bytes` of all tokens, joined, are those of the text and of what it leaves out: a space in front, a stop string
+    that ended it and the rest of its last token, half a character at the end. A token may be a part of a character.
     """
     if said.logprobs is None:
         return None

@@ -19,6 +19,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.stream import LAST_US
 from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost
+from crossdraft.serve.errors import MOST_SENTENCE
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.grid import WindowGrid
@@ -170,10 +171,10 @@ class MediaDecoder:
                 await _ended(reply, asked)
             raise
         if "error" in header:
-            sentence = str(header["error"])[:1000]
+            sentence = str(header["error"])
             for path in paths:
                 sentence = sentence.replace(str(path), name)
-            raise DecodeError(sentence)
+            raise DecodeError(sentence[:MOST_SENTENCE])
         return header, arrays
 
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -244,7 +245,7 @@ def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> C
         raise DecodeError(f"{name} broke the decoder; re-encode it.")
     pixels, times = arrays[:2]
     indices = arrays[2] if len(arrays) > 2 else None
-    notes = tuple(str(note)[:1000] for note in header.get("notes", ()))
+    notes = tuple(str(note)[:MOST_SENTENCE] for note in header.get("notes", ()))
     return FrameArrays(pixels, times, notes, indices).to_frames()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 128
 MOST_WRITTEN = 1 << 20  # bytes of a file: what a decoder's own child may complain
+MOST_ERROR = 1 << 14  # characters: a sentence may repeat what a client wrote
 TOO_LARGE = "needs more memory than is allowed to decode; send a smaller one."
 
 
@@ -57,7 +58,7 @@ def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, An
     try:
         return _done(job, memory, seconds)
     except CrossdraftError as error:
-        return {"error": str(error)}, []
+        return {"error": str(error)[:MOST_ERROR]}, []
     except MemoryError:
         return {"error": f"{job.get('path', 'It')} {TOO_LARGE}"}, []
     except Exception:  # noqa: BLE001 - whatever a library raises on broken bytes; its text is not for strangers

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from crossdraft.serve.data_url import MOST_URL
 from crossdraft.serve.errors import ApiError, bad_request
 
 MOST_PATH = 4096  # characters
@@ -48,6 +49,8 @@ class LocalFiles:
 
     def _inside(self, url: str) -> PurePosixPath | None:
         """The part of an address below the folder."""
+        if len(url) > MOST_URL:  # before it is decoded
+            return None
         with suppress(ValueError):
             parts = urlsplit(url)
             path = unquote(parts.path, errors="strict")

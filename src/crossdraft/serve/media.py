@@ -12,17 +12,19 @@ import numpy as np
 
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.budget import MediaBudget, MediaShare
+from crossdraft.serve.data_url import scheme_of
 from crossdraft.serve.decode import DecodedVideo, MediaDecoder
 from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.media_cache import MediaCache
-from crossdraft.serve.media_files import MediaFile, MediaFiles, MediaScope
+from crossdraft.serve.media_files import MediaFiles, MediaScope, data_of
 from crossdraft.serve.recordings import LoadedRecording, Media, Recordings
 from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
+from crossdraft.serve.uploads import ID
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 from crossdraft.video.grid import WindowGrid
 
 REMEMBERED = 4096  # names of media
-STILLS = "data:video/jpeg;base64,"
+IMAGE, VIDEO, STILLS = "image", "video", "stills"  # the last are frames that the client has sampled
 CLIP, RECORDING = "replay.video_url", "replay.event_url"
 
 T = TypeVar("T")
@@ -34,6 +36,14 @@ class _ShownPart:
 
     part: dict[str, object]
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Visual:
+    """What was sent of an image or a clip: its kind, and the digest of its bytes."""
+
+    kind: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,8 @@ class MediaLoader:
         self._decoded = MediaCache[Media](cache_bytes, lambda media: media.nbytes)
         self._recordings = Recordings(decoder, self._decoded, folder)
         self._kinds = MediaCache[str](REMEMBERED, lambda _: 1)
-        self._names = MediaCache[Hashable](REMEMBERED, lambda _: 1)  # a client's uuid -> what it is known by here
+        self._visuals = MediaCache[_Visual](REMEMBERED, lambda _: 1)  # by the client's uuid
+        self._addresses = MediaCache[str](REMEMBERED, lambda _: 1)  # of recordings, by the client's uuid
 
     @property
     def cached_bytes(self) -> int:
@@ -151,7 +162,8 @@ class MediaLoader:
 
     def _sampling_of(self, chat: ChatRequest) -> FrameSampling:
         asked = chat.media_io_kwargs.video if chat.media_io_kwargs is not None else None
-        return self._sampling if asked is None else _sampling(self._sampling, asked, "media_io_kwargs.video")
+        found = None if asked is None else _sampling(asked, "media_io_kwargs.video")
+        return found or self._sampling
 
     async def _loaded(self, chat: ChatRequest, scope: MediaScope) -> LoadedMedia:
         """All parts of all messages, side by side: a recording is read while the clip is decoded."""
@@ -206,48 +218,52 @@ class MediaLoader:
     # -- images and clips ------------------------------------------------------------------------------------------
 
     async def _image(self, url: str | None, uuid: str | None, scope: MediaScope, param: str) -> _ShownPart:
-        async def decode(file: MediaFile) -> DecodedVideo:
-            return DecodedVideo(await self.decoder.image(file.path, param))
-
-        clip, _ = await self._visual("image", url, uuid, None, decode, scope, param)
+        clip, _ = await self._visual(IMAGE, url, uuid, None, scope, param)
         return _ShownPart({"type": "image", "image": clip})
 
     async def _video(self, asked: VideoUrl, uuid: str | None, scope: MediaScope, param: str) -> _ShownPart:
-        sampling = _sampling(scope.sampling, asked, param)
-        if asked.url is not None and asked.url.startswith(STILLS) and "," in asked.url[len(STILLS) :]:
-            return await self._stills(asked.url[len(STILLS) :].split(","), scope, param)
-
-        async def decode(file: MediaFile) -> DecodedVideo:
-            return await self.decoder.clip(file.path, sampling, param)
-
-        clip, seconds = await self._visual("video", asked.url, uuid, sampling, decode, scope, param)
+        clip, seconds = await self._visual(VIDEO, asked.url, uuid, _sampling(asked, param), scope, param)
         return _ShownPart({"type": "video", "video": clip}, seconds)
 
     async def _visual(
-        self,
-        kind: str,
-        url: str | None,
-        uuid: str | None,
-        sampling: FrameSampling | None,
-        decode: Callable[[MediaFile], Coroutine[Any, Any, DecodedVideo]],
-        scope: MediaScope,
-        param: str,
+        self, kind: str, url: str | None, uuid: str | None, asked: FrameSampling | None, scope: MediaScope, param: str
     ) -> tuple[DecodedClip, float]:
-        """An image or a clip, and how long it is."""
+        """An image or a clip, and how long it is; what was `asked` of a clip goes before the request's sampling."""
         name = (scope.owner, kind, uuid)
         if url is None:
-            digest = self._names.known(name) if uuid is not None else None
-            video = None if digest is None else self._decoded.known((scope.owner, kind, digest, sampling))
-            if not isinstance(digest, bytes) or not isinstance(video, DecodedVideo):
+            visual, paths = self._visuals.known(name), list[Path]()
+            if visual is None:
                 raise _unknown(uuid, param)
-            scope.hold(video, (scope.owner, kind, digest, sampling))
         else:
+            self._visuals.forget(name)  # whatever becomes of this: it is not what it was
+            visual, paths = await self._sent(kind, url, scope, param)
+        sampling = _sampling_of(visual, asked, scope, param)
+
+        async def decode() -> DecodedVideo:
+            if not paths:  # what it was is known, but its frames are not kept any more
+                raise _unknown(uuid, param)
+            if kind == IMAGE:
+                return DecodedVideo(await self.decoder.image(paths[0], param))
+            if sampling is None:
+                return await self.decoder.stills(paths, param)
+            return await self.decoder.clip(paths[0], sampling, param)
+
+        video = await self._held((scope.owner, visual.kind, visual.digest, sampling), decode, scope)
+        if uuid is not None:
+            self._visuals.put(name, visual)
+        return DecodedClip(visual.digest, sampling, video.frames), video.seconds
+
+    async def _sent(self, kind: str, url: str, scope: MediaScope, param: str) -> tuple[_Visual, list[Path]]:
+        """What an address names, and its file; of frames that the client has sampled as many files."""
+        shots = data_of(url, param).shots() if kind == VIDEO and scheme_of(url) == "data" else []
+        if not shots:
             file = await self.files.find(url, scope, param)
-            digest = file.digest
-            video = await self._held((scope.owner, kind, digest, sampling), lambda: decode(file), scope)
-            if uuid is not None:
-                self._names.put(name, digest)
-        return DecodedClip(digest, sampling, video.frames), video.seconds
+            return _Visual(kind, file.digest), [file.path]
+        if len(shots) > MAX_FRAMES:
+            raise bad_request(f"The clip has more than {MAX_FRAMES} frames, the limit; send fewer.", param)
+        files = [await self.files.sent(shot, scope, param) for shot in shots]
+        digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
+        return _Visual(STILLS, digest), [file.path for file in files]
 
     async def _held(
         self, key: Hashable, decode: Callable[[], Coroutine[Any, Any, DecodedVideo]], scope: MediaScope
@@ -257,28 +273,20 @@ class MediaLoader:
         scope.hold(video, key)
         return video
 
-    async def _stills(self, shots: list[str], scope: MediaScope, param: str) -> _ShownPart:
-        """Frames that the client has sampled: one address with several JPEG files, as vLLM takes them."""
-        if len(shots) > MAX_FRAMES:
-            raise bad_request(f"The clip has more than {MAX_FRAMES} frames, the limit; send fewer.", param)
-        files = [await self.files.sent(f"image/jpeg;base64,{shot}", scope, param) for shot in shots]
-        digest = hashlib.sha256(b"".join(file.digest for file in files)).digest()
-        key = (scope.owner, "stills", digest, None)
-        video = await self._held(key, lambda: self.decoder.stills([file.path for file in files], param), scope)
-        return _ShownPart({"type": "video", "video": DecodedClip(digest, None, video.frames)}, 0.0)
-
     # -- recordings ------------------------------------------------------------------------------------------------
 
     async def _event(self, asked: EventUrl, uuid: str | None, scope: MediaScope, param: str) -> LoadedRecording:
         name, url = (scope.owner, "event", uuid), asked.url
         if url is None:
-            url = self._names.known(name) if uuid is not None else None
-            if not isinstance(url, str):
+            url = self._addresses.known(name)
+            if url is None:
                 raise _unknown(uuid, param)
+        else:
+            self._addresses.forget(name)
         file = await self.files.find(url, scope, param)
         found = await self._recordings.load(file, asked, scope, param)
-        if uuid is not None and not url.startswith("data:"):  # whose file is gone with the request
-            self._names.put(name, url)
+        if uuid is not None and (ID.fullmatch(url) or scheme_of(url) == "file"):  # others are gone with the request
+            self._addresses.put(name, url)
         return found
 
 
@@ -298,15 +306,24 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-def _sampling(default: FrameSampling, asked: VideoUrl, param: str) -> FrameSampling:
-    """How many frames a request wants."""
+def _sampling(asked: VideoUrl, param: str) -> FrameSampling | None:
+    """How many frames a part asks for; `None` if it does not say."""
     if asked.num_frames is None and asked.fps is None and asked.max_frames is None:
-        return default
+        return None
     if asked.num_frames is not None and (asked.fps is not None or asked.max_frames is not None):
         raise bad_request("Give num_frames, or fps and max_frames.", param)
     if asked.num_frames is None and asked.fps is None:
         raise bad_request("max_frames bounds fps; give both, or num_frames.", param)
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
+
+
+def _sampling_of(visual: _Visual, asked: FrameSampling | None, scope: MediaScope, param: str) -> FrameSampling | None:
+    """How an image or a clip is sampled: images and frames that the client has sampled are not."""
+    if visual.kind == VIDEO:
+        return asked or scope.sampling
+    if asked is not None:
+        raise bad_request("The clip is of frames that were sampled; leave out num_frames, fps and max_frames.", param)
+    return None
 
 
 def _unknown(uuid: str | None, param: str) -> ApiError:

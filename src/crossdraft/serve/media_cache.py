@@ -69,12 +69,17 @@ class MediaCache(Generic[T]):
         if not done.cancelled() and done.exception() is None:
             self.put(key, done.result())
 
+    def forget(self, key: Hashable) -> None:
+        """Keep the value no longer, if it is there."""
+        if (old := self._values.pop(key, None)) is not None:
+            self.held -= self._size(old)
+
     def put(self, key: Hashable, value: T) -> None:
         """Keep a value, unless it alone is too large."""
         if self._size(value) > self._most:
             return
-        old = self._values.pop(key, None)
-        self.held += self._size(value) - (0 if old is None else self._size(old))
+        self.forget(key)
+        self.held += self._size(value)
         self._values[key] = value
         while self.held > self._most:
             self.held -= self._size(self._values.popitem(last=False)[1])

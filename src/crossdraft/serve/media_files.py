@@ -1,8 +1,6 @@
 """The files of a request's media: an upload, a file of the media folder, one that is fetched, one sent as `data:`."""
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import secrets
 import time
@@ -10,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote_to_bytes
 
 from crossdraft.engine.content import SETTLED_NS
 from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.data_url import MOST_HEAD, DataUrl, data_url, scheme_of
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.local_files import LocalFiles
@@ -22,8 +20,8 @@ from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import FrameSampling
 
 REMEMBERED = 4096  # versions of files
-INLINE = 1 << 20  # characters of base64 that are decoded at once; more are in a thread
-INLINE_QUOTED = 1 << 14  # of %xx, which takes a hundred times as long
+INLINE = 1 << 20  # characters of base64 of one request that are decoded on the event loop; more are in a thread
+QUOTED = 64  # characters of base64 that are decoded as fast as one of %xx
 HASHERS = 2  # threads
 
 
@@ -52,12 +50,20 @@ class MediaScope:
     sampling: FrameSampling
     share: MediaShare
     files: list[Path] = field(default_factory=list[Path])
+    _inline: int = 0  # characters that were decoded on the event loop
     _held: list[Decoded] = field(default_factory=list[Decoded])
 
     def hold(self, decoded: Decoded, key: object) -> None:
         """Hold something that other requests may hold, too, by its `key`; errors as `MediaShare.hold`."""
         self.share.hold(decoded.nbytes, key)
         self._held.append(decoded)
+
+    def inline(self, data: DataUrl) -> bool:
+        """Whether a file is small enough, beside those that were, to be decoded on the event loop."""
+        cost = self._inline + data.length * (1 if data.base64 else QUOTED)
+        if cost < INLINE:
+            self._inline = cost
+        return cost < INLINE
 
     def close(self) -> None:
         """It is over."""
@@ -103,13 +109,12 @@ class MediaFiles:
         Raises:
             ApiError: there is none, it is too large, or cannot be fetched.
         """
-        scheme, colon, rest = url.partition(":")
         if ID.fullmatch(url):
             upload = self.uploads.get(url, scope.owner, param)
             return MediaFile(upload.path, upload.digest)
-        match scheme.lower() if colon else "":
+        match scheme_of(url):
             case "data":
-                return await self.sent(rest, scope, param)
+                return await self.sent(data_of(url, param), scope, param)
             case "file":
                 path = self.local.find(url, param)
                 return MediaFile(path, await self._digest(path, param))
@@ -119,29 +124,26 @@ class MediaFiles:
             "The address is of no known kind; send data:…;base64,…, file:…, or the id of an upload.", param
         )
 
-    async def sent(self, rest: str, scope: MediaScope, param: str) -> MediaFile:
-        """What `data:` holds, in a file for as long as the request; errors as `find`."""
-        head, comma, body = rest.partition(",")
-        if not comma:
-            raise bad_request("The data: address has no comma; write data:video/mp4;base64,….", param)
-
-        whole = head.lower().endswith(";base64")
-        scope.share.hold(len(body) * 3 // 4 if whole else len(body))
+    async def sent(self, data: DataUrl, scope: MediaScope, param: str) -> MediaFile:
+        """What a `data:` address holds, in a file for as long as the request; errors as `find`."""
+        scope.share.hold(data.nbytes)
         path = self._new_of(scope)
         file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
 
         def write() -> MediaFile:
+            digest = hashlib.sha256()
             with file:
                 try:
-                    found = base64.b64decode(body, validate=True) if whole else unquote_to_bytes(body)
-                except (binascii.Error, ValueError):
+                    for part in data.decoded():
+                        file.write(part)
+                        digest.update(part)
+                except ValueError:
                     raise bad_request("The data: address holds no base64; encode the file again.", param) from None
-                if not found:
+                if not file.tell():
                     raise bad_request("The data: address is empty; send the file.", param)
-                file.write(found)
-            return MediaFile(path, hashlib.sha256(found).digest())
+            return MediaFile(path, digest.digest())
 
-        return write() if len(body) < (INLINE if whole else INLINE_QUOTED) else await asyncio.to_thread(write)
+        return write() if scope.inline(data) else await asyncio.to_thread(write)
 
     async def _remote(self, url: str, scope: MediaScope, param: str) -> MediaFile:
         if self.fetcher is None:
@@ -176,6 +178,20 @@ class MediaFiles:
         path = self.new()
         scope.files.append(path)
         return path
+
+
+def data_of(url: str, param: str) -> DataUrl:
+    """The file in a `data:` address.
+
+    Raises:
+        ApiError: the address is none.
+    """
+    found = data_url(url)
+    if found is None:
+        raise bad_request(
+            f"The data: address has no comma within {MOST_HEAD} characters; write data:video/mp4;base64,….", param
+        )
+    return found
 
 
 def _hashed(path: Path) -> bytes:

@@ -1,14 +1,17 @@
 """What `/metrics` shows: vLLM's names under our prefix, and what hidden drafting adds."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from crossdraft.align.checked import PrefillStatus, Read
+from crossdraft.engine.request import Finish
 from crossdraft.engine.stats import Stats
 
 PREFIX = "crossdraft"
@@ -19,45 +22,63 @@ WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-class Metrics:
-    """The counters of one server, in a registry of their own.
+class FinishedReason(StrEnum):
+    """How an answer ended, in vLLM's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+FINISHED = {
+    Finish.EOS: FinishedReason.STOP, Finish.STOP: FinishedReason.STOP, Finish.LENGTH: FinishedReason.LENGTH,
+    Finish.TIME: FinishedReason.LENGTH, Finish.CANCELLED: FinishedReason.ABORT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a server holds now.
 
     Args:
-        model: the model's name, a label of each.
-        running, waiting: requests that share passes, and that wait, now.
-        cached: bytes of decoded media that are kept.
-        uploaded: bytes of uploads.
+        running, waiting: requests that share passes, and that wait.
+        cached_bytes: of decoded media that are kept.
+        upload_bytes: of uploads.
         drafter: whether there is a drafter, and it is not lost.
         rows: of the target's cache that are in use.
         prefill: how the quality budget of a speculative prefill is kept; `None` = there is none.
     """
 
-    def __init__(
-        self,
-        model: str,
-        running: Callable[[], int],
-        waiting: Callable[[], int],
-        cached: Callable[[], int],
-        uploaded: Callable[[], int],
-        drafter: Callable[[], bool],
-        rows: Callable[[], int],
-        prefill: Callable[[], PrefillStatus | None] = lambda: None,
-    ) -> None:
+    running: int
+    waiting: int
+    cached_bytes: int
+    upload_bytes: int
+    drafter: bool
+    rows: int
+    prefill: PrefillStatus | None
+
+
+class Metrics:
+    """The counters of one server, in a registry of their own.
+
+    Args:
+        model: the model's name, a label of each.
+        state: of the server, looked up at each scrape.
+    """
+
+    def __init__(self, model: str, state: Callable[[], ServerState]) -> None:
         self._registry, self._model = CollectorRegistry(), model
         self._labels: dict[tuple[Counter, object], Counter] = {}
-        self._gauge("num_requests_running", "Requests that share passes.", running)
-        self._gauge("num_requests_waiting", "Requests that wait.", waiting)
-        self._gauge("media_cache_bytes", "Decoded frames that are kept.", cached)
-        self._gauge("upload_bytes", "Uploads.", uploaded)
-        self._gauge("drafter_alive", "1 while there is a drafter.", drafter)
-        self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", rows)
-        self._registry.register(PrefillCollector(model, prefill))
+        self._registry.register(StateCollector(model, state))
 
         self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
         self._generated = self._counter("generation_tokens", "Generated tokens.")
         self._queries = self._counter("prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens that the prefix cache knew.")
         self._success = self._labelled("request_success", "Answers, by how they ended.", "finished_reason")
+        for reason in FinishedReason:  # so that a rate of each is there from the start
+            self._of(self._success, reason)
         self._refused = self._counter("admission_rejections", "Requests that found the queue full.")
         self._failed = self._labelled(
             "request_failure", "Requests that were refused or failed, by HTTP status.", "status"
@@ -81,9 +102,9 @@ class Metrics:
         self._media = self._histogram("request_media_time_seconds", "Finding and decoding media.", FIRST_S)
         self._share = self._histogram("hidden_share", "Part of hidden drafting that was inside the prefill.", SHARES)
 
-    def answered(self, stats: Stats, reason: str, queued_s: float) -> None:
-        """An answer is over; cancelled ones too, which count what they have."""
-        self._of(self._success, reason).inc()
+    def answered(self, stats: Stats, finish: Finish) -> None:
+        """An answer is over."""
+        self.ended(FINISHED[finish])
         for counter, value in (
             (self._prompt, stats.prompt_tokens),
             (self._generated, stats.new_tokens),
@@ -102,16 +123,20 @@ class Metrics:
         for position, (more, fewer) in enumerate(pairwise([*stats.accepted_at, 0])):
             if more or fewer:
                 self._of(self._accepted_at, position).inc(more)
-        self._queue.observe(queued_s)
+        self._queue.observe(stats.queued_s)
         if stats.new_tokens:
-            self._ttft.observe(queued_s + stats.ttft_s)
-            self._e2e.observe(queued_s + stats.total_s + stats.check_s)
+            self._ttft.observe(stats.queued_s + stats.ttft_s)
+            self._e2e.observe(stats.queued_s + stats.total_s + stats.check_s)
         if stats.new_tokens > 1:
             self._tpot.observe((stats.total_s - stats.ttft_s) / (stats.new_tokens - 1))
         if stats.first_provisional_s is not None:
-            self._provisional.observe(queued_s + stats.first_provisional_s)
+            self._provisional.observe(stats.queued_s + stats.first_provisional_s)
         if stats.hidden_share is not None:
             self._share.observe(stats.hidden_share)
+
+    def ended(self, reason: FinishedReason) -> None:
+        """An answer that was begun is over, whether anybody has it or not."""
+        self._of(self._success, reason).inc()
 
     def media_loaded(self, seconds: float) -> None:
         """The media of a request are there."""
@@ -146,35 +171,44 @@ class Metrics:
         found = Histogram(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry, buckets=buckets)
         return found.labels(self._model)
 
-    def _gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
-        gauge = Gauge(f"{PREFIX}:{name}", description, (LABEL,), registry=self._registry)
-        gauge.labels(self._model).set_function(value)
 
-
-class PrefillCollector(Collector):
-    """What a speculative prefill's budget looks like at each scrape; nothing where there is none.
+class StateCollector(Collector):
+    """What a server holds at each scrape, and what the budget of its speculative prefill looks like, if it has one.
 
     Args:
         model: the model's name, a label of each.
-        status: how the budget is kept.
+        state: of the server.
     """
 
-    def __init__(self, model: str, status: Callable[[], PrefillStatus | None]) -> None:
-        self._model, self._status = model, status
+    def __init__(self, model: str, state: Callable[[], ServerState]) -> None:
+        self._model, self._state = model, state
 
     def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        state = self._state()
+        yield self._gauge("num_requests_running", "Requests that share passes.", state.running)
+        yield self._gauge("num_requests_waiting", "Requests that wait.", state.waiting)
+        yield self._gauge("media_cache_bytes", "Decoded frames that are kept.", state.cached_bytes)
+        yield self._gauge("upload_bytes", "Uploads.", state.upload_bytes)
+        yield self._gauge("drafter_alive", "1 while there is a drafter.", state.drafter)
+        yield self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", state.rows)
+        if state.prefill is not None:
+            yield from self._prefill(state.prefill)
+
+    def _prefill(self, status: PrefillStatus) -> Iterator[Metric]:
         """The threshold, how requests were read, and what checks found."""
-        if (status := self._status()) is None:
-            return
         name, described = f"{PREFIX}:speculative_prefill", "Requests, by how they were read."
-        threshold = GaugeMetricFamily(f"{name}_threshold", "The gate's confidence that is asked for.", labels=[LABEL])
-        threshold.add_metric([self._model], status.threshold)
-        budget = GaugeMetricFamily(f"{name}_budget", "1 - ROUGE-L that may be lost on average.", labels=[LABEL])
-        budget.add_metric([self._model], status.budget)
+        yield self._gauge("speculative_prefill_threshold", "The gate's confidence that is asked for.", status.threshold)
+        yield self._gauge("speculative_prefill_budget", "1 - ROUGE-L that may be lost on average.", status.budget)
         reads = CounterMetricFamily(f"{name}_requests", described, labels=[LABEL, "read"])
         for read in Read:
             reads.add_metric([self._model, str(read)], status.reads[read])
         reads.add_metric([self._model, "unpredictable"], status.unpredictable)
         loss = SummaryMetricFamily(f"{name}_check_loss", "1 - ROUGE-L that checks have found.", labels=[LABEL])
         loss.add_metric([self._model], status.compared, status.loss)
-        yield from (threshold, budget, reads, loss)
+        yield from (reads, loss)
+
+    def _gauge(self, name: str, description: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(f"{PREFIX}:{name}", description, labels=[LABEL])
+        gauge.add_metric([self._model], value)
+        return gauge

@@ -7,15 +7,30 @@ list's elements the first that is wrong is all that a client hears of (`fail_fas
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, model_validator
+
+from crossdraft.serve.data_url import MOST_URL, scheme_of
 
 MAX_STOPS = 16
+MAX_STOP = 1024  # characters of one
 MAX_TOP = 20  # as OpenAI's
 MAX_MESSAGES = 256
 MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
 MAX_QUESTIONS = 8  # of a stream
 
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
+Pixels = Annotated[int, Field(ge=1, le=65536)]
+EventFormat = Annotated[str, Field(max_length=32)]
+
+
+def _bounded(url: str) -> str:
+    """An address; one that holds a file is bounded with its body."""
+    if len(url) > MOST_URL and scheme_of(url) != "data":
+        raise ValueError(f"the address has more than {MOST_URL:,} characters, the limit; give a shorter one")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_bounded)]
 
 
 Empty = Annotated[list[Any], Field(max_length=0)]
@@ -38,14 +53,14 @@ class TextPart(Body):
 class ImageUrl(Body):
     """Where an image is."""
 
-    url: str | None = None
+    url: Url | None = None
     detail: Literal["auto", "low", "high"] | None = None  # the target's own preprocessing decides
 
 
 class VideoUrl(Body):
     """Where a clip is, and how many frames of it are read."""
 
-    url: str | None = None
+    url: Url | None = None
     num_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
     fps: float | None = Field(default=None, gt=0, le=1000)
     max_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
@@ -54,9 +69,9 @@ class VideoUrl(Body):
 class EventUrl(Body):
     """Where an event recording is, and which part of it the drafter reads; see `crossdraft ask --events`."""
 
-    url: str | None = None
-    format: str | None = None
-    sensor: tuple[int, int] | None = None
+    url: Url | None = None
+    format: EventFormat | None = None
+    sensor: tuple[Pixels, Pixels] | None = None
     clock: Literal["auto", "video", "own"] = "auto"
     start_s: float | None = Field(default=None, ge=0, le=1e9)
     end_s: float | None = Field(default=None, ge=0, le=1e9)
@@ -216,8 +231,11 @@ class ChatRequest(Body):
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatRequest":
-        if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        if len(stops) > MAX_STOPS:
             raise ValueError(f"stop has more than {MAX_STOPS} strings")
+        if any(len(stop) > MAX_STOP for stop in stops):
+            raise ValueError(f"stop has a string of more than {MAX_STOP:,} characters; give a shorter one")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
         if self.stream_options is not None and not self.stream:
@@ -235,15 +253,15 @@ class ChatRequest(Body):
 class ReplayedClip(Body):
     """A clip that is replayed: of its frames the windows take theirs."""
 
-    url: str
+    url: Url
 
 
 class ReplayedEvents(Body):
     """What an event camera saw meanwhile; as `EventUrl`."""
 
-    url: str
-    format: str | None = None
-    sensor: tuple[int, int] | None = None
+    url: Url
+    format: EventFormat | None = None
+    sensor: tuple[Pixels, Pixels] | None = None
     clock: Literal["auto", "video", "own"] = "auto"
 
 
@@ -263,9 +281,6 @@ class Replay(Body):
     @classmethod
     def _short(cls, values: Any) -> Any:
         return _with_object(_with_object(values, "video_url"), "event_url")
-
-
-Pixels = Annotated[int, Field(ge=1, le=65536)]
 
 
 class WatchRequest(Body):

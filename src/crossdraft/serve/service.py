@@ -20,7 +20,7 @@ from crossdraft.serve.keys import Client, Keys, read_keys
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
 from crossdraft.serve.media_files import MediaFiles
-from crossdraft.serve.metrics import Metrics
+from crossdraft.serve.metrics import Metrics, ServerState
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tracing import SpanRecorder
 from crossdraft.serve.uploads import Uploads
@@ -159,13 +159,15 @@ class Service:
         )
         self.metrics = Metrics(
             settings.model,
-            lambda: min(self.limits.active, settings.max_batch),
-            lambda: max(0, self.limits.active - settings.max_batch),
-            lambda: self.media.cached_bytes,
-            lambda: self.uploads.nbytes,
-            lambda: engine.drafter is not None,
-            lambda: engine.rows,
-            lambda: engine.prefill_status,
+            lambda: ServerState(
+                running=min(self.limits.active, settings.max_batch),
+                waiting=max(0, self.limits.active - settings.max_batch),
+                cached_bytes=self.media.cached_bytes,
+                upload_bytes=self.uploads.nbytes,
+                drafter=engine.drafter is not None,
+                rows=engine.rows,
+                prefill=engine.prefill_status,
+            ),
         )
 
     @property

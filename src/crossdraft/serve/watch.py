@@ -281,7 +281,7 @@ class WatchConnection:
         answer = stream.answer
         if answer is None:
             raise overloaded("The answer was cancelled.", "cancelled")
-        self._service.metrics.answered(answer.stats, str(answer.finish), answer.stats.queued_s)
+        self._service.metrics.answered(answer.stats, answer.finish)
         return replace(answer, notes=tuple(convert.public_notes(answer.notes)))
 
     def _piece(self, window: StreamWindow, index: int, piece: Piece) -> None:

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
+from crossdraft.serve.bodies import INLINE
 from crossdraft.serve.keys import Client
-from crossdraft.serve.replicas.sticky import INLINE, clip_name, session_of
+from crossdraft.serve.replicas.sticky import clip_name, session_of
 from tests.serve.conftest import body, content
 
 

@@ -105,13 +105,13 @@ async def alone(request: Request) -> Response:
     well, as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = read_chat(service, await request.body(), asked.client)
+    chat = await read_chat(service, await request.body(), asked.client)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
         _check_idle(service)
         async with AsyncExitStack() as held:
-            question = await answering.question(held)
+            question = await answering.loaded(held)
             _check_idle(service, own=1)  # the clip may have taken seconds
             running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
             try:

@@ -5,12 +5,10 @@ import hashlib
 
 from pydantic import ValidationError
 
-from crossdraft.serve.bodies import chat_of
+from crossdraft.serve.bodies import INLINE, chat_of
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import EventPart, FilePart, ImagePart, VideoPart
-
-INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
 
 
 async def session_of(body: bytes, client: Client) -> str:
@@ -20,8 +18,13 @@ async def session_of(body: bytes, client: Client) -> str:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
         client: who asks. What is kept of a clip belongs to its key, so the same clip of another is another session.
     """
-    name = clip_name(body) if len(body) < INLINE else await asyncio.to_thread(clip_name, body)
-    return "" if name is None else hashlib.sha256(f"{client.name}\0{name}".encode()).hexdigest()
+    work = (body, client.name)
+    return _session(*work) if len(body) < INLINE else await asyncio.to_thread(_session, *work)
+
+
+def _session(body: bytes, client: str) -> str:
+    name = clip_name(body)
+    return "" if name is None else hashlib.sha256(f"{client}\0{name}".encode()).hexdigest()
 
 
 def clip_name(body: bytes) -> str | None:

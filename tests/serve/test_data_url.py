@@ -1,0 +1,67 @@
+"""Files that are written in addresses: found without a copy, decoded piece by piece as if at once."""
+
+import base64
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from crossdraft.serve.data_url import MOST_HEAD, MOST_URL, data_url, scheme_of
+from crossdraft.serve.schema import EventUrl, ImageUrl, ReplayedClip, ReplayedEvents, VideoUrl
+
+
+def whole(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+
+
+def by_parts(url: str, at_once: int) -> bytes | None:
+    try:
+        return b"".join(data_url(url).decoded(at_once))
+    except ValueError:
+        return None
+
+
+@given(st.text("AQg=% é", max_size=24) | st.binary(max_size=24).map(lambda found: base64.b64encode(found).decode()))
+def test_base64_by_parts_is_what_it_is_at_once(text):
+    assert by_parts(f"data:;base64,{text}", 4) == whole(text)
+
+
+@given(st.text("%4a1é", max_size=24), st.sampled_from([4, 8, 16]))
+def test_percent_encoding_by_parts_is_what_it_is_at_once(text, at_once):
+    assert by_parts(f"data:,{text}", at_once) == unquote_to_bytes(text)
+
+
+def test_frames_that_the_client_sampled_are_known_by_their_type_however_it_is_written():
+    shots = data_url("DATA:Video/JPEG;Base64,QQ==,QUI=,QUJD").shots()
+    assert [b"".join(shot.decoded()) for shot in shots] == [b"A", b"AB", b"ABC"]
+    for other in ("data:video/mp4;base64,QQ==,QQ==", "data:video/jpeg;base64,QQ==", "data:video/jpeg,a,b"):
+        assert data_url(other).shots() == []
+    assert len(data_url("data:video/jpeg;base64,,").shots()) == 2  # which are empty, as whoever decodes them says
+
+
+def test_a_head_is_bounded_and_counted():
+    longest = "x" * (MOST_HEAD - 7) + ";base64"
+    found = data_url(f"data:{longest},QUJD")
+    assert (found.head, found.nbytes) == (longest, MOST_HEAD + 3)
+    assert data_url(f"data:x{longest},QUJD") is None
+    assert data_url("data:QUJD") is None
+
+
+@pytest.mark.parametrize("kind", [ImageUrl, VideoUrl, EventUrl, ReplayedClip, ReplayedEvents])
+def test_addresses_that_hold_no_file_are_bounded(kind):
+    for scheme in ("file:", "https://", "", "dat:", "x" * 20 + "data:"):
+        longest = scheme + "a" * (MOST_URL - len(scheme))
+        assert kind(url=longest).url == longest
+        with pytest.raises(ValidationError, match="more than 4,096 characters"):
+            kind(url=longest + "a")
+    assert len(kind(url="DATA:," + "a" * MOST_URL).url) > MOST_URL
+
+
+@pytest.mark.parametrize("url", ["FILE:x", "Data:x", "http:x", "x", "", ":", "a" * 17 + ":x"])
+def test_a_scheme_is_what_stands_in_front_of_the_first_colon(url):
+    assert scheme_of(url) == {"FILE:x": "file", "Data:x": "data", "http:x": "http"}.get(url, "")
