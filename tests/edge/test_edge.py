@@ -85,6 +85,20 @@ def test_the_draft_is_on_its_way_while_the_cloud_reads(start, edge, alone):
     assert {answer.tokens for answer in answers} == {alone}
 
 
+def test_a_union_goes_on_with_the_edge_where_its_part_in_another_process_cannot_read_the_events(edge, alone, media):
+    asked = settings(media_root=media, drafter="union:edge,event", placement="process")
+    with load_engine(asked) as engine:
+        started = Runner(engine, media).start(asked)
+        with DelayingProxy(started[0].address, Network(0.1)) as proxy, edge.client(proxy.address) as client:
+            client.open()
+            answers = [edge.ask(client) for _ in range(3)]  # other work may hold the edge's drafter
+        Runner.stop(*started)
+    assert {answer.tokens for answer in answers} == {alone}
+    assert all(answer.report["notes"] == [] for answer in answers)
+    drafted = [answer.report["metrics"]["speculative_decoding"] for answer in answers]
+    assert any(one is not None and one["num_accepted_draft_tokens"] for one in drafted)
+
+
 @pytest.mark.parametrize(("nbytes", "drafts"), [(1, True), (60, True), (1, False), (200, False), (600, False)])
 def test_a_cut_costs_no_token(start, edge, alone, nbytes, drafts):
     """Before anything final is there, in the midst of the answer, near its end."""

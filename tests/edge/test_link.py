@@ -13,6 +13,7 @@ from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeEvents, 
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.wire import pack_request, unpack_request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -236,6 +237,14 @@ def test_a_copy_goes_its_own_way(link, drafter, state):
     drafter.commit([copy], [VerifyOutput((0,), (1, 2))])
     assert proposed(drafter, copy) == (3,)
     assert proposed(drafter, state) == (1, 2, 3)
+
+
+def test_another_process_learns_where_the_events_are_and_no_more(link):
+    packed, arrays = pack_request(Request("?", events=EdgeEvents(link)))
+    found = unpack_request(packed, [bytearray(array) for array in arrays])
+    assert (found.events, str(found.events)) == (EdgeEvents(), "at the edge")
+    drafter = EdgeDrafter(V)
+    assert drafter.propose(drafter.begin([found]), [Budget(8)])[0].refusal == NO_EDGE
 
 
 def test_a_request_without_an_edge_is_refused():

@@ -199,21 +199,26 @@ def test_a_changed_answer_says_so(server):
     assert found[-1]["changes"] == second["changed"] == 1
 
 
-def test_of_the_windows_that_fall_due_while_one_is_answered_the_latest_is_next(server, monkeypatch):
-    """The target is slow: it begins once all frames are there."""
-    go, whole = threading.Event(), server.engine.astream
+@pytest.fixture
+def go(server, monkeypatch):
+    """The target is slow: it begins once this is set."""
+    found, whole = threading.Event(), server.engine.astream
 
     class Late:
         def __init__(self, stream):
             self.stream, self.answer = stream, None
 
         async def __aiter__(self):
-            await asyncio.to_thread(go.wait, 10)
+            await asyncio.to_thread(found.wait, 10)
             async for piece in self.stream:
                 yield piece
             self.answer = self.stream.answer
 
     monkeypatch.setattr(server.engine, "astream", lambda *given, **more: Late(whole(*given, **more)))
+    return found
+
+
+def test_of_the_windows_that_fall_due_while_one_is_answered_the_latest_is_next(server, go):
     pixels = png(np.zeros((32, 32, 3), np.uint8))
     with connected(server, asked(window_ms=100, every_ms=100, frames=1)) as socket:
         push(socket, [PushedFrame(number / 10, pixels) for number in range(1, 10)], 0.05)
@@ -463,6 +468,33 @@ def test_a_server_that_shuts_down_ends_streams_with_their_summary(start):
         with pytest.raises(InvalidStatus) as error:
             connected(running).__enter__()
         assert error.value.response.status_code == 503
+    assert idle(running)
+
+
+def test_a_server_that_shuts_down_answers_of_a_live_stream_the_window_that_waits(start, go):
+    """However much the client goes on to push."""
+    running = start()
+    pixels = png(np.zeros((32, 32, 3), np.uint8))
+
+    def windows_due(count, beats=1):
+        while beats:
+            found = json.loads(socket.recv(10))
+            beats -= found["type"] == "heartbeat" and found["windows"]["due"] == count
+
+    with connected(running, asked(window_ms=100, every_ms=100, frames=1)) as socket:
+        push(socket, [PushedFrame(0.1, pixels)])
+        windows_due(1)
+        push(socket, [PushedFrame(0.2, pixels)])
+        windows_due(2)
+        running.service.draining = True
+        windows_due(2, beats=2)  # the server has seen it
+        push(socket, [PushedFrame(number / 10, pixels) for number in range(3, 10)])
+        windows_due(2)
+        go.set()
+        *found, summary = received(socket)
+        assert socket.close_code == 1001
+    assert list(answers(found)) == [0, 1]
+    assert (summary["type"], summary["windows_due"], summary["windows_answered"]) == ("summary", 2, 2)
     assert idle(running)
 
 

@@ -63,11 +63,27 @@ def test_of_the_windows_that_fall_due_meanwhile_the_latest_is_answered_next():
     slow.meanwhile = {0: (1, 2, 3), 3: (4,), 4: (5, 6)}
     watch = slow.watch = Watch(slow, [QUESTION], now=lambda: slow.seconds)
     watch.offer(window(0))
-    watch.close()  # it ends when no window waits
-    found = [(answered.number, answered.dropped) for answered in watch.answers()]
+    found = []
+    for answered in watch.answers():
+        found.append((answered.number, answered.dropped))
+        if answered.number == 4:
+            watch.close()  # it ends when no window waits
     assert found == [(0, 2), (3, 2), (4, 3), (6, 3)]
     summary = watch.summary
     assert (summary.due, summary.answered, summary.dropped, summary.unfinished) == (7, 4, 3, 0)
+
+
+def test_once_closed_it_answers_the_window_that_waits_and_no_later_one():
+    slow = Slow()
+    slow.meanwhile = {0: (2, 3), 1: (4,)}
+    watch = slow.watch = Watch(slow, [QUESTION], now=lambda: slow.seconds)
+    watch.offer(window(0))
+    watch.close()
+    watch.offer(window(1))
+    watch.count_dropped(5)
+    assert [answered.number for answered in watch.answers()] == [0]
+    summary = watch.summary
+    assert (summary.due, summary.answered, summary.dropped, summary.unfinished) == (1, 1, 0, 0)
 
 
 def test_times_count_from_the_last_frame_to_the_first_final_token_and_to_the_end():
@@ -131,6 +147,14 @@ def test_what_the_stream_ended_with_is_raised_after_the_window_that_waits():
     assert next(answers).number == 0
     with pytest.raises(CrossdraftError, match="camera"):
         next(answers)
+
+
+def test_a_watch_that_is_closed_again_still_raises_what_the_stream_ended_with():
+    watch = Watch(Slow(), [QUESTION])
+    watch.close(CrossdraftError("The camera is gone."))
+    watch.close()
+    with pytest.raises(CrossdraftError, match="camera"):
+        list(watch.answers())
 
 
 @pytest.mark.parametrize("questions", [[], [Request("What?", video="clip.mp4")], [Request("What?", events="x.h5")]])

@@ -141,6 +141,48 @@ def test_after_a_gap_the_newest_window_alone_is_made_if_that_is_wanted():
     assert every.passed == 0
 
 
+@given(
+    every=st.integers(20, 900),
+    length=st.integers(50, 2000),
+    frames=st.integers(1, 9),
+    gaps=st.lists(st.sampled_from([1, 20, 33, 41, 250, 990, 4000]), min_size=1, max_size=60),
+    rest=st.sampled_from([0, 40, 3000]),
+    newest=st.booleans(),
+)
+def test_windows_are_those_of_their_definition_whatever_the_times_of_the_frames(
+    every, length, frames, gaps, rest, newest
+):
+    windowing = Windowing(every / 1000, length / 1000, frames)
+    times = [sum(gaps[:count]) / 1000 for count in range(len(gaps) + 1)]
+    shown = [*enumerate(times), (len(times) - 1, times[-1] + rest / 1000)]  # the last frame, up to the end
+    windows, held, found = SlidingWindows(windowing, newest=newest), 0, []
+    for number, time_s in enumerate(times):
+        found.append(windows.add_frame(time_s, frame(number)))
+        held = max(held, len(windows._held))
+    found.append(windows.finish(shown[-1][1]))
+
+    expected = [[] for _ in shown]
+    for number in range(windowing.count(shown[-1][1])):
+        wanted = windowing.times(number)
+        at = [next(i for i, (_, time_s) in enumerate(shown) if time_s >= want - 1e-6) for want in wanted]
+        expected[at[-1]].append((number, tuple(shown[i][1] for i in at), [shown[i][0] for i in at]))
+    made = [due[-1:] if newest else due for due in expected]
+    assert [[(w.number, w.times_s, w.frames[:, 0, 0, 0].tolist()) for w in due] for due in found] == made
+    assert windows.passed == sum(map(len, expected)) - sum(map(len, made))
+    assert held <= frames * windowing.open
+
+
+def test_windows_that_are_not_made_cost_nothing(monkeypatch):
+    """A minute without a frame, at 50 windows a second."""
+    asked, times = [], Windowing.times
+    monkeypatch.setattr(Windowing, "times", lambda self, number: (asked.append(number), times(self, number))[1])
+    windows = SlidingWindows(Windowing(0.02, 60.0, 64), newest=True)
+    made = [windows.add_frame(60.0 * number, frame(number)) for number in range(10)]
+    assert [len(due) for due in made] == [0] + 9 * [1]
+    assert windows.passed > 20_000
+    assert len(asked) < 30
+
+
 def test_a_window_takes_its_events_from_the_source():
     buffer = EventBuffer(1.0)
     windows = SlidingWindows(Windowing(1.0, 1.0, 2), buffer)

@@ -86,6 +86,33 @@ class EdgeAnswer:
     drafter_error: str | None = None
 
 
+@dataclass
+class _Patience:
+    """How long an answer is tried anew for, of which nothing comes: a connection that opens, and is cut, is none.
+
+    Args:
+        seconds: from the first cut since something came.
+    """
+
+    seconds: float
+    _lost_at: float | None = None
+    _pause_s: float = AGAIN_S[0]
+
+    def came(self) -> None:
+        """There is more of the answer than before."""
+        self._lost_at, self._pause_s = None, AGAIN_S[0]
+
+    def pause(self) -> bool:
+        """Wait until the next attempt is due, after a cut; false, at once, if none is."""
+        now = time.monotonic()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        if now - self._lost_at > self.seconds:
+            return False
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
+        return True
+
+
 class _EdgeQuestion:
     """One question: what of its answer is known here.
 
@@ -182,7 +209,7 @@ class EdgeClient:
         key: API key, if the server asks for one.
         drafter: name of the drafter.
         fingerprint: of the vocabulary that it writes; see `fingerprint_of`.
-        patience_s: seconds for which a lost connection is tried anew.
+        patience_s: seconds for which a lost connection is tried anew, without anything new of the answer.
         tls: certificates, for wss://….
     """
 
@@ -262,7 +289,8 @@ class EdgeClient:
                 what it measured of this connection, expects to pay.
 
         Raises:
-            CrossdraftError: the question is refused, or the cloud is lost for longer than `patience_s`.
+            CrossdraftError: the question is refused, or after a cut nothing new of the answer came for `patience_s`,
+                however often the cloud was found again.
         """
         nodes, draws = HIDDEN_NODES, False
         if self._welcome is not None:
@@ -273,7 +301,7 @@ class EdgeClient:
             mode = ROUNDS if self._pays else OFF
         question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
         self._answer, drafting = question.answer, question.drafting
-        pause, lost_at = AGAIN_S[0], 0.0
+        patience = _Patience(self._patience_s)
         try:
             while True:
                 try:
@@ -281,17 +309,13 @@ class EdgeClient:
                     self._send(question.first())
                     if drafting is not None:
                         drafting.connected(self._send_or_drop)
-                    pause, lost_at = AGAIN_S[0], 0.0
-                    done = self._read_until_done(question)
+                    done = self._read_until_done(question, patience)
                     answer, self._pays = question.done(done), bool(done.drafts)
                 except LOST as error:
-                    now = time.monotonic()
-                    lost_at, self._answer.cuts = lost_at or now, self._answer.cuts + (not lost_at)
+                    self._answer.cuts += self._connection is not None
                     self._drop(drafting)
-                    if now - lost_at > self._patience_s:
+                    if not patience.pause():
                         raise AnswerLostError(f"The server {self._address} is lost ({error}); ask again.") from None
-                    time.sleep(pause)
-                    pause = min(2 * pause, AGAIN_S[1])
                 else:
                     self._send_or_drop(End())
                     return answer
@@ -303,13 +327,15 @@ class EdgeClient:
         finally:
             question.end()
 
-    def _read_until_done(self, question: _EdgeQuestion) -> Done:
+    def _read_until_done(self, question: _EdgeQuestion, patience: _Patience) -> Done:
         while True:
             match self._receive():
                 case Ping(at):
                     self._send(Pong(at))
                 case Commit() as commit:
                     question.commit(commit)
+                    if commit.counts:
+                        patience.came()
                 case Done() as done:
                     return done
                 case Refused(_, message):

@@ -172,9 +172,16 @@ class EdgeLink:
 
 @dataclass(frozen=True)
 class EdgeEvents:
-    """In `Request.events`: the recording lies at the edge, behind this link."""
+    """In `Request.events`: the recording lies at the edge, behind this link.
 
-    link: EdgeLink
+    The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
+    wants to read them there refuses the request.
+    """
+
+    link: EdgeLink | None = None
+
+    def __reduce__(self) -> "tuple[type[EdgeEvents], tuple[()]]":
+        return EdgeEvents, ()
 
     def __str__(self) -> str:
         return "at the edge"

@@ -66,19 +66,22 @@ class LiveSource:
         self._windowing = windowing
         self._windows = SlidingWindows(windowing, self._buffer, LIMITS, newest=True)
         self._waiting: deque[_Waiting] = deque()
-        self._nbytes, self._frames, self._ended = 0, 0, False
+        self._nbytes, self._frames = 0, 0
+        self._ended = self._stopped = False  # by the client; by us
         self._news = asyncio.Event()
         self._last_s: float | None = None
         self._passed = 0
 
     def push(self, message: Pushed) -> None:
-        """Take a message; what waits longest is dropped where it would be too much.
+        """Take a message; what waits longest is dropped where it would be too much. Once stopped nothing is taken.
 
         Raises:
             ApiError: it comes after the end, or there are events, and no sensor was named.
         """
         if isinstance(message, PushedEvents) and self._sensor is None:
             raise bad_request("Events came, and no sensor was named; say sensor: [width, height] at first.", "sensor")
+        if self._stopped:
+            return
         if self._ended:
             raise bad_request("Something came after the end of the stream; connect anew.")
         one, self._ended = _Waiting(message, time.perf_counter()), isinstance(message, StreamEnd)
@@ -103,17 +106,26 @@ class LiveSource:
         self._frames -= isinstance(one.message, PushedFrame)
         return one
 
+    def stop(self) -> None:
+        """No window is offered any more; what waits to be decoded is dropped, and what the client still sends."""
+        self._stopped = True
+        self._waiting.clear()
+        self._nbytes = self._frames = 0
+        self._news.set()
+
     async def run(self) -> None:
-        """Until the end of the stream.
+        """Until the end of the stream, or until it is stopped.
 
         Raises:
             ApiError: a frame or events without sense, or too much to hold.
             CrossdraftError: likewise; a frame that cannot be decoded.
         """
         while True:
-            while not self._waiting:
+            while not self._waiting and not self._stopped:
                 self._news.clear()
                 await self._news.wait()
+            if self._stopped:
+                return
             one = self._forget(self._waiting.popleft())
             match one.message:
                 case PushedFrame():

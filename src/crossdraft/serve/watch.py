@@ -217,6 +217,8 @@ class WatchConnection:
         """No more windows: the one that waits is still answered."""
         if self._clock is not None:
             self._clock.stop()
+        if self._live is not None:
+            self._live.stop()
         watch.close()
 
     async def _receive_all(self) -> None:
@@ -241,15 +243,16 @@ class WatchConnection:
                 raise bad_request("A stream that is replayed takes no frames and no events; leave replay out.")
 
     async def _beat(self, watch: Watch) -> None:
-        """Say every second how it goes; end the stream once the server shuts down."""
+        """Say every second how it goes, to its end; end the stream once the server shuts down."""
         said = time.monotonic()
-        while not self._service.draining:
+        while True:
             await asyncio.sleep(POLL_S)
+            if self._service.draining:
+                self._end(watch)
             if time.monotonic() - said >= PING_S:
                 said, found = time.monotonic(), watch.summary
                 windows = {"due": found.due, "answered": found.answered, "dropped": found.dropped}
                 await self._send({"type": "heartbeat", "windows": windows} | self._pushed())
-        self._end(watch)
 
     def _pushed(self) -> dict[str, object]:
         """What came of a live stream: messages by kind, and those of them that gave way to newer ones."""

@@ -170,8 +170,10 @@ class Watch:
         self._said: dict[int, str] = {}  # by the question's index, the last answer
 
     def offer(self, window: StreamWindow) -> None:
-        """A window is due; returns at once, in any thread."""
+        """A window is due; returns at once, in any thread. Of a watch that is closed it is none any more."""
         with self._changed:
+            if self._closed:
+                return
             self.summary.due += 1
             self.summary.dropped += self._waiting is not None
             self._waiting = window
@@ -180,13 +182,19 @@ class Watch:
     def count_dropped(self, windows: int) -> None:
         """So many more were due that a newer one replaces, and were never made."""
         with self._changed:
+            if self._closed:
+                return
             self.summary.due += windows
             self.summary.dropped += windows
 
     def close(self, error: Exception | None = None) -> None:
-        """No window comes any more; the one that waits is still answered, then `error` is raised if there is one."""
+        """No window comes any more; the one that waits is still answered, then `error` is raised if there is one.
+
+        What is said first counts: closing it again changes nothing.
+        """
         with self._changed:
-            self._closed, self._error = True, error
+            if not self._closed:
+                self._closed, self._error = True, error
             self._changed.notify()
 
     def answers(self, on_piece: OnPiece = lambda window, question, piece: None) -> Iterator[AnsweredWindow]:

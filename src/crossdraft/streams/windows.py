@@ -2,9 +2,11 @@
 
 import math
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -175,23 +177,10 @@ class EventBuffer:
         return concatenate(inside)
 
 
-@dataclass
-class _Open:
-    """A window that waits for frames: those of the first `len(frames)` of its times are there."""
-
-    number: int
-    times: list[float]
-    frames: list[tuple[float, np.ndarray]] = field(default_factory=list)
-
-    def take(self, time_s: float, pixels: np.ndarray) -> bool:
-        """Take a frame for all times that it is the first one after; whether the window has all of them."""
-        while len(self.frames) < len(self.times) and self.times[len(self.frames)] <= time_s + CLOSE_S:
-            self.frames.append((time_s, pixels))
-        return len(self.frames) == len(self.times)
-
-
 class SlidingWindows:
     """Takes frames as they come, and gives windows as they fall due. Holds no frame that no window needs.
+
+    A window is made of the held frames when it is due. Until then, and if it is not made at all, it costs nothing.
 
     Args:
         windowing: which windows.
@@ -218,8 +207,8 @@ class SlidingWindows:
         self._events = events
         self._limits = limits
         self._now = now
-        self._open: deque[_Open] = deque()
-        self._next = 0  # number of the window that is opened next
+        self._held: list[tuple[float, np.ndarray]] = []  # the frames that windows show which are not due
+        self._next = 0  # number of the window that is due next
         self._last: tuple[float, np.ndarray] | None = None
 
     def add_frame(self, time_s: float, pixels: np.ndarray, at: float | None = None) -> list[StreamWindow]:
@@ -238,31 +227,40 @@ class SlidingWindows:
                 pixels to hold.
         """
         self._check(time_s, pixels)
+        before_s = -1.0 if self._last is None else self._last[0]
         self._last = time_s, pixels
-        return self._due(time_s, pixels, self._now() if at is None else at)
+        return self._due(before_s, time_s, pixels, self._now() if at is None else at)
 
     def finish(self, end_s: float, at: float | None = None) -> list[StreamWindow]:
         """The windows that are due with the end of the stream, up to which the last frame is shown."""
         if self._last is None:
             return []
-        return self._due(end_s, self._last[1], self._now() if at is None else at)
+        return self._due(self._last[0], end_s, self._last[1], self._now() if at is None else at)
 
-    def _due(self, time_s: float, pixels: np.ndarray, at: float) -> list[StreamWindow]:
-        while self.windowing.begins(self._next) <= time_s + CLOSE_S:
-            self._open.append(_Open(self._next, self.windowing.times(self._next)))
-            self._next += 1
-        whole = [one for one in self._open if one.take(time_s, pixels)]
-        for _ in whole:  # a window that begins earlier is due earlier, or with the same frame
-            self._open.popleft()
-        made = whole[-1:] if self._newest else whole
-        self.passed += len(whole) - len(made)
-        return [self._window(one, time_s, at) for one in made]
+    def _due(self, before_s: float, time_s: float, pixels: np.ndarray, at: float) -> list[StreamWindow]:
+        """The windows that are due with a frame, of which the one before was at `before_s`."""
+        self._held.append((time_s, pixels))
+        due = max(self._next, self.windowing.count(time_s))  # windows, the earlier ones included
+        first = max(self._next, due - 1) if self._newest else self._next
+        made = [self._window(number, time_s, at) for number in range(first, due)]
+        self.passed += first - self._next
+        self._next = due
+        if not self.windowing.grid.wants(before_s, time_s):
+            self._held.pop()
+        del self._held[: self._at_or_after(self.windowing.times(due)[0])]
+        return made
 
-    def _window(self, one: _Open, end_s: float, at: float) -> StreamWindow:
+    def _at_or_after(self, time_s: float) -> int:
+        """The first of the held frames at or after a time, by its place."""
+        return bisect_left(self._held, time_s - CLOSE_S, key=itemgetter(0))
+
+    def _window(self, number: int, end_s: float, at: float) -> StreamWindow:
+        last = len(self._held) - 1  # the frame that the window is due with, but for rounding at or after all its times
+        shown = [self._held[min(last, self._at_or_after(time_s))] for time_s in self.windowing.times(number)]
         start_s = end_s - self.windowing.length_s
         events = None if self._events is None else self._events.between(start_s, end_s)
-        frames = np.stack([pixels for _, pixels in one.frames])
-        return StreamWindow(one.number, start_s, end_s, frames, tuple(time_s for time_s, _ in one.frames), events, at)
+        frames = np.stack([pixels for _, pixels in shown])
+        return StreamWindow(number, start_s, end_s, frames, tuple(time_s for time_s, _ in shown), events, at)
 
     def _check(self, time_s: float, pixels: np.ndarray) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:

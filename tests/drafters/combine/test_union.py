@@ -28,12 +28,15 @@ class Scripted:
         return [self.draft for _ in states]
 
     def commit(self, states, outputs):
+        assert states
         self.received += outputs
 
     def fork(self, states):
+        assert states
         return [*states]
 
     def end(self, states):
+        assert states
         self.ended += len(states)
 
 
@@ -78,6 +81,43 @@ def test_sampled_answers_share_the_budget_before_anything_is_drawn():
     assert draft.tree.tokens == (1, 2, 3)
     assert draft.tree.drawn_from == (0, 1, -1)  # what was drawn keeps its law, what was not is a point mass
     assert draft.path_probs == ()
+
+
+class Refusing(Scripted):
+    """Begins no request whose prompt says so."""
+
+    def begin(self, requests):
+        if any("not" in request.prompt for request in requests):
+            raise CrossdraftError("It cannot be read.")
+        return super().begin(requests)
+
+
+def test_who_refuses_to_begin_is_left_out_and_the_others_draft():
+    one, two = Refusing(chain(1, 2)), Scripted(chain(3, 4))
+    union = UnionDrafter([one, two])
+    states = union.begin([Request("not you"), Request("you")])
+    alone, both = union.propose(states, [Budget(8), Budget(8)])
+    assert (alone.tree.tokens, alone.refusal) == ((3, 4), None)
+    assert sorted(both.tree.tokens) == [1, 2, 3, 4]
+    assert [len(part.budgets) for part in (one, two)] == [1, 2]
+    forks = union.fork(states)
+    union.commit(forks, [VerifyOutput((0,), (3, 9))] * 2)
+    union.commit(states, [VerifyOutput((0,), (3, 9))] * 2)
+    assert [len(part.received) for part in (one, two)] == [2, 4]
+    assert union.propose(states[:1], [Budget(8)])[0].tree.tokens == (3, 4)
+    union.commit(union.fork(states[:1]), [VerifyOutput((), (5,))])
+    union.end(states[:1])
+    union.end(states[1:])
+    assert (one.ended, two.ended) == (1, 2)
+
+
+def test_a_union_refuses_what_all_of_it_refuses():
+    """At the beginning, and by drafts."""
+    with pytest.raises(CrossdraftError, match="It cannot be read"):
+        UnionDrafter([Refusing(chain(1)), Refusing(chain(2))]).begin([Request("not you")])
+    union = UnionDrafter([Refusing(chain(1)), Scripted(Draft(DraftTree.empty(), refusal="It is lost."))])
+    (draft,) = union.propose(union.begin([Request("not you")]), [Budget(8)])
+    assert draft.refusal == "It cannot be read."
 
 
 def test_whoever_proves_wrong_counts_for_less():

@@ -1,6 +1,7 @@
 """Drafts, requests and distributions on their way to another process."""
 
 import pickle
+import threading
 from dataclasses import fields, replace
 
 import numpy as np
@@ -24,9 +25,17 @@ from crossdraft.engine.runner.wire import (
 )
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events
 
 VOCABULARY = 152_064
+
+
+def test_a_request_that_cannot_be_sent_is_refused():
+    with pytest.raises(CrossdraftError, match=r"cannot be sent to the drafter's process.*lambda"):
+        pack_request(Request("?", events=lambda: None))
+    with pytest.raises(CrossdraftError, match=r"cannot be sent to the drafter's process.*lock"):
+        pack_request(Request("?", events=threading.Lock()))
 
 
 @given(st.integers(0, 5), st.integers(1, 40), st.floats(0, 1), st.sampled_from([torch.float32, torch.float64]))

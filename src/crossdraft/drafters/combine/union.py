@@ -7,10 +7,12 @@ their own distribution, and acceptance stays exact (see `DraftTree.union`).
 Where a part looks into the target and another one does not, the latter drafts while the target reads and verifies:
 what it has prepared is taken, and nobody waits for it. The others have to be waited for, so they are not asked where
 the prepared draft alone brings more tokens a second (`BenefitGate`).
+
+A part that refuses a request, when it begins or later, costs that part: the others draft on.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +30,8 @@ class UnionState:
     """One answer: the drafters' own states, and what each proposed last.
 
     Args:
-        parts: states, by drafter.
+        parts: states, by drafter; `None` where it did not begin.
+        refusals: by drafter, why it did not begin.
         greedy: whether nothing is drawn.
         drafts: by drafter; empty once they are verified.
         rounds: verify passes so far.
@@ -38,12 +41,21 @@ class UnionState:
     """
 
     parts: list[Any]
+    refusals: tuple[str | None, ...]
     greedy: bool
     drafts: list[Draft] = field(default_factory=list)
     rounds: int = 0
     waited_s: float = 0.0
     drafted: float = 0.0
     forked: bool = False
+
+    def begun(self, part: int) -> bool:
+        """Whether this drafter began the request."""
+        return self.refusals[part] is None
+
+
+Asked = tuple[int, list[int], Proposal]
+"""A part, the requests that it was asked about, by their places in the batch, and what waits for its drafts."""
 
 
 class UnionDrafter:
@@ -70,10 +82,7 @@ class UnionDrafter:
         self._needing_target = [i for i in everyone if i not in self._free]
 
     def begin(self, requests: Sequence[Request]) -> list[UnionState]:
-        columns = [drafter.begin(split_seeds(requests, i)) for i, drafter in enumerate(self.drafters)]
-        return [
-            UnionState(list(parts), request.sampling.greedy) for request, *parts in zip(requests, *columns, strict=True)
-        ]
+        return [self._begin(request) for request in requests]
 
     def propose(self, states: Sequence[UnionState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose_async(states, budgets)()
@@ -82,14 +91,13 @@ class UnionDrafter:
         """See `AsyncDrafter`: parts elsewhere are asked first."""
         start = time.perf_counter()
         everybody = range(len(states))
-        first = {i: self._ask(i, states, budgets, everybody) for i in self._free}
+        first = self._ask(self._free, states, budgets, everybody)
 
         def merged() -> list[Draft]:
-            made = [[NOTHING] * len(self.drafters) for _ in states]
-            self._collect(first, everybody, made)
+            made = [[replace(NOTHING, refusal=why) for why in state.refusals] for state in states]
+            _collect(first, made)
             asked = [k for k, state in enumerate(states) if state.rounds and self._worthwhile(state, made[k])]
-            if asked:
-                self._collect({i: self._ask(i, states, budgets, asked) for i in self._needing_target}, asked, made)
+            _collect(self._ask(self._needing_target, states, budgets, asked), made)
             now = time.perf_counter()
             for state, budget, drafts in zip(states, budgets, made, strict=True):
                 state.drafts = [widened(d, budget.nodes, self.ends) if state.greedy else d for d in drafts]
@@ -105,38 +113,66 @@ class UnionDrafter:
                 if state.rounds and self._free and self._needing_target:
                     self._teach_gate(state, output)
         for i, drafter in enumerate(self.drafters):
-            own = [own_output(state.drafts, i, output) for state, output in zip(states, outputs, strict=True)]
-            drafter.commit([state.parts[i] for state in states], own)
+            begun = [(state, output) for state, output in zip(states, outputs, strict=True) if state.begun(i)]
+            own = [own_output(state.drafts, i, output) for state, output in begun]
+            if begun:
+                drafter.commit([state.parts[i] for state, _ in begun], own)
         for state in states:
             state.drafts = []
             state.rounds += 1
 
     def fork(self, states: Sequence[UnionState]) -> list[UnionState]:
-        columns = [drafter.fork([state.parts[i] for state in states]) for i, drafter in enumerate(self.drafters)]
-        return [
-            replace(state, parts=list(own), drafts=[*state.drafts], forked=True)
-            for state, *own in zip(states, *columns, strict=True)
-        ]
+        forks = [replace(state, parts=[*state.parts], drafts=[*state.drafts], forked=True) for state in states]
+        for i, drafter in enumerate(self.drafters):
+            begun = [fork for fork in forks if fork.begun(i)]
+            own = drafter.fork([fork.parts[i] for fork in begun]) if begun else []
+            for fork, part in zip(begun, own, strict=True):
+                fork.parts[i] = part
+        return forks
 
     def end(self, states: Sequence[UnionState]) -> None:
         for i, drafter in enumerate(self.drafters):
-            drafter.end([state.parts[i] for state in states])
+            if begun := [state for state in states if state.begun(i)]:
+                drafter.end([state.parts[i] for state in begun])
+
+    def _begin(self, request: Request) -> UnionState:
+        """The state of a request, without those parts that refuse it.
+
+        Raises:
+            CrossdraftError: all of them do.
+        """
+        parts: list[Any] = []
+        refusals: list[str | None] = []
+        for i, drafter in enumerate(self.drafters):
+            try:
+                (state,) = drafter.begin(split_seeds([request], i))
+            except CrossdraftError as error:
+                parts.append(None)
+                refusals.append(str(error))
+            else:
+                parts.append(state)
+                refusals.append(None)
+        if None not in refusals:
+            raise CrossdraftError(str(refusals[0]))
+        return UnionState(parts, tuple(refusals), request.sampling.greedy)
 
     def _ask(
-        self, part: int, states: Sequence[UnionState], budgets: Sequence[Budget], asked: Sequence[int]
-    ) -> Proposal:
-        own = []
-        for k in asked:
-            budget = self.merger.share(budgets[k], part, greedy=states[k].greedy)
-            waits = budget.until is not None or not self._needing_target or part in self._needing_target
-            own.append(budget if waits else replace(budget, wait_s=0.0))
-        return propose_async(self.drafters[part], [states[k].parts[part] for k in asked], own)
+        self, parts: Iterable[int], states: Sequence[UnionState], budgets: Sequence[Budget], asked: Iterable[int]
+    ) -> list[Asked]:
+        """Have these parts draft for those of the requests that they began."""
+        found: list[Asked] = []
+        for part in parts:
+            begun = [k for k in asked if states[k].begun(part)]
+            if begun:
+                own = [self._own_budget(part, states[k], budgets[k]) for k in begun]
+                drafts = propose_async(self.drafters[part], [states[k].parts[part] for k in begun], own)
+                found.append((part, begun, drafts))
+        return found
 
-    @staticmethod
-    def _collect(proposals: dict[int, Proposal], asked: Sequence[int], made: list[list[Draft]]) -> None:
-        for part, proposal in proposals.items():
-            for k, draft in zip(asked, proposal(), strict=True):
-                made[k][part] = draft
+    def _own_budget(self, part: int, state: UnionState, budget: Budget) -> Budget:
+        budget = self.merger.share(budget, part, greedy=state.greedy)
+        waits = budget.until is not None or not self._needing_target or part in self._needing_target
+        return budget if waits else replace(budget, wait_s=0.0)
 
     def _worthwhile(self, state: UnionState, drafts: Sequence[Draft]) -> bool:
         """Whether the parts that look into the target are asked too."""
@@ -198,6 +234,13 @@ class BenefitGate:
             accepted = output.tokens[: len(output.path)]
             self.expected.add(expected)
             self.kept.add(max(len(draft.tree.follow(accepted)) for draft in prepared))
+
+
+def _collect(asked: Iterable[Asked], made: list[list[Draft]]) -> None:
+    """Wait for the drafts, and put them where they belong: by request, by part."""
+    for part, requests, proposal in asked:
+        for k, draft in zip(requests, proposal(), strict=True):
+            made[k][part] = draft
 
 
 def expected_tokens(drafts: Sequence[Draft]) -> float:

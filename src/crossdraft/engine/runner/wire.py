@@ -72,9 +72,18 @@ def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
     """A request, and apart from it its NumPy arrays as they lie in memory: clips and recordings are megabytes.
 
     Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
+
+    Raises:
+        CrossdraftError: something in it cannot be sent.
     """
     arrays: list[pickle.PickleBuffer] = []
-    packed = pickle.dumps(request, protocol=5, buffer_callback=arrays.append)
+    try:
+        packed = pickle.dumps(request, protocol=5, buffer_callback=arrays.append)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise CrossdraftError(
+            f"The request cannot be sent to the drafter's process ({error}); give paths, arrays or tensors, or use the "
+            "inline placement."
+        ) from error
     return packed, [array.raw() for array in arrays]
 
 
