@@ -7,7 +7,10 @@ import pytest
 
 import crossdraft
 
-EXTRAS = {"av", "cv2", "faery", "h5py", "hdf5plugin", "matplotlib", "pydantic", "rich", "scipy", "typer", "yaml"}
+EXTRAS = {
+    "av", "cv2", "fastapi", "faery", "h5py", "hdf5plugin", "matplotlib", "msgpack", "prometheus_client", "pydantic",
+    "rich", "scipy", "typer", "uvicorn", "websockets", "yaml",
+}  # fmt: skip
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -25,6 +28,12 @@ def test_help_loads_nothing_heavy():
     loaded = loaded_by("from crossdraft.cli.main import main; assert main(['--help']) == 0")
     assert "typer" in loaded
     assert not loaded & (EXTRAS - {"typer", "rich"} | {"numpy", "torch", "transformers"})
+
+
+def test_an_answer_needs_no_extra_but_what_its_files_do():
+    """Of the package alone: the engine, a clip and events as arrays."""
+    loaded = loaded_by("from crossdraft import Engine, Options, Request; import crossdraft.builders")
+    assert not (loaded - loaded_by("import torch; from transformers import PreTrainedModel")) & EXTRAS
 
 
 def test_the_engine_needs_torch_transformers_and_numpy_alone():

@@ -13,7 +13,8 @@ from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft.align.predicted import encoder_features
 from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from crossdraft.compression import compressed
-from crossdraft.edge.remote import EdgeEvents, EdgeLink
+from crossdraft.edge.events import EdgeEvents
+from crossdraft.edge.remote import EdgeLink
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows

@@ -5,7 +5,8 @@ import torch
 
 from crossdraft.edge.branches import BRANCH_NODES, FIRST, MOST, MOST_BEHIND, DraftBranch, DraftBranches
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.remote import EdgeDrafter, EdgeEvents, EdgeLink
+from crossdraft.edge.events import EdgeEvents
+from crossdraft.edge.remote import EdgeDrafter, EdgeLink
 from crossdraft.engine.drafter import Budget, Draft, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree

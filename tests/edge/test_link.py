@@ -7,9 +7,10 @@ import pytest
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.drafts import frame_of
+from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.frames import DraftFrame
 from crossdraft.edge.held import HeldDraft
-from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeEvents, EdgeLink
+from crossdraft.edge.remote import MOST_HELD, NO_EDGE, EdgeDrafter, EdgeLink
 from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request

@@ -31,7 +31,7 @@ from crossdraft.align.predicted import (
     shipped_vision,
     stretched_positions,
 )
-from crossdraft.edge.remote import EdgeEvents
+from crossdraft.edge.events import EdgeEvents
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt

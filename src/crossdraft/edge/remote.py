@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.estimate import LinkEstimate
+from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.frames import DraftFrame
 from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.checks import faulty
@@ -168,23 +169,6 @@ class EdgeLink:
             if draft is not None:
                 return draft
         return None
-
-
-@dataclass(frozen=True)
-class EdgeEvents:
-    """In `Request.events`: the recording lies at the edge, behind this link.
-
-    The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
-    wants to read them there refuses the request.
-    """
-
-    link: EdgeLink | None = None
-
-    def __reduce__(self) -> "tuple[type[EdgeEvents], tuple[()]]":
-        return EdgeEvents, ()
-
-    def __str__(self) -> str:
-        return "at the edge"
 
 
 @dataclass(eq=False)

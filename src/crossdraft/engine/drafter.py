@@ -131,7 +131,6 @@ class Draft:
         path_probs: [n] the drafter's own probability of the path down to each node, parents first; empty where it
             knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
-        notes: what the answer is to say of its drafters, a sentence each; one that it says already is not repeated.
         fault: what is wrong with this draft, where it could not be read; it is dropped.
         probes: inputs to feed after the tree without verifying them; see `Probes`.
         outcomes: where the target may leave the tree, as far as the drafter can tell; for parallel drafting.
@@ -142,7 +141,6 @@ class Draft:
     tree: DraftTree
     path_probs: tuple[float, ...] = ()
     refusal: str | None = None
-    notes: tuple[str, ...] = ()
     fault: str | None = None
     probes: Probes | None = None
     outcomes: tuple[Outcome, ...] = ()

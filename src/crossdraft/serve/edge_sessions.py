@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.estimate import LinkEstimate
+from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.frames import (
     HIDDEN,
     MOST_PIECES,
@@ -22,7 +23,7 @@ from crossdraft.edge.frames import (
     Refused,
     fingerprint_of,
 )
-from crossdraft.edge.remote import EdgeEvents, EdgeLink
+from crossdraft.edge.remote import EdgeLink
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import read_spec

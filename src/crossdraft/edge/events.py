@@ -1,0 +1,24 @@
+"""What a request holds in place of events that lie at an edge. It loads nothing that only an edge or a server needs."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crossdraft.edge.remote import EdgeLink
+
+
+@dataclass(frozen=True)
+class EdgeEvents:
+    """In `Request.events`: the recording lies at the edge, behind this link.
+
+    The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
+    wants to read them there refuses the request.
+    """
+
+    link: "EdgeLink | None" = None
+
+    def __reduce__(self) -> "tuple[type[EdgeEvents], tuple[()]]":
+        return EdgeEvents, ()
+
+    def __str__(self) -> str:
+        return "at the edge"
