@@ -49,13 +49,22 @@ def test_a_drafter_that_is_killed_costs_no_answer(process):
     assert drafters
     for pid in drafters:
         os.kill(pid, signal.SIGKILL)
-    alive, until = False, time.monotonic() + 120
-    while not alive and time.monotonic() < until:
-        answer = post(url)
-        assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
-        alive = 'drafter_alive{model_name="reference"} 1.0' in httpx.get(f"{url}/metrics").text
-    assert alive  # it was started again
+    until = time.monotonic() + 120
+    while drafter_alive(url) and time.monotonic() < until:  # no request has met its end
+        time.sleep(0.05)
+    assert not drafter_alive(url)
+    answer = post(url)  # which finds it lost
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
+    while not drafter_alive(url) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert drafter_alive(url)  # it was started again, though no request has come since
+    answer = post(url)
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
     assert not set(drafters) & descendants(found.pid).keys()
+
+
+def drafter_alive(url: str) -> bool:
+    return 'drafter_alive{model_name="reference"} 1.0' in httpx.get(f"{url}/metrics").text
 
 
 def cmdline(pid: int) -> bytes:
@@ -95,6 +104,9 @@ def test_sigterm_drains_and_leaves_with_0(process):
     assert not left, [(children[pid], cmdline(pid)) for pid in left]
     assert not list((folder / "tmp").glob("crossdraft-serve-*"))
     records = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    said = [one["message"] for one in records if "drafter" in one["message"]]
+    assert said[0].startswith("Answers are written without the drafter: it was lost (its process ended)")
+    assert said[1:] == ["The drafter was restarted."]
     answered = next(one for one in records if one["message"].endswith("chat/completions 200"))
     assert {"time", "level", "request_id", "client", "ms", "new_tokens", "ttft_ms", "finish"} <= answered.keys()
 

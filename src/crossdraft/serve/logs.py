@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+TOLD = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are logged, too
+
 
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
@@ -40,4 +42,5 @@ def start_logging(style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("crossdraft.serve").setLevel(logging.INFO)
+    for name in TOLD:
+        logging.getLogger(name).setLevel(logging.INFO)

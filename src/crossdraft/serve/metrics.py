@@ -27,7 +27,7 @@ class Metrics:
         running, waiting: requests that share passes, and that wait, now.
         cached: bytes of decoded media that are kept.
         uploaded: bytes of uploads.
-        drafter: whether there is a drafter, and it is not lost.
+        drafter: whether there is a drafter, and it runs.
         rows: of the target's cache that are in use.
         prefill: how the quality budget of a speculative prefill is kept; `None` = there is none.
     """
@@ -49,7 +49,7 @@ class Metrics:
         self._gauge("num_requests_waiting", "Requests that wait.", waiting)
         self._gauge("media_cache_bytes", "Decoded frames that are kept.", cached)
         self._gauge("upload_bytes", "Uploads.", uploaded)
-        self._gauge("drafter_alive", "1 while there is a drafter.", drafter)
+        self._gauge("drafter_alive", "1 while there is a drafter that runs.", drafter)
         self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", rows)
         self._registry.register(PrefillCollector(model, prefill))
 

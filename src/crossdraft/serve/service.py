@@ -163,7 +163,7 @@ class Service:
             lambda: max(0, self.limits.active - settings.max_batch),
             lambda: self.media.cached_bytes,
             lambda: self.uploads.nbytes,
-            lambda: engine.drafter is not None,
+            lambda: engine.drafter_alive,
             lambda: engine.rows,
             lambda: engine.prefill_status,
         )
