@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from crossdraft.edge.tls import TlsFiles
-from crossdraft.edge.upload import upload
+from crossdraft.edge.upload import uploaded
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.settings import read_settings
 from crossdraft.serve.tls import server_context
@@ -48,7 +48,9 @@ def test_an_edge_is_answered_over_tls_and_may_upload(start, edge, alone, certifi
         answer = edge.ask(client)
     assert answer.tokens == alone
     assert answer.frames["draft"] > 0
-    assert upload(wss(running), None, media / "clip.mp4", files)
+    with uploaded(wss(running), None, media / "clip.mp4", files) as kept:
+        assert kept.startswith("file-")
+    assert running.service.uploads.of("") == []
 
 
 def test_connections_end_without_a_word_in_the_log(start, edge, certificates, caplog):

@@ -158,11 +158,11 @@ def new_key(
     ] = None,
 ) -> None:
     """Make an API key. It is shown once; the keys file holds its hash alone."""
-    from crossdraft.serve.keys import KeyRecord, append_key, digest_of, line_of
+    from crossdraft.serve.keys import append_key, line_of, new_record
     from crossdraft.serve.keys import new_key as random_key
 
     key = random_key()
-    record = KeyRecord(name=name, sha256=digest_of(key))
+    record = new_record(name, key)
     if file is not None:
         append_key(file, record)
     else:
