@@ -235,19 +235,19 @@ def test_a_clip_that_comes_late_does_not_take_the_place_of_the_one_asked_about(s
     assert page.evaluate("JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
 
 
-def test_a_screen_reader_is_told_the_answer_once_and_whole(server, opened):
+def test_a_screen_reader_says_the_answer_once_and_whole(server, opened):
     page = ready(opened(server))
     page.evaluate(
         """() => {
-            window.told = [];
+            window.heard = [];
             const live = [...document.querySelectorAll('[aria-live=polite]')];
-            const note = () => window.told.push(live.map((one) => one.textContent).join(''));
+            const note = () => window.heard.push(live.map((one) => one.textContent).join(''));
             for (const one of live) new MutationObserver(note).observe(one, {childList: true});
         }"""
     )
     page.click("#ask")
     answer = answer_of(page)
-    assert [one for one in page.evaluate("window.told") if one] == [answer]
+    assert [one for one in page.evaluate("window.heard") if one] == [answer]
 
 
 def test_errors_are_one_sentence(server, opened):

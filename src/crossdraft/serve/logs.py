@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-TOLD = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are logged, too
+NOTICES = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are shown, too
 
 
 class JsonLines(logging.Formatter):
@@ -42,5 +42,5 @@ def start_logging(style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in TOLD:
+    for name in NOTICES:
         logging.getLogger(name).setLevel(logging.INFO)
