@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,6 +72,19 @@ def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+def test_a_websocket_that_is_refused_is_no_error_in_the_log(process):
+    """The log is looked at when the process has ended."""
+    url, _, _ = process
+    asked = (
+        f"GET /nosuch HTTP/1.1\r\nHost: {url[7:]}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    )
+    host, _, port = url[7:].partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(asked.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+
+
 def test_sigterm_drains_and_leaves_with_0(process):
     """The last test of this process: an answer that runs is finished, new requests are refused, nothing is left."""
     url, found, folder = process
@@ -104,6 +118,8 @@ def test_sigterm_drains_and_leaves_with_0(process):
     assert not left, [(children[pid], cmdline(pid)) for pid in left]
     assert not list((folder / "tmp").glob("crossdraft-serve-*"))
     records = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    assert any(one["message"] == "WEBSOCKET /nosuch 404" for one in records)
+    assert [one["message"] for one in records if one["level"] == "error"] == []
     said = [one["message"] for one in records if "drafter" in one["message"]]
     assert said[0].startswith("Answers are written without the drafter: it was lost (its process ended)")
     assert said[1:] == ["The drafter was restarted."]

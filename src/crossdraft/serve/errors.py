@@ -31,6 +31,7 @@ FIELDS = {
 }  # fmt: skip
 OPTION = re.compile(rf"(?:{'|'.join(FIELDS)})(?![\w-])")
 REPEATED = re.compile(r"\b(\w+) \(\1\)| \(--max-events\)")
+READ = ["GET", "HEAD"]  # methods of a route that a health check, a proxy or a player may ask for its headers alone
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000

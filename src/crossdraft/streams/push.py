@@ -117,7 +117,12 @@ def push_clip(
     if unsent is not None:
         push(before_s, PushedFrame(before_s, encoded(unsent, kind)))
     if clock.until(end_s) is not None:
-        if end_s < grid.length_s - CLOSE_S:
-            raise no_window(end_s, grid.length_s)
+        _refuse_short(end_s, grid)
         push(end_s)
     send(StreamEnd(max(pushed_s, end_s)))
+
+
+def _refuse_short(end_s: float, grid: WindowGrid) -> None:
+    """Refuse a clip that ends before the first window is due."""
+    if end_s < grid.length_s - CLOSE_S:
+        raise no_window(end_s, grid.length_s)
