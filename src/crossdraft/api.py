@@ -113,6 +113,11 @@ class Engine:
         return self._supervisor.runner
 
     @property
+    def drafter_alive(self) -> bool:
+        """Whether there is a drafter, and its processes run now; its loss shows here before a request meets it."""
+        return self._supervisor.alive
+
+    @property
     def closed(self) -> bool:
         """Whether it answers nothing any more."""
         return self._scheduler.closed

@@ -10,6 +10,21 @@ class CrossdraftError(Exception):
     """
 
 
+class ContextLengthError(CrossdraftError):
+    """A prompt, or the answer that is asked for after it, does not fit the model's context.
+
+    Args:
+        message: the sentence.
+        context: tokens that the model's context holds.
+        prompt: tokens of the prompt; `None` = it was not read.
+        answer: tokens of the answer that do not fit after it; 0 = the prompt alone is too long.
+    """
+
+    def __init__(self, message: str, context: int = 0, prompt: int | None = None, answer: int = 0) -> None:
+        super().__init__(message)
+        self.context, self.prompt, self.answer = context, prompt, answer
+
+
 class RequestError(CrossdraftError):
     """A request ended by an error that is not the user's to mend; its `__cause__` is that error, its text names both.
 

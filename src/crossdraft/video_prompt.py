@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem
 from crossdraft.engine.request import Request
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.image import read_image
 from crossdraft.video.inputs import (
@@ -199,13 +199,15 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
         return
     most = max(0, int((context - text - 1) // each))
     if most == 0:
-        raise CrossdraftError(
-            f"The prompt has {text} tokens beside the clip's, the model's context {context}; ask a shorter question."
+        raise ContextLengthError(
+            f"The prompt has {text} tokens beside the clip's, the model's context {context}; ask a shorter question.",
+            context,
         )
     step = -(-count // most)
-    raise CrossdraftError(
+    raise ContextLengthError(
         f"The clip's {count} frames are {count * each:.0f} tokens, and the model's context holds {context}; give at "
-        f"most {most} frames: set num_frames (--frames), or take every {step}th of an array, as video[::{step}]."
+        f"most {most} frames: set num_frames (--frames), or take every {step}th of an array, as video[::{step}].",
+        context,
     )
 
 

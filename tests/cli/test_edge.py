@@ -20,6 +20,10 @@ from crossdraft.errors import CrossdraftError
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "glance"], "are not here"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "eagle2"], "are not here"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "nothing"], "no drafter 'nothing'"),
+        (
+            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--video", "nosuch.mp4"],
+            "There is no file nosuch.mp4 here",
+        ),
         (["--server", "http://x", "--prompt", "?", "--drafter", "none"], "give its address as ws://"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none"], "cannot be reached"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--draft-top-k", "-1"], "--draft-top-k is -1"),

@@ -107,6 +107,12 @@ def test_probes_ask_for_routes_on_the_port_that_is_served(monkeypatch):
     assert f"EXPOSE {port['containerPort']}\n" in CONTAINER
 
 
+def test_the_service_lends_the_pods_no_variables():
+    """Kubernetes would set CROSSDRAFT_SERVICE_HOST and others, named after the service, which are no settings."""
+    assert SERVICE["metadata"]["name"].upper() + "_" == PREFIX
+    assert POD["enableServiceLinks"] is False
+
+
 def test_the_service_finds_the_pods():
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels

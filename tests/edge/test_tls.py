@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from crossdraft.edge.tls import TlsFiles
-from crossdraft.edge.upload import upload
+from crossdraft.edge.upload import uploaded
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.settings import read_settings
 from crossdraft.serve.tls import server_context
@@ -48,7 +48,25 @@ def test_an_edge_is_answered_over_tls_and_may_upload(start, edge, alone, certifi
         answer = edge.ask(client)
     assert answer.tokens == alone
     assert answer.frames["draft"] > 0
-    assert upload(wss(running), None, media / "clip.mp4", files)
+    with uploaded(wss(running), None, media / "clip.mp4", files) as kept:
+        assert kept.startswith("file-")
+    assert running.service.uploads.of("") == []
+
+
+def test_connections_end_without_a_word_in_the_log(start, edge, certificates, caplog):
+    """The client ends some, the server others; a WebSocket's end was asked for twice."""
+    running = start(tls_cert=certificates.server)
+    address, trusted = running.address, ssl.create_default_context(cafile=str(certificates.ca))
+    assert httpx.get("https://{}:{}/health".format(*address), verify=trusted).status_code == 200
+    for head in ("GET /health HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n", "nonsense\r\n\r\n"):
+        with trusted.wrap_socket(socket.create_connection(address, 20), server_hostname=address[0]) as connection:
+            connection.sendall(head.encode())
+            while connection.recv(65536):
+                pass
+    with edge.client(wss(running), tls=TlsFiles(certificates.ca)) as client:
+        client.open()
+    time.sleep(0.3)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_server_that_is_not_believed_is_not_asked(start, edge, certificates):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import struct
 import threading
@@ -47,6 +48,17 @@ def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
     assert np.array_equal(found.frames.frames, wanted.frames)
     assert np.array_equal(found.frames.times_s, wanted.times_s)
     assert found.seconds == probe(media_root / "clip.mp4").seconds > 0
+
+
+def test_a_worker_that_died_while_it_was_idle_is_nobodys_fault(decoder, media_root):
+    path = media_root / "clip.mp4"
+    assert asyncio.run(decoder.kind_of(path, "it")) == "video"
+    dead = worker(decoder)
+    os.kill(dead._process.pid, signal.SIGKILL)
+    dead._process.wait()
+    assert asyncio.run(decoder.kind_of(path, "it")) == "video"
+    assert worker(decoder) is not dead
+    assert dead.socket.fileno() == -1
 
 
 def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, monkeypatch):

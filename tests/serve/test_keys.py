@@ -2,6 +2,7 @@
 
 import pytest
 
+from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.keys import Client, KeyRecord, Keys, append_key, digest_of, line_of, new_key, read_keys
 
@@ -78,3 +79,12 @@ def test_a_file_without_keys_lets_nobody_in_and_takes_a_new_one(tmp_path, text):
     assert read_keys(path, Client()).client("") is None
     append_key(path, KeyRecord(name="ben", sha256=digest_of("b")))
     assert read_keys(path, Client()).client("b").name == "ben"
+
+
+@pytest.mark.parametrize("name", ["b b/..", "", "x" * 65, 'a"b'])
+def test_a_name_that_no_record_may_have_is_one_sentence(name, tmp_path, capsys):
+    assert main(["serve", "new-key", name, "--file", str(tmp_path / "keys.yaml")]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"crossdraft: A client cannot be called {name!r}; take 1 to 64 letters")
+    assert shown.out == ""
+    assert not (tmp_path / "keys.yaml").exists()

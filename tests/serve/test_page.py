@@ -199,6 +199,57 @@ def test_cancel_ends_the_request(server, opened):
     assert answer_of(page) == api_answer(server, LONG)
 
 
+def test_what_was_said_of_a_clip_goes_with_it(server, opened):
+    page = ready(opened(server))
+    page.route("**/v1/chat/completions", lambda route: None)  # an answer that never comes
+    page.click("#ask")
+    page.click("#cancel")
+    until(page, "document.querySelector('#status').textContent === 'Cancelled.'")
+    page.set_input_files("#files", server.root / "clip.mp4")
+    until(page, "document.querySelector('#clips').options.length === 2")
+    until(page, "document.querySelector('#status').textContent.trim() === ''")
+    page.click("#ask")  # and one that runs while another clip is chosen
+    until(page, "document.querySelector('#ask').disabled")
+    page.select_option("#clips", index=1)
+    until(page, "!document.querySelector('#ask').disabled")
+    assert page.text_content("#status").strip() == ""
+
+
+def test_a_clip_that_comes_late_does_not_take_the_place_of_the_one_asked_about(server, opened):
+    page = ready(opened(server))
+    page.set_input_files("#files", server.root / "clip.mp4")
+    until(page, "document.querySelector('#clips').options.length === 2")
+    source, late = "document.querySelector('#clip').src", []
+    before = page.evaluate(source)
+    page.route("**/v1/media/content*", lambda route: route.continue_() if late else late.append(route))
+    page.select_option("#clips", index=1)
+    while not late:
+        page.wait_for_timeout(20)
+    page.select_option("#clips", index=0)
+    until(page, f"{source} !== {json.dumps(before)}")
+    shown = page.evaluate(source)
+    late[0].continue_()
+    late[0].request.response().finished()
+    page.wait_for_timeout(200)
+    assert page.evaluate(source) == shown
+    assert page.evaluate("JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
+
+
+def test_a_screen_reader_says_the_answer_once_and_whole(server, opened):
+    page = ready(opened(server))
+    page.evaluate(
+        """() => {
+            window.heard = [];
+            const live = [...document.querySelectorAll('[aria-live=polite]')];
+            const note = () => window.heard.push(live.map((one) => one.textContent).join(''));
+            for (const one of live) new MutationObserver(note).observe(one, {childList: true});
+        }"""
+    )
+    page.click("#ask")
+    answer = answer_of(page)
+    assert [one for one in page.evaluate("window.heard") if one] == [answer]
+
+
 def test_errors_are_one_sentence(server, opened):
     page = ready(opened(server))
     page.route(
@@ -297,6 +348,7 @@ def test_files_are_opened_and_asked_about(server, opened):
     page = opened(server)
     ready(page).set_input_files("#files", [server.root / "clip.mp4", server.root / "clip.h5"])
     until(page, "JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
+    assert page.evaluate("document.querySelector('#files').files.length") == 0  # the same ones may be opened again
     ready(page).click("#ask")
     assert answer_of(page) == api_answer(server)
     page.reload()  # the upload is there still

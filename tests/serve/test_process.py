@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -49,17 +50,39 @@ def test_a_drafter_that_is_killed_costs_no_answer(process):
     assert drafters
     for pid in drafters:
         os.kill(pid, signal.SIGKILL)
-    alive, until = False, time.monotonic() + 120
-    while not alive and time.monotonic() < until:
-        answer = post(url)
-        assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
-        alive = 'drafter_alive{model_name="reference"} 1.0' in httpx.get(f"{url}/metrics").text
-    assert alive  # it was started again
+    until = time.monotonic() + 120
+    while drafter_alive(url) and time.monotonic() < until:  # no request has met its end
+        time.sleep(0.05)
+    assert not drafter_alive(url)
+    answer = post(url)  # which finds it lost
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
+    while not drafter_alive(url) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert drafter_alive(url)  # it was started again, though no request has come since
+    answer = post(url)
+    assert (answer.status_code, answer.json()["choices"][0]["message"]["content"]) == (200, wanted)
     assert not set(drafters) & descendants(found.pid).keys()
+
+
+def drafter_alive(url: str) -> bool:
+    return 'drafter_alive{model_name="reference"} 1.0' in httpx.get(f"{url}/metrics").text
 
 
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_websocket_that_is_refused_is_no_error_in_the_log(process):
+    """The log is looked at when the process has ended."""
+    url, _, _ = process
+    asked = (
+        f"GET /nosuch HTTP/1.1\r\nHost: {url[7:]}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    )
+    host, _, port = url[7:].partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(asked.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404")
 
 
 def test_sigterm_drains_and_leaves_with_0(process):
@@ -95,6 +118,11 @@ def test_sigterm_drains_and_leaves_with_0(process):
     assert not left, [(children[pid], cmdline(pid)) for pid in left]
     assert not list((folder / "tmp").glob("crossdraft-serve-*"))
     records = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    assert any(one["message"] == "WEBSOCKET /nosuch 404" for one in records)
+    assert [one["message"] for one in records if one["level"] == "error"] == []
+    said = [one["message"] for one in records if "drafter" in one["message"]]
+    assert said[0].startswith("Answers are written without the drafter: it was lost (its process ended)")
+    assert said[1:] == ["The drafter was restarted."]
     answered = next(one for one in records if one["message"].endswith("chat/completions 200"))
     assert {"time", "level", "request_id", "client", "ms", "new_tokens", "ttft_ms", "finish"} <= answered.keys()
 

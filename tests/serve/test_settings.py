@@ -1,5 +1,7 @@
 """One schema: file, environment, flags."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -38,6 +40,8 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
         ("ray: true\nmin_replicas: 3\nmax_replicas: 2", "3 and max_replicas 2; raise --max-replicas, or lower --min"),
         ("ray: true\nupload_folder: up", "take no uploads; leave out --upload-folder"),
         ("ray: true\ndrafter: union:edge,memory", "serve no edges; choose another --drafter"),
+        ("- port\n- 1", r"serve\.yaml is no mapping of settings; write one a line, as max_queue: 8\.$"),
+        ("max_batch: 0", r"change it in .*serve\.yaml\.$"),
         ("max_replicas: 2", "replicas are made by --ray alone; add it"),
     ],
 )
@@ -54,6 +58,60 @@ def test_a_broken_variable_is_said_to_be_one(tmp_path, monkeypatch, file):
     (tmp_path / "serve.yaml").write_text("port: 1")
     with pytest.raises(CrossdraftError, match=r'^A variable of the environment, .*"options".* as JSON\.$'):
         read_settings(file and tmp_path / file, {})
+
+
+def test_a_wrong_value_is_said_to_be_where_it_was_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("CROSSDRAFT_MAX_QUEUE", "many")
+    (tmp_path / "serve.yaml").write_text("max_queue: few")
+    with pytest.raises(CrossdraftError, match=r"max_queue is 'many'.*; change CROSSDRAFT_MAX_QUEUE in the env"):
+        read_settings(tmp_path / "serve.yaml", {})
+    with pytest.raises(CrossdraftError, match=r"max_queue is 'none'.*; change --max-queue\.$"):
+        read_settings(tmp_path / "serve.yaml", {"max_queue": "none"})
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("CROSSDRAFT_MAX_QUEUE", "")
+    monkeypatch.setenv("CROSSDRAFT_KEYS_FILE", "")
+    (tmp_path / "serve.yaml").write_text("max_queue: 7")
+    found = read_settings(tmp_path / "serve.yaml", {})
+    assert (found.max_queue, found.keys_file) == (7, None)
+
+
+def test_variables_that_are_no_settings_are_named_at_the_start(monkeypatch):
+    monkeypatch.setenv("CROSSDRAFT_MAX_QUEU", "1")
+    monkeypatch.setenv("CROSSDRAFT_KEY", "cd-client")  # of `crossdraft edge`
+    monkeypatch.setattr("crossdraft.cli.serve._serve", lambda settings: None)
+    shown = CliRunner().invoke(app, ["serve"]).stderr
+    assert shown == (
+        "crossdraft: No setting is called CROSSDRAFT_MAX_QUEU (did you mean 'CROSSDRAFT_MAX_QUEUE'?); "
+        "`crossdraft serve --help` lists them.\n"
+    )
+    monkeypatch.delenv("CROSSDRAFT_MAX_QUEU")
+    monkeypatch.setenv("crossdraft_port", "1")  # as pydantic reads them
+    assert CliRunner().invoke(app, ["serve"]).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "host", ["media.test", "a_b.media.test:8443", "93.184.216.34", "93.184.216.34:8080", "2606:2800:220:1::1"]
+)
+def test_hosts_that_can_be_fetched_from(host):
+    assert read_settings(None, {"remote_hosts": f"other.test,{host}"}).remote_hosts[1] == host
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("127.0.0.1", "is no address of the internet"), ("127.0.0.1:80", "is no address of the internet"),
+        ("::1", "is no address of the internet"), ("localhost", "is no address of the internet"),
+        ("10.1.2.3", "is no address of the internet"), ("2130706433", "is no address of the internet"),
+        ("0x7f.1", "is no address of the internet"), ("http://a/b", "is no host"), ("a/b", "is no host"),
+        ("*.media.test", "is no host"), ("media.test.", "is no host"), ("media.test:0x50", "is no host"),
+        ("media.test:99999", "is no host"), ("bücher.test", "is no host"),
+    ],
+)  # fmt: skip
+def test_hosts_that_could_never_be_fetched_from_are_refused(host, says):
+    with pytest.raises(CrossdraftError, match=rf"{re.escape(host)} {says}.*; change --remote-hosts\.$"):
+        read_settings(None, {"remote_hosts": host})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from crossdraft.errors import CrossdraftError
@@ -152,3 +153,52 @@ def test_files_that_come_at_the_same_time_share_the_quota(uploads, tmp_path):
     assert found.count("quota_exceeded") == 4
     assert uploads.nbytes == 200
     assert len(files(tmp_path)) == 2
+
+
+def test_a_list_is_paged_filtered_and_ordered_as_openai_does(start):
+    running = start()
+    client, add = running.client(), running.service.uploads.add
+    names = [
+        add("", f"{number}.mp4", "vision" if number % 2 else "user_data", io.BytesIO(b"x")).id for number in range(5)
+    ]
+    assert [one.id for one in client.files.list()] == names[::-1]
+    assert [one.id for one in client.files.list(order="asc")] == names
+    assert [one.id for one in client.files.list(order="asc", purpose="vision")] == names[1::2]
+    first = client.files.list(order="asc", limit=2)
+    assert ([one.id for one in first.data], first.has_more) == (names[:2], True)
+    assert [one.id for one in first] == names  # the client asks for page after page
+    assert [one.id for one in client.files.list(after=names[1])] == [names[0]]
+    for wrong in ({"limit": 0}, {"limit": "x"}, {"order": "up"}):
+        error = httpx.get(f"{running.url}/v1/files", params=wrong)
+        assert (error.status_code, error.json()["error"]["param"]) == (400, *wrong)
+    gone = httpx.get(f"{running.url}/v1/files", params={"after": "file-" + "0" * 32})
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "after")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code"),
+    [
+        ("lines=1-2", 400, "invalid_range"),
+        ("bytes=x", 400, "invalid_range"),
+        ("bytes=9-", 416, "range_not_satisfiable"),
+    ],
+)
+def test_a_range_that_cannot_be_sent_is_an_error_of_the_apis_shape(start, asked, status, code):
+    running = start()
+    kept = running.service.uploads.add("", "a.mp4", "user_data", io.BytesIO(b"12345"))
+    address = f"{running.url}/v1/files/{kept.id}/content"
+    found = httpx.get(address, headers={"Range": asked})
+    assert (found.status_code, found.json()["error"]["code"]) == (status, code)
+    assert found.headers.get("content-range") == ("bytes */5" if status == 416 else None)
+    part = httpx.get(address, headers={"Range": "bytes=1-2"})
+    assert (part.status_code, part.content) == (206, b"23")
+    head = httpx.head(address)
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "5", b"")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/", "/metrics", "/v1/models"])
+def test_head_is_answered_as_get_without_the_body(server, path):
+    found = httpx.head(f"{server.url}{path}")
+    assert (found.status_code, found.content) == (200, b"")
+    assert found.headers["content-type"] == httpx.get(f"{server.url}{path}").headers["content-type"]
+    assert httpx.head(f"{server.url}/v1/chat/completions").status_code == 405

@@ -553,6 +553,13 @@ def test_the_command_pushes_a_clip_and_prints_the_engines_own_answers(server, co
     assert idle(server)
 
 
+def test_the_command_says_that_a_clip_is_shorter_than_a_window(server, command):
+    status, shown, errors = command(server, "--window", "5s", "--speed", "9")
+    assert (status, shown) == (2, "")
+    assert "and a window is 5 s long; give a longer clip or shorter windows." in errors
+    assert idle(server)
+
+
 def test_the_command_writes_lines_for_people(server, command):
     status, shown, _ = command(server, "--seconds", "1")
     assert status == 0

@@ -1,6 +1,7 @@
 """A clip as a live stream: what is pushed makes the same windows as the whole clip, and the same events."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -95,6 +96,39 @@ def test_a_stream_that_is_stopped_ends(clip):
     stopped.stop()
     push_clip(clip.video, WindowGrid(0.1, 0.1, 1), found.append, stopped)
     assert found == [StreamEnd(0.0)]
+
+
+def test_a_clip_that_is_shorter_than_a_window_is_refused_as_a_replayed_one_is(clip):
+    windows, says = Windowing(0.5, 5.0, 4), r"^The stream ends after 1\.000 s, and a window is 5 s long; give a longer"
+    with pytest.raises(CrossdraftError, match=says):
+        pushed(clip.video, windows)
+    with pytest.raises(CrossdraftError, match=says):
+        replay(iter_frames(clip.video), SlidingWindows(windows), [].append, clock())
+    assert pushed(clip.video, Windowing(0.5, 1.0, 4))[-1] == StreamEnd(1.0)  # one as long as a window has one
+
+
+# As docs/streams.md has them: a program in another language is written after these.
+BYTES = [
+    (PushedFrame(0.5, b"\x89PNG"), "94 01 a5 66 72 61 6d 65 cb 3f e0 00 00 00 00 00 00 c4 04 89 50 4e 47"),
+    (
+        PushedEvents(
+            np.array([1000, 2000], "<i8"), np.array([3, 4], "<u2"), np.array([5, 6], "<u2"), np.array([1, 0], "u1")
+        ),
+        (
+            "96 01 a6 65 76 65 6e 74 73 c4 10 e8 03 00 00 00 00 00 00 d0 07 00 00 00 00 00 00 "
+            "c4 04 03 00 04 00 c4 04 05 00 06 00 c4 02 01 00"
+        ),
+    ),
+    (StreamEnd(1.0), "93 01 a3 65 6e 64 cb 3f f0 00 00 00 00 00 00"),
+]
+
+
+@pytest.mark.parametrize(("message", "wanted"), BYTES, ids=["frame", "events", "end"])
+def test_the_bytes_of_a_message_are_those_that_the_docs_show(message, wanted):
+    assert SCHEMA.encode(message).hex(" ") == wanted
+    assert SCHEMA.encode(SCHEMA.decode(bytes.fromhex(wanted))).hex(" ") == wanted
+    shown = (Path(__file__).parents[2] / "docs" / "streams.md").read_text(encoding="utf-8")
+    assert f"`{wanted}`" in shown
 
 
 def test_png_loses_nothing_and_jpeg_is_an_image(clip):

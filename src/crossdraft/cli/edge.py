@@ -1,6 +1,7 @@
 """`crossdraft edge`: draft beside the event camera for a target in the cloud."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from crossdraft.edge.client import EdgeAnswer, Show
     from crossdraft.edge.frames import Welcome
+    from crossdraft.edge.tls import TlsFiles
     from crossdraft.engine.drafter import Drafter
     from crossdraft.engine.request import Request
     from crossdraft.engine.sampling import Sampling
@@ -27,6 +29,7 @@ app = typer.Typer(help="Draft beside an event camera for a target in the cloud."
 
 WARM_UP_NODES = 8
 TOP_K = 64  # entries of a distribution that is sent
+KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECASE)  # what a server takes for a clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ def edge(
     prompt: Annotated[list[str], typer.Option("--prompt", metavar="QUESTION", help="What to ask; repeatable.")],
     video: Annotated[
         str | None,
-        typer.Option(help="The clip: a file here, which is uploaded, or what the server calls it (file:NAME, an id)."),
+        typer.Option(
+            help="The clip: a file here, which is uploaded, and deleted there at the end; or what the server calls it "
+            "(file:NAME, an id)."
+        ),
     ] = None,
     drafter: Annotated[str, typer.Option(help="What drafts here: event, ngram …; none.")] = "event",
     target: Annotated[str, typer.Option(help="The target's folder, of which the tokenizer is read; or reference.")] = (
@@ -81,6 +87,7 @@ def edge(
     whole("--draft-top-k", cloud.draft_top_k, 0)
     if not 0 <= cloud.patience <= MAX_SECONDS:  # NaN is in no order with anything
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
+    _check_video(video)
     excerpt = _excerpt(camera, video)
     _check_drafter(drafter, events=excerpt is not None)
     drawn = _sampling(cloud)
@@ -89,7 +96,6 @@ def edge(
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import fingerprint_of
     from crossdraft.edge.tls import TlsFiles
-    from crossdraft.edge.upload import upload
     from crossdraft.engine.request import Request
     from crossdraft.load import tokenizer_of
 
@@ -106,21 +112,40 @@ def edge(
                 f"The server {cloud.server} cannot be reached ({error}); check the address."
             ) from None
         drafts = None if drafter == "none" else _drafter(drafter, target, device, welcome)
-        clip = video
-        if video is not None and Path(video).is_file():
-            clip = upload(cloud.server, cloud.key, Path(video), tls)
-        if drafts is not None:
-            _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
-        for question in prompt:
-            request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
-            chat = _chat(cloud, welcome.model, question, clip)
-            with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
-                answer = client.ask(chat, request, drafts, show)
-            if as_json:
-                typer.echo(json.dumps(report(question, answer), ensure_ascii=False))
-            else:
-                for line in figures(answer):
-                    say(console, line)
+        with _clip(cloud, video, tls) as clip:
+            if drafts is not None:
+                _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
+            for question in prompt:
+                request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
+                chat = _chat(cloud, welcome.model, question, clip)
+                with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
+                    answer = client.ask(chat, request, drafts, show)
+                if as_json:
+                    typer.echo(json.dumps(report(question, answer), ensure_ascii=False))
+                else:
+                    for line in figures(answer):
+                        say(console, line)
+
+
+def _check_video(video: str | None) -> None:
+    """Refuse what is neither a file here nor an address of the server's kinds."""
+    if video is None or Path(video).is_file() or KNOWN_THERE.match(video):
+        return
+    raise CrossdraftError(
+        f"There is no file {video} here; check the path, or name what the server has: file:NAME, or an upload's id."
+    )
+
+
+@contextmanager
+def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[str | None]":
+    """What requests call the clip; a file here is on the server for as long as the context."""
+    if video is None or not Path(video).is_file():
+        yield video
+        return
+    from crossdraft.edge.upload import uploaded
+
+    with uploaded(cloud.server, cloud.key, Path(video), tls) as kept:
+        yield kept
 
 
 def _sampling(cloud: CloudOptions) -> "Sampling":

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -86,7 +87,7 @@ def serve(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from crossdraft.serve.settings import read_settings
+    from crossdraft.serve.settings import read_settings, unknown_variables
 
     flags = dict(ctx.meta.get(FLAGS, {}))
     if "options" in flags:
@@ -96,7 +97,10 @@ def serve(
             raise CrossdraftError(
                 f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
             ) from None
-    _serve(read_settings(config, flags))
+    settings = read_settings(config, flags)
+    if (unknown := unknown_variables(os.environ)) is not None:
+        typer.echo(f"crossdraft: {unknown}", err=True)
+    _serve(settings)
 
 
 def _check_models(settings: "ServerSettings") -> None:
@@ -158,11 +162,11 @@ def new_key(
     ] = None,
 ) -> None:
     """Make an API key. It is shown once; the keys file holds its hash alone."""
-    from crossdraft.serve.keys import KeyRecord, append_key, digest_of, line_of
+    from crossdraft.serve.keys import append_key, line_of, new_record
     from crossdraft.serve.keys import new_key as random_key
 
     key = random_key()
-    record = KeyRecord(name=name, sha256=digest_of(key))
+    record = new_record(name, key)
     if file is not None:
         append_key(file, record)
     else:

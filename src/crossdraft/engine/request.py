@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossdraft.checks import NamedFields, choice, positive, text, whole
 from crossdraft.engine.sampling import Sampling
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
 
 if TYPE_CHECKING:
@@ -179,13 +179,14 @@ class Request(NamedFields):
         """Refuse, unread, a prompt that is longer than any text of `context` tokens.
 
         Raises:
-            CrossdraftError: it is.
+            ContextLengthError: it is.
         """
         letters = sum(len(message.text) for message in self.conversation)
         if letters > LETTERS_PER_TOKEN * context:
-            raise CrossdraftError(
+            raise ContextLengthError(
                 f"The prompt has {letters:,} characters, and the model's context holds {context:,} tokens; "
-                "ask a shorter question."
+                "ask a shorter question.",
+                context,
             )
 
     @property

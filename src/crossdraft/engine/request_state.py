@@ -24,7 +24,7 @@ from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
-from crossdraft.errors import CrossdraftError
+from crossdraft.errors import ContextLengthError, CrossdraftError
 
 log = logging.getLogger(__name__)
 
@@ -145,23 +145,29 @@ class RequestState:
         """Note the prompt and check that the answer fits after it.
 
         Raises:
-            CrossdraftError: prompt and answer exceed the model's context.
+            ContextLengthError: prompt and answer exceed the model's context.
+            CrossdraftError: the request forbids every token.
         """
         prompt, self.known = known.prompt, known
         length = len(prompt)
         if length >= target.context:
             fewer = ", or show fewer clips, images or frames" if self.request.visuals else ""
-            raise CrossdraftError(
-                f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question{fewer}."
+            raise ContextLengthError(
+                f"The prompt has {length} tokens, the model's context {target.context}; ask a shorter question{fewer}.",
+                target.context,
+                length,
             )
         wanted = self.request.max_new_tokens
         if wanted is None:
             wanted = target.defaults.limit(length, target.context)
             self.request = replace(self.request, max_new_tokens=wanted)
         if length + wanted > target.context:
-            raise CrossdraftError(
+            raise ContextLengthError(
                 f"max_new_tokens is {wanted}, but after the prompt of {length} tokens the model's context has "
-                f"room for {target.context - length}; ask for at most that many."
+                f"room for {target.context - length}; ask for at most that many.",
+                target.context,
+                length,
+                wanted,
             )
         forbidden = {token for token, bias in self.request.sampling.token_bias if bias == -math.inf}
         if forbidden.issuperset(range(target.vocab_size)):

@@ -184,6 +184,9 @@ class MediaDecoder:
             self._idle.put(worker)
             raise DecoderLost
         try:
+            if worker is not None and not worker.alive:  # it was ended while it was idle, for memory for one
+                worker.close()
+                worker = None
             worker = worker or DecodeProcess(self._memory, self._seconds)
             found = job.done_by(worker)
             whole = True

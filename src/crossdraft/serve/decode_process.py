@@ -130,6 +130,11 @@ class DecodeProcess:
             raise TimeoutError
         self.socket.settimeout(left)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End the process, whatever it does; whoever waits for its reply learns that it is lost. From any thread."""
         self._process.kill()

@@ -1,13 +1,14 @@
 """Errors as OpenAI's clients know them: `{"error": {"message", "type", "param", "code"}}`."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 
-from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
+from crossdraft.errors import ContextLengthError, CrossdraftError, QueueFullError, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,14 @@ LACKING = frozenset(
 )
 GONE = 499  # nginx's status for a client that went away
 NO_ROUTE = "There is no such route; see docs/serve.md."
+# What a client writes in place of the options, and of the library's words, that an error of the library names.
+FIELDS = {
+    "--frames": "num_frames", "--fps": "fps", "--format": "format", "--sensor": "sensor", "--start": "start_s",
+    "--end": "end_s", "--clock": "clock", "max_new_tokens": "max_tokens",
+}  # fmt: skip
+OPTION = re.compile(rf"(?:{'|'.join(FIELDS)})(?![\w-])")
+REPEATED = re.compile(r"\b(\w+) \(\1\)| \(--max-events\)")
+READ = ["GET", "HEAD"]  # methods of a route that a health check, a proxy or a player may ask for its headers alone
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000
@@ -102,10 +111,39 @@ def as_api_error(error: BaseException) -> ApiError:
             return overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
         case ValidationError():
             return from_validation(error)
+        case ContextLengthError():
+            return too_long(error)
         case CrossdraftError() if not isinstance(error, RequestError):
-            return bad_request(str(error)[:MOST_SENTENCE])
+            return bad_request(in_fields(str(error))[:MOST_SENTENCE])
     log.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed on this request; its log says why.", "internal_error")
+
+
+def in_fields(sentence: str) -> str:
+    """A sentence of the library as a client needs it: the fields of a body in place of the command line's options.
+
+    >>> in_fields("give num_frames (--frames) in place of fps (--fps), or say so (--sensor, --format)")
+    'give num_frames in place of fps, or say so (sensor, format)'
+    """
+    return REPEATED.sub(r"\1", OPTION.sub(lambda found: FIELDS[found[0]], sentence))
+
+
+def too_long(error: ContextLengthError) -> ApiError:
+    """400 as OpenAI says it, by which its clients know that they are to send less."""
+    most = f"This model's maximum context length is {error.context} tokens."
+    if error.prompt is None:
+        rest = in_fields(str(error))
+    elif error.answer:
+        rest = (
+            f"However, you requested {error.prompt + error.answer} tokens ({error.prompt} in the messages, "
+            f"{error.answer} in the completion). Please reduce the length of the messages or completion."
+        )
+    else:
+        rest = (
+            f"However, your messages resulted in {error.prompt} tokens. Please reduce the length of the messages, or "
+            "the number of frames."
+        )
+    return bad_request(f"{most} {rest}", "max_tokens" if error.answer else "messages", "context_length_exceeded")
 
 
 def from_validation(error: ValidationError) -> ApiError:

@@ -2,18 +2,19 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
-from crossdraft.serve.errors import ApiError, bad_request, overloaded
+from crossdraft.serve.errors import READ, ApiError, bad_request, overloaded
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.keys import Client
 from crossdraft.serve.local_files import LocalFiles
@@ -22,6 +23,7 @@ from crossdraft.serve.uploads import ID, Upload
 
 router = APIRouter()
 
+MOST_LISTED = 10_000  # as OpenAI's
 UTF_8 = (b"utf-8", b"utf8")
 # A browser must take what a stranger sent for nothing but what it is asked to play.
 SHOWN = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "private, no-store"}
@@ -68,11 +70,22 @@ async def _kept(request: Request, service: Service, client: Client) -> Upload:
 
 
 @router.get("/v1/files")
-async def listed(request: Request) -> Response:
-    """The client's uploads."""
+async def listed(
+    request: Request,
+    purpose: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = MOST_LISTED,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Response:
+    """The client's uploads, newest first or last; of a purpose; behind another one, which ends the page before."""
     service, owner = service_of(request), asked_by(request).client.name
-    found = [one.to_json() for one in service.uploads.of(owner)]
-    return JSONResponse({"object": "list", "data": found, "has_more": False})
+    found = service.uploads.of(owner)[:: 1 if order == "desc" else -1]
+    if after is not None:
+        found = found[found.index(service.uploads.get(after, owner, "after")) + 1 :]
+    if purpose is not None:
+        found = [one for one in found if one.purpose == purpose]
+    data = [one.to_json() for one in found[:limit]]
+    return JSONResponse({"object": "list", "data": data, "has_more": len(found) > limit})
 
 
 @router.get("/v1/files/{found}")
@@ -82,7 +95,7 @@ async def described(request: Request, found: str) -> Response:
     return JSONResponse(service.uploads.get(found, owner).to_json())
 
 
-@router.get("/v1/files/{found}/content")
+@router.api_route("/v1/files/{found}/content", methods=READ)
 async def content(request: Request, found: str) -> Response:
     """An upload's bytes."""
     service, owner = service_of(request), asked_by(request).client.name
@@ -104,7 +117,7 @@ async def media(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": found})
 
 
-@router.get("/v1/media/content")
+@router.api_route("/v1/media/content", methods=READ)
 async def media_content(request: Request, url: str) -> Response:
     """The bytes of a file of the media folder, or of an upload; answers `Range`."""
     return sent(path_of(service_of(request), url, asked_by(request).client.name))
@@ -131,4 +144,31 @@ def local_path(local: LocalFiles, url: str) -> Path:
 
 def sent(path: Path) -> Response:
     """A file's bytes, or the `Range` of them that is asked for."""
-    return FileResponse(path, headers=SHOWN, media_type=TYPES.get(path.suffix.lower(), "application/octet-stream"))
+    return KeptFile(path, headers=SHOWN, media_type=TYPES.get(path.suffix.lower(), "application/octet-stream"))
+
+
+class KeptFile(FileResponse):
+    """A file, whose `Range` is refused as everything else is: starlette says nothing, or plain text."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        refused: ApiError | None = None
+
+        async def noted(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in (400, 416):
+                refused = _bad_range(message["status"], Headers(raw=message["headers"]).get("content-range"))
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, noted)
+        if refused is not None:
+            await refused.response()(scope, receive, send)
+
+
+def _bad_range(status: int, size: str | None) -> ApiError:
+    """A `Range` that is none, or lies outside of the file."""
+    if status == 400:
+        return bad_request("The Range header cannot be read; write it as bytes=0-1023.", "range", "invalid_range")
+    message = f"The file has no bytes in this Range ({size}); ask for others."
+    return ApiError(416, message, "range_not_satisfiable", "range", {"Content-Range": str(size)})

@@ -54,6 +54,20 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def new_record(name: str, key: str) -> KeyRecord:
+    """The record of a client's key, without limits of its own.
+
+    Raises:
+        CrossdraftError: this cannot be a client's name.
+    """
+    try:
+        return KeyRecord(name=name, sha256=digest_of(key))
+    except ValidationError:
+        raise CrossdraftError(
+            f"A client cannot be called {name!r}; take 1 to 64 letters, digits, dots, hyphens and underscores."
+        ) from None
+
+
 def line_of(record: KeyRecord) -> str:
     """A new record as it stands in the file. In quotes, for YAML takes some words and hashes for numbers."""
     return f'{{name: "{record.name}", sha256: "{record.sha256}"}}'

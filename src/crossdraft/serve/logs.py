@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+NOTICES = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are shown, too
+
 
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
@@ -35,9 +37,16 @@ class TextLines(logging.Formatter):
         return line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
 
 
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn's is news: it takes a WebSocket that was refused with a response for a failure."""
+    return record.getMessage() != "ASGI callable returned without completing handshake."
+
+
 def start_logging(style: str) -> None:
     """Log to stderr, our own records and warnings of others."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("crossdraft.serve").setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").addFilter(is_news)
+    for name in NOTICES:
+        logging.getLogger(name).setLevel(logging.INFO)

@@ -45,7 +45,7 @@ class ServerState:
         running, waiting: requests that share passes, and that wait.
         cached_bytes: of decoded media that are kept.
         upload_bytes: of uploads.
-        drafter: whether there is a drafter, and it is not lost.
+        drafter: whether there is a drafter, and it runs.
         rows: of the target's cache that are in use.
         prefill: how the quality budget of a speculative prefill is kept; `None` = there is none.
     """
@@ -190,7 +190,7 @@ class StateCollector(Collector):
         yield self._gauge("num_requests_waiting", "Requests that wait.", state.waiting)
         yield self._gauge("media_cache_bytes", "Decoded frames that are kept.", state.cached_bytes)
         yield self._gauge("upload_bytes", "Uploads.", state.upload_bytes)
-        yield self._gauge("drafter_alive", "1 while there is a drafter.", state.drafter)
+        yield self._gauge("drafter_alive", "1 while there is a drafter that runs.", state.drafter)
         yield self._gauge("num_cache_rows", "Rows of the target's cache that are in use.", state.rows)
         if state.prefill is not None:
             yield from self._prefill(state.prefill)

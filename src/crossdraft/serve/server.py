@@ -44,6 +44,7 @@ class JoinedWrites:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
+        self._closed = False
 
     def write(self, data: bytes) -> None:
         """Send, soon."""
@@ -59,9 +60,13 @@ class JoinedWrites:
 
     def close(self) -> None:
         """Send what is left, then close; at once if nobody reads it."""
+        if self._closed:  # asyncio's TLS transport cannot be asked for anything once it was closed twice
+            return
+        self._closed = True
         self.flush()
+        unread = self._transport.get_write_buffer_size()
         self._transport.close()
-        if self._transport.get_write_buffer_size():
+        if unread:
             self._loop.call_later(UNREAD_S, self._transport.abort)
 
     def __getattr__(self, name: str) -> Any:

@@ -164,7 +164,7 @@ class Service:
                 waiting=max(0, self.limits.active - settings.max_batch),
                 cached_bytes=self.media.cached_bytes,
                 upload_bytes=self.uploads.nbytes,
-                drafter=engine.drafter is not None,
+                drafter=engine.drafter_alive,
                 rows=engine.rows,
                 prefill=engine.prefill_status,
             ),

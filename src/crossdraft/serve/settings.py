@@ -4,6 +4,7 @@ Flags go before the environment (`CROSSDRAFT_PORT=…`), that before the file, t
 line's options and the table of docs/serve.md are made from the same fields.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -15,11 +16,11 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    YamlConfigSettingsSource,
 )
 
 from crossdraft.checks import did_you_mean
@@ -27,7 +28,12 @@ from crossdraft.errors import CrossdraftError
 
 MIB = 1 << 20
 FORM_BYTES = 1 << 16  # of a form around an upload
+PREFIX = "CROSSDRAFT_"  # of a setting in the environment
+OTHERS = frozenset({"CROSSDRAFT_KEY"})  # a client's, which may share the environment with a server
 ORIGIN = re.compile(r"https?://[^/\s]+")
+LABEL = r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?"
+HOST = re.compile(rf"({LABEL}(?:\.{LABEL})*)(?::(\d{{1,5}}))?", re.IGNORECASE)
+NUMBER = re.compile(r"(?:.*\.)?(?:\d+|0x[0-9a-f]*)", re.IGNORECASE)  # an IPv4 address, in whatever notation
 Words = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -38,7 +44,8 @@ def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:
 class ServerSettings(BaseSettings):
     """What may be set, in the order of `--help`."""
 
-    model_config = SettingsConfigDict(env_prefix="CROSSDRAFT_", extra="forbid", frozen=True)
+    # A variable that is there and empty is how `${NAME:-}` writes one that is not set.
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     host: str = _setting("Network", "127.0.0.1", "address to listen on")
     port: int = _setting("Network", 8000, "port; 0 = any free one, which the first line says", ge=0, le=65535)
@@ -121,7 +128,10 @@ class ServerSettings(BaseSettings):
 
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
     remote_hosts: Words = _setting(
-        "Media", (), "hosts from which media may be fetched by http(s), comma-separated; none by default"
+        "Media",
+        (),
+        "hosts from which media may be fetched by http(s), comma-separated; host:port for another port than 80 and "
+        "443; private addresses, and addresses written as one number, are refused; none by default",
     )
     remote_bytes: int = _setting("Media", 64 * MIB, "bytes of one fetched file", ge=1)
     remote_seconds: float = _setting("Media", 20, "seconds for one fetch, redirects included", gt=0)
@@ -182,6 +192,13 @@ class ServerSettings(BaseSettings):
                 raise ValueError(f"{one} is no origin; write it as https://example.org, without a path")
         return value
 
+    @field_validator("remote_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            _check_host(one)
+        return value
+
     @model_validator(mode="after")
     def _guarded(self) -> "ServerSettings":
         if self.keys_file is None and "*" in self.cors_origins:
@@ -238,6 +255,19 @@ def is_address(host: str) -> bool:
     return True
 
 
+def _check_host(given: str) -> None:
+    """Refuse what nothing could ever be fetched from."""
+    from crossdraft.serve.fetch import is_public
+
+    found = HOST.fullmatch(given)
+    host = given if found is None else found[1]
+    if not is_address(host) and (found is None or int(found[2] or 80) > 0xFFFF):
+        raise ValueError(f"{given} is no host; write media.example.org, or media.example.org:8443 for its port 8443")
+    number = is_address(host) or NUMBER.fullmatch(host)
+    if is_loopback(host) or (number and not is_public(host)):
+        raise ValueError(f"{given} is no address of the internet, and from no other is fetched; name a host there")
+
+
 def group_of(setting: FieldInfo) -> str:
     """The heading under which `--help` and the docs list a setting."""
     extra = setting.json_schema_extra
@@ -254,6 +284,7 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
     Raises:
         CrossdraftError: the file cannot be read, a setting is unknown, or a value is out of range.
     """
+    in_file = {} if file is None else _in_file(file)
 
     class Layered(ServerSettings):
         @classmethod
@@ -265,24 +296,52 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            layers = [init_settings, env_settings]
-            return (*layers, YamlConfigSettingsSource(settings_cls, file)) if file is not None else tuple(layers)
+            return init_settings, env_settings, InitSettingsSource(settings_cls, in_file)
 
-    if file is not None and not file.is_file():
-        raise CrossdraftError(f"There is no configuration file at {file}; check the path.")
     try:
         return Layered(**flags)
     except ValidationError as error:
-        raise CrossdraftError(_sentence(error, file)) from None
+        raise CrossdraftError(_sentence(error, file, flags)) from None
     except SettingsError as error:
         raise CrossdraftError(
             f"A variable of the environment, CROSSDRAFT_…, cannot be read: {error}; write its value as JSON."
         ) from None
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+
+
+def unknown_variables(environment: Mapping[str, str]) -> str | None:
+    """A sentence about variables that look like settings and are none; `None` if there are none.
+
+    >>> unknown_variables({"CROSSDRAFT_MAX_QUEU": "1", "CROSSDRAFT_PORT": "1", "HOME": "/"})
+    "No setting is called CROSSDRAFT_MAX_QUEU (did you mean 'CROSSDRAFT_MAX_QUEUE'?); `crossdraft serve --help` lists \
+them."
+    """
+    known = {f"{PREFIX}{name.upper()}" for name in ServerSettings.model_fields}
+    given = sorted(name for name in environment if name.upper().startswith(PREFIX))
+    unknown = [name for name in given if name.upper() not in known | OTHERS]
+    if not unknown:
+        return None
+    named = ", ".join(f"{name}{did_you_mean(name.upper(), known)}" for name in unknown)
+    return f"No setting is called {named}; `crossdraft serve --help` lists them."
+
+
+def _in_file(file: Path) -> dict[str, Any]:
+    """The settings of a file, whatever they are.
+
+    Raises:
+        CrossdraftError: it cannot be read, or is no mapping.
+    """
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CrossdraftError(f"There is no configuration file at {file}; check the path.") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise CrossdraftError(f"The configuration {file} cannot be read: {error}; mend the file.") from None
+    if not isinstance(found, dict | None):
+        raise CrossdraftError(f"The configuration {file} is no mapping of settings; write one a line, as max_queue: 8.")
+    return {str(name): value for name, value in (found or {}).items()}
 
 
-def _sentence(error: ValidationError, file: Path | None) -> str:
+def _sentence(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:
     """The first thing that is wrong, in one sentence."""
     first = error.errors()[0]
     if not first["loc"]:  # of settings that do not go together
@@ -291,4 +350,18 @@ def _sentence(error: ValidationError, file: Path | None) -> str:
     if first["type"] == "extra_forbidden":
         hint = did_you_mean(name, ServerSettings.model_fields)
         return f"{file} has no setting '{name}'{hint}; `crossdraft serve --help` lists them."
-    return f"The setting {name} is {first['input']!r}: {first['msg']}; set it by --{name.replace('_', '-')}."
+    what = first["msg"].removeprefix("Value error, ")
+    return f"The setting {name} is {first['input']!r}: {what}; {_remedy(name, file, flags)}."
+
+
+def _remedy(name: str, file: Path | None, flags: Mapping[str, Any]) -> str:
+    """What is to be changed about a value that is wrong: where it was found."""
+    setting = name.partition(".")[0]
+    variable = next(
+        (one for one in os.environ if one.upper() == f"{PREFIX}{setting.upper()}" and os.environ[one]), None
+    )
+    if setting not in flags and variable is not None:
+        return f"change {variable} in the environment"
+    if setting not in flags and file is not None:
+        return f"change it in {file}"
+    return f"change --{setting.replace('_', '-')}"

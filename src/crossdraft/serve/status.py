@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from crossdraft import __version__
-from crossdraft.serve.errors import ApiError, overloaded, short
+from crossdraft.serve.errors import READ, ApiError, overloaded, short
 from crossdraft.serve.gate import service_of
 from crossdraft.serve.service import Service
 
 router = APIRouter()
 
 
-@router.get("/health")
+@router.api_route("/health", methods=READ)
 async def health(request: Request) -> Response:
     """200 while the engine answers."""
     if service_of(request).engine.closed:
@@ -21,7 +21,7 @@ async def health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/ready")
+@router.api_route("/ready", methods=READ)
 async def ready(request: Request) -> Response:
     """200 while requests are taken: not before the models are warm, nor once the server shuts down."""
     if not service_of(request).ready:
@@ -29,19 +29,19 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/metrics")
+@router.api_route("/metrics", methods=READ)
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/v1/models")
+@router.api_route("/v1/models", methods=READ)
 async def models(request: Request) -> Response:
     """The one model."""
     return JSONResponse({"object": "list", "data": [_model(service_of(request))]})
 
 
-@router.get("/v1/models/{name:path}")
+@router.api_route("/v1/models/{name:path}", methods=READ)
 async def model(request: Request, name: str) -> Response:
     """The model, by its name."""
     service = service_of(request)

@@ -11,7 +11,7 @@ from crossdraft.checks import choice
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt
 from crossdraft.streams.messages import MOST_EVENTS, Pushed, PushedEvents, PushedFrame, StreamEnd
-from crossdraft.streams.replay import ReplayClock
+from crossdraft.streams.replay import ReplayClock, no_window
 from crossdraft.video import iter_frames
 from crossdraft.video.grid import CLOSE_S, WindowGrid
 
@@ -82,7 +82,7 @@ def push_clip(
         kind: of the frames' files, of `FORMATS`.
 
     Raises:
-        CrossdraftError: as `iter_frames`.
+        CrossdraftError: as `iter_frames`, or the clip ends before the first window is due.
     """
     last_due_s = float("inf") if most is None else grid.length_s + grid.begins(most - 1) - CLOSE_S
     most_s = float("inf") if seconds is None else seconds
@@ -117,5 +117,12 @@ def push_clip(
     if unsent is not None:
         push(before_s, PushedFrame(before_s, encoded(unsent, kind)))
     if clock.until(end_s) is not None:
+        _refuse_short(end_s, grid)
         push(end_s)
     send(StreamEnd(max(pushed_s, end_s)))
+
+
+def _refuse_short(end_s: float, grid: WindowGrid) -> None:
+    """Refuse a clip that ends before the first window is due."""
+    if end_s < grid.length_s - CLOSE_S:
+        raise no_window(end_s, grid.length_s)

@@ -92,7 +92,6 @@ def replay(
         CrossdraftError: a frame cannot be read, or the clip ends before the first window is due.
     """
     given, last_s, gap_s = 0, 0.0, 0.0
-    length = windows.windowing.length_s
 
     def hand_over(found: list[StreamWindow]) -> bool:
         """Offer them; whether those were all that were wanted."""
@@ -117,10 +116,15 @@ def replay(
         return
     hand_over(windows.finish(end_s, at))
     if not given:
-        raise CrossdraftError(
-            f"The stream ends after {end_s:.3f} s, and a window is {length:g} s long; give a longer clip or shorter "
-            "windows."
-        )
+        raise no_window(end_s, windows.windowing.length_s)
+
+
+def no_window(end_s: float, length_s: float) -> CrossdraftError:
+    """What is wrong with a stream that ends before its first window is due."""
+    return CrossdraftError(
+        f"The stream ends after {end_s:.3f} s, and a window is {length_s:g} s long; give a longer clip or shorter "
+        "windows."
+    )
 
 
 @contextmanager

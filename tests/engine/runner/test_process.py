@@ -294,6 +294,17 @@ def the_one_note(answer, tokens):
     return note
 
 
+def test_a_process_that_ended_is_not_alive_though_no_request_has_met_its_end(process, runner):
+    supervisor = Supervisor(runner)
+    assert supervisor.alive
+    os.kill(process.pid, signal.SIGKILL)
+    end = time.monotonic() + 20
+    while supervisor.alive:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert supervisor.runner is runner
+
+
 def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, runner, requests, alone):
     os.kill(process.pid, signal.SIGKILL)
     time.sleep(0.1)

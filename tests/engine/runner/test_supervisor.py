@@ -1,5 +1,6 @@
 """A lost drafter is restarted, not too often; until then every answer says that it was written without it."""
 
+import threading
 import time
 
 import pytest
@@ -204,6 +205,43 @@ def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(fr
     (third,) = decoder.generate([request])
     assert (third.notes, third.stats.drafted > 0) == ((), True)
     assert {first.tokens, second.tokens, third.tokens} == {alone}
+
+
+def test_a_loss_and_a_restart_are_logged_and_alive_says_what_is_true_now(fragile, caplog):
+    caplog.set_level("INFO", "crossdraft.engine.runner.supervisor")
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.05)
+    assert supervisor.alive
+    supervisor.lose("it is on fire")
+    assert not supervisor.alive
+    until(lambda: supervisor.alive)  # nobody has taken it up
+    assert supervisor.runner is None
+    assert supervisor.take_up() is not None
+    assert supervisor.alive
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "Answers are written without the drafter: it was lost (it is on fire), and is being restarted."),
+        ("INFO", "The drafter was restarted."),
+    ]
+    supervisor.close()
+    assert not supervisor.alive
+    assert not Supervisor(None).alive
+
+
+def test_closing_in_the_midst_of_a_restart_is_no_error(fragile, caplog):
+    begun, ended = threading.Event(), threading.Event()
+
+    def restarted():
+        begun.set()
+        assert ended.wait(20)
+        raise CrossdraftError("The drafter could not be loaded: its process ended.")
+
+    fragile.restarted = restarted
+    fragile.close = ended.set  # as a process that is killed while it loads
+    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
+    supervisor.lose("it is on fire")
+    assert begun.wait(20)
+    supervisor.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert supervisor.absence == "it was lost (it is on fire), and is being restarted"
 
 
 def test_two_loops_over_one_drafter_both_see_it_lost(fragile):

@@ -117,6 +117,10 @@ class ScriptedDrafter:
         for state in states:
             self.records[state.key].ended = True
 
+    @property
+    def alive(self) -> bool:
+        return True
+
     def spare_cores(self) -> tuple[int, ...]:
         return ()
 

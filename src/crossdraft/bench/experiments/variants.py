@@ -54,6 +54,11 @@ class KeptCore:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
+    @property
+    def alive(self) -> bool:
+        """See `Worker`."""
+        return self._worker.alive
+
     def spare_cores(self) -> tuple[int, ...]:
         """None, ever."""
         return ()

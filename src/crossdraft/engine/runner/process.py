@@ -109,6 +109,10 @@ class ProcessDrafter:
         """The child's process id."""
         return self._child.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
     # -- the child's life ------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:

@@ -37,6 +37,11 @@ class DrafterLost(Exception):
 class Worker(Protocol):
     """What a drafter works in besides this process; see `ProcessDrafter`."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs now."""
+        ...
+
     def spare_cores(self) -> tuple[int, ...]:
         """Its CPU cores, while it has nothing to do."""
         ...
@@ -254,6 +259,11 @@ class DraftRunner(Generic[State]):
         spans, read_s = self._spans, self._read_s
         self._spans, self._read_s = [], 0.0
         return spans, read_s
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of its workers run now."""
+        return all(worker.alive for worker in self.workers)
 
     def spare_cores(self) -> tuple[int, ...]:
         """CPU cores of the drafter's own, while it has nothing to do."""

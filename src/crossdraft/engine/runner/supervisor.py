@@ -52,6 +52,12 @@ class Supervisor:
         """The drafter, if it is there now."""
         return self._runner
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a drafter that runs now, taken up or not."""
+        runner = self._fresh or self._runner
+        return runner is not None and runner.alive
+
     def take_up(self) -> DraftRunner[Any] | None:
         """The drafter, a restarted one included."""
         with self._lock:
@@ -66,7 +72,7 @@ class Supervisor:
             return
         if not self._restarts:
             _ended(lost.close)
-            self.absence = f"it was lost ({why}), and is not restarted"
+            self._miss(f"it was lost ({why}), and is not restarted")
             return
         delay = self._delay(f"it was lost ({why})")
         thread = threading.Thread(target=self._restart, args=(lost, delay), name="drafter-restart", daemon=True)
@@ -79,12 +85,17 @@ class Supervisor:
         self._losses = [at for at in self._losses if now - at < WINDOW_S] + [now]
         count = len(self._losses)
         if count <= self._restarts:
-            self.absence = f"{why}, and is being restarted"
+            self._miss(f"{why}, and is being restarted")
             return self._backoff_s * 4 ** (count - 1)
         until = self._losses[count - 1 - self._restarts] + WINDOW_S - now
         often = f"for the {count}th time in {WINDOW_S / 60:g} minutes"
-        self.absence = f"{why}, {often}, and is restarted {until / 60:.0f} minutes later"
+        self._miss(f"{why}, {often}, and is restarted {until / 60:.0f} minutes later")
         return until
+
+    def _miss(self, absence: str) -> None:
+        """There is no drafter now."""
+        self.absence = absence
+        log.warning("Answers are written without the drafter: %s.", absence)
 
     def close(self) -> None:
         """Stop the drafter; it is not restarted any more."""
@@ -109,11 +120,14 @@ class Supervisor:
                 fresh = lost.restarted()
                 break
             except Exception as error:
+                if self._closed.is_set():  # what was being started was ended
+                    return
                 log.exception("The drafter could not be restarted.")
                 delay = self._delay(f"it was lost, could not be restarted ({error})")
         with self._lock:
             if not self._closed.is_set():
                 self._fresh = fresh
+                log.info("The drafter was restarted.")
                 return
         _ended(fresh.close)
 

@@ -104,13 +104,14 @@ async function choose(pair, file = null) {
   draw();
   try {
     const blob = file ?? (await (await call(contentOf(pair.clip.url))).blob());
+    if (shown !== pair) return; // another one was chosen meanwhile
     const seconds = await play(blob);
     if (pair.events && shown === pair) {
       const query = `url=${encodeURIComponent(pair.events.url)}&seconds=${seconds}&frames=${FRAMES}`;
       const picture = await createImageBitmap(await (await call(`/page/events.png?${query}`)).blob());
       if (shown === pair) strip = picture;
     }
-    complain(null);
+    if (shown === pair) complain(null);
   } catch (error) {
     if (shown === pair) complain(error);
   }
@@ -207,6 +208,7 @@ async function ask() {
     }
     answered = { asked: { model, messages: body.messages }, text: live.text, stats: live.stats };
     $("compare").disabled = false;
+    $("whole").textContent = live.text; // which screen readers say once; word by word they would stumble
     say(`Answered: ${counted(live.stats.new_tokens, "token", "tokens")}.`);
   });
 }
@@ -214,6 +216,7 @@ async function ask() {
 // Do something that can be cancelled.
 async function run(what, work) {
   running = new AbortController();
+  const about = shown;
   const focused = document.activeElement;
   $("ask").disabled = $("compare").disabled = true;
   $("cancel").disabled = false;
@@ -222,7 +225,7 @@ async function run(what, work) {
   try {
     await work(running.signal);
   } catch (error) {
-    say(error.name === "AbortError" ? "Cancelled." : "");
+    say(error.name === "AbortError" && shown === about ? "Cancelled." : "");
     complain(error);
   } finally {
     running = null;
@@ -357,7 +360,9 @@ function forget() {
   running?.abort();
   answered = null;
   $("answer").replaceChildren();
+  $("whole").textContent = "";
   $("compare").disabled = true;
+  say("");
   for (const id of ["saved", "inside", "first", "total"]) $(id).textContent = "–";
   for (const id of ["first-note", "total-note"]) $(id).textContent = "\u00a0";
   $("saved-note").textContent = "measured when you compare";
@@ -439,7 +444,10 @@ $("cancel").addEventListener("click", () => running?.abort());
 $("compare").addEventListener("click", compare);
 $("clips").addEventListener("change", () => choose($("clips").selectedOptions[0].pair));
 $("choose").addEventListener("click", () => $("files").click());
-$("files").addEventListener("change", () => opened($("files").files));
+$("files").addEventListener("change", () => {
+  opened([...$("files").files]);
+  $("files").value = ""; // so that the same file, opened again, is a change
+});
 document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
 document.addEventListener("dragover", (event) => {
   event.preventDefault();

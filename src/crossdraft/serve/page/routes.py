@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.alone import target_alone
 from crossdraft.serve import sse
 from crossdraft.serve.chat import Answering, read_chat
-from crossdraft.serve.errors import gone, overloaded
+from crossdraft.serve.errors import READ, gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
@@ -42,7 +42,7 @@ def _static(name: str) -> Response:
     return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
 
 
-@router.get("/")
+@router.api_route("/", methods=READ)
 async def index() -> Response:
     """The page."""
     return _static("index.html")
