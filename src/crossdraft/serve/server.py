@@ -1,4 +1,4 @@
-"""The network: uvicorn, with deadlines for slow heads and clients that do not read, and an orderly end."""
+"""The network: uvicorn on our connections, and an orderly end."""
 
 import asyncio
 import logging
@@ -9,15 +9,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossdraft.serve.app import create_app
-from crossdraft.serve.gate import BEYOND, MOST_HEAD
+from crossdraft.serve.connections import ServerLoop, http_protocol, websocket_protocol
+from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
@@ -27,133 +26,6 @@ log = logging.getLogger("crossdraft.serve")
 
 IDLE_S = 5  # of a connection between two requests
 POLL_S = 0.05
-UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
-
-
-class JoinedWrites:
-    """A transport that sends what is written within one turn of the event loop at once.
-
-    uvicorn writes the head and the body of a response apart, and each packet wakes the client, which on a busy machine
-    takes the core from whoever has more to send.
-
-    Args:
-        transport: to write to.
-        loop: the event loop.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        """Send, soon."""
-        if not self._parts:
-            self._loop.call_soon(self.flush)
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        """Send now."""
-        parts, self._parts = self._parts, []
-        if parts:
-            self._transport.write(b"".join(parts))
-
-    def close(self) -> None:
-        """Send what is left, then close; at once if nobody reads it."""
-        self.flush()
-        self._transport.close()
-        if self._transport.get_write_buffer_size():
-            self._loop.call_later(UNREAD_S, self._transport.abort)
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's own."""
-        return getattr(self._transport, name)
-
-
-class DeadlineProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines, of which uvicorn has none: for the head, and for whoever does not read.
-
-    Connections beyond `most` are marked in the scope's state, for the gate to refuse: uvicorn's own limit counts
-    WebSockets, too, and answers nobody, not even `/health`, in a shape of its own.
-
-    Args:
-        header_seconds: for the head.
-        most: connections at a time, WebSockets excepted.
-    """
-
-    header_seconds: float
-    most: int
-    _deadline: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
-    _upgraded = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
-        if sum(isinstance(one, DeadlineProtocol) for one in self.connections) > self.most:
-            self.app_state = {**self.app_state, BEYOND: True}
-        self._expect()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._upgraded:
-            return
-        if self.cycle is None or self.cycle.response_complete:  # the head is not whole
-            self._expect()
-        else:
-            self._relax()
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._upgraded = True
-        self._relax()
-        super().handle_websocket_upgrade(event)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._read()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._relax()
-        self._read()
-        super().connection_lost(exc)
-
-    def _read(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _expect(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
-
-    def _relax(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-def protocol(header_seconds: float, most: int) -> type[DeadlineProtocol]:
-    """The protocol with these seconds for a head, and so many connections."""
-    return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds, "most": most})
-
-
-class HandshakeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers end a TLS handshake that takes long; asyncio gives it a minute, uvicorn says nothing.
-
-    Args:
-        seconds: for a handshake.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._seconds = seconds
-
-    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
-        if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = self._seconds
-        return await super().create_server(*arguments, **options)
 
 
 class Drained(Protocol):
@@ -192,7 +64,7 @@ class DrainingServer(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until it is told to end."""
-        with asyncio.Runner(loop_factory=partial(HandshakeLoop, self._service.settings.header_seconds)) as runner:
+        with asyncio.Runner(loop_factory=partial(ServerLoop, self._service.settings.header_seconds)) as runner:
             runner.run(self.serve(sockets=sockets))
 
     @contextmanager
@@ -253,8 +125,8 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     tls = server_context(settings)
     return uvicorn.Config(
         app,
-        http=protocol(settings.header_seconds, settings.connections),
-        ws="websockets-sansio",
+        http=http_protocol(settings.header_seconds, settings.connections),
+        ws=websocket_protocol(settings.header_seconds),
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
