@@ -23,6 +23,7 @@ LACKING = frozenset(
 )
 GONE = 499  # nginx's status for a client that went away
 NO_ROUTE = "There is no such route; see docs/serve.md."
+NO_METHOD = "The route does not take this method."
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000
