@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
+import ssl
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
+import httpx
 import pytest
+import trustme
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from crossdraft.serve import connections as network_module
-from crossdraft.serve.connections import HandshakeProtocol, JoinedWrites
+from crossdraft.serve.connections import RESERVE, HandshakeProtocol, JoinedWrites
 from tests.serve.conftest import settings
 from tests.serve.test_security import closed, reaches
 
@@ -136,3 +139,43 @@ def test_a_handshake_that_nobody_answers_is_hung_up_on(runner, media_root):
     finally:
         runner.stop(*started)
     assert asked == ["websocket"]
+
+
+@contextmanager
+def silent(server, count: int):
+    """Connections that say nothing."""
+    with ExitStack() as held:
+        yield [held.enter_context(server.connection()) for _ in range(count)]
+
+
+def test_silent_connections_beyond_the_reserve_are_closed_at_once(runner, media_root):
+    """And those in it soon: a probe finds room again long before the deadline of the others."""
+    running, network, _ = started = runner.start(settings(media_root=media_root, connections=4, header_seconds=600))
+    try:
+        with silent(running, 4 + RESERVE) as held, silent(running, 3) as more:
+            assert [closed(one) for one in more] == [b""] * 3
+            assert [closed(one) for one in held[4:]] == [b""] * RESERVE
+            assert reaches(lambda: len(network.server_state.connections), 4)
+            assert httpx.get(f"{running.url}/health").status_code == 200
+            assert httpx.get(f"{running.url}/v1/models").status_code == 503
+    finally:
+        runner.stop(*started)
+
+
+def test_connections_count_before_a_tls_handshake(start, tmp_path):
+    """uvicorn hears of a connection only after it."""
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    authority.configure_trust(trusting)
+    server = start(tls_cert=tmp_path / "server.pem", header_seconds=600, connections=2, edges=1, streams=1)
+    with silent(server, 4 + RESERVE) as held, silent(server, 3) as more:
+        assert [closed(one) for one in more] == [b""] * 3
+        for one in held[:4]:
+            one.close()
+
+        def health() -> int:
+            with suppress(httpx.TransportError):  # until the server has seen that these are gone
+                return httpx.get(f"https://127.0.0.1:{server.address[1]}/health", verify=trusting).status_code
+            return 0
+
+        assert reaches(health, 200)

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import signal
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -10,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.signals import Terminated, after_imports, handled, terminate
 
 if TYPE_CHECKING:
     from crossdraft.serve.settings import ServerSettings
@@ -96,7 +99,10 @@ def serve(
             raise CrossdraftError(
                 f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
             ) from None
-    _serve(read_settings(config, flags))
+    settings = read_settings(config, flags)
+    # Until it serves, which has handlers of its own, SIGTERM interrupts it, and what it has begun is ended.
+    with suppress(Terminated), handled(after_imports(terminate), signal.SIGTERM):
+        _serve(settings)
 
 
 def _check_models(settings: "ServerSettings") -> None:

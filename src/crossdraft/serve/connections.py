@@ -1,14 +1,24 @@
-"""Connections: deadlines for slow heads, handshakes and clients that do not read, of which uvicorn has none."""
+"""Connections: how many, and deadlines for slow heads, handshakes and clients that do not read.
+
+uvicorn has no deadlines, and its limit counts WebSockets, too, but no TLS handshakes; beyond it nobody is answered, not
+even `/health`.
+"""
 
 import asyncio
+import os
+import socket
 from typing import Any, cast
+from weakref import WeakSet
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from crossdraft.serve.gate import BEYOND
+from crossdraft.serve.settings import ServerSettings
 
+RESERVE = 16  # connections beyond those that there may be, for whoever looks whether the server is alive
+RESERVE_S = 1.0  # in which the head must arrive on these
 UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
 
 
@@ -42,6 +52,8 @@ class JoinedWrites:
     def close(self) -> None:
         """Send what is left, then close; at once if nobody reads it."""
         self.flush()
+        if self._transport.is_closing():  # uvicorn closes again what is lost; TLS then knows of no buffer
+            return
         self._transport.close()
         if self._transport.get_write_buffer_size():
             self._loop.call_later(UNREAD_S, self._transport.abort)
@@ -52,10 +64,10 @@ class JoinedWrites:
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines, of which uvicorn has none: for the head, and for whoever does not read.
+    """uvicorn's HTTP/1.1 with deadlines: for the head, and for whoever does not read.
 
-    Connections beyond `most` are marked in the scope's state, for the gate to refuse: uvicorn's own limit counts
-    WebSockets, too, and answers nobody, not even `/health`, in a shape of its own.
+    Connections beyond `most` are marked in the scope's state, for the gate to refuse; beyond these and the reserve they
+    are closed.
 
     Args:
         header_seconds: for the head.
@@ -70,8 +82,13 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
-        if sum(isinstance(one, DeadlineProtocol) for one in self.connections) > self.most:
+        beyond = sum(isinstance(one, DeadlineProtocol) for one in self.connections) - self.most
+        if beyond > RESERVE:
+            self.transport.close()
+            return
+        if beyond > 0:
             self.app_state = {**self.app_state, BEYOND: True}
+            self.header_seconds = min(self.header_seconds, RESERVE_S)
         self._expect()
 
     def data_received(self, data: bytes) -> None:
@@ -166,18 +183,52 @@ def websocket_protocol(header_seconds: float) -> type[HandshakeProtocol]:
     return type("WebSocketProtocol", (HandshakeProtocol,), {"header_seconds": header_seconds})
 
 
-class ServerLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers end a TLS handshake that takes long; asyncio gives it a minute, uvicorn says nothing.
+class BoundedListener(socket.socket):
+    """A listening socket whose connections count from when they are accepted; beyond so many they are closed.
 
     Args:
-        seconds: for a handshake.
+        listener: that is bound, and which it shares.
+        most: connections that are open at a time, of all kinds, TLS handshakes included.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, listener: socket.socket, most: int) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, os.dup(listener.fileno()))
+        self._most, self._accepted = most, WeakSet[socket.socket]()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection.
+
+        Raises:
+            ConnectionAbortedError: it was closed at once; asyncio goes on to others.
+        """
+        found, address = super().accept()
+        if sum(one.fileno() >= 0 for one in self._accepted) >= self._most:
+            found.close()
+            raise ConnectionAbortedError
+        self._accepted.add(found)
+        return found, address
+
+
+def most_sockets(settings: ServerSettings) -> int:
+    """Connections of all kinds that may be open at a time."""
+    return settings.connections + RESERVE + settings.edges + settings.streams
+
+
+class ServerLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers count connections when they are accepted, and end a TLS handshake that takes long.
+
+    asyncio gives a handshake a minute, and uvicorn hears of a connection only after it.
+
+    Args:
+        settings: of the server.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
         super().__init__()
-        self._seconds = seconds
+        self._settings = settings
 
     async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
+        options["sock"] = BoundedListener(options["sock"], most_sockets(self._settings))
         if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = self._seconds
+            options["ssl_handshake_timeout"] = self._settings.header_seconds
         return await super().create_server(*arguments, **options)

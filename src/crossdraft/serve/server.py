@@ -4,9 +4,8 @@ import asyncio
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
 from typing import Protocol
@@ -20,6 +19,7 @@ from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
+from crossdraft.signals import handled
 from crossdraft.streams.messages import MESSAGE_BYTES
 
 log = logging.getLogger("crossdraft.serve")
@@ -54,32 +54,32 @@ class DrainingServer(uvicorn.Server):
 
     While it drains it still listens, so that `/ready` and new requests are answered 503. A second signal, and the
     deadline, end what is left with an error.
+
+    Args:
+        config: of uvicorn.
+        service: what is served.
+        started: called once it listens.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Drained) -> None:
+    def __init__(self, config: uvicorn.Config, service: Drained, started: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._tell_started = service, started
         self._draining: asyncio.Task[None] | None = None
         self._hurried = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until it is told to end."""
-        with asyncio.Runner(loop_factory=partial(ServerLoop, self._service.settings.header_seconds)) as runner:
+        with asyncio.Runner(loop_factory=partial(ServerLoop, self._service.settings)) as runner:
             runner.run(self.serve(sockets=sockets))
 
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Our handlers while it runs; uvicorn would raise the signal again afterwards, and the status would be its."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handled = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(self.handle_exit, signal.SIGTERM, signal.SIGINT)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._tell_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal."""
@@ -144,6 +144,4 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 def run(service: Drained, config: uvicorn.Config, sockets: list[socket.socket], started: Callable[[], None]) -> None:
     """Serve until a signal."""
-    server = DrainingServer(config, service)
-    started()
-    server.run(sockets)
+    DrainingServer(config, service, started).run(sockets)
