@@ -45,8 +45,8 @@ def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
             app,
             allow_origins=list(service.settings.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["x-request-id"],
+            allow_headers=["*"],  # clients have many of their own (OpenAI's: x-stainless-…), and none is believed
+            expose_headers=["x-request-id", "retry-after"],
         )
     return app
 
