@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from crossdraft.bench.resources import descendants
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
-from crossdraft.serve.decode_process import DecoderLost
+from crossdraft.serve.decode_process import DecodeProcess, DecoderLost
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
@@ -367,3 +368,31 @@ def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
     found.close()
     held.close()
     assert took < 3
+
+
+def test_a_decoders_own_child_ends_with_its_worker(tmp_path, monkeypatch):
+    """RAW files are read in a process of their own, by a package that here never comes to an end."""
+    (tmp_path / "faery.py").write_text("import time\ntime.sleep(100)\n")
+    (tmp_path / "clip.raw").write_bytes(b"% evt 3.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    process = DecodeProcess(1 << 30, 60)
+    part = {"format": "evt", "sensor": None, "start_us": None, "end_us": None, "most": 10}
+
+    def ask() -> None:
+        with suppress(DecoderLost):
+            process.ask({"kind": "events", "path": str(tmp_path / "clip.raw"), **part})
+
+    asking = threading.Thread(target=ask)
+    try:
+        asking.start()
+        until = time.monotonic() + 20
+        while not (children := descendants(process._process.pid)) and time.monotonic() < until:
+            time.sleep(0.01)
+        (child,) = children
+        process.kill()
+        asking.join(20)
+        while Path(f"/proc/{child}/exe").exists() and time.monotonic() < until:  # what has ended has none
+            time.sleep(0.01)
+        assert not Path(f"/proc/{child}/exe").exists()
+    finally:
+        process.close()

@@ -21,6 +21,15 @@ def test_a_key_is_known_by_its_hash_alone(tmp_path):
     assert keys.client("") is keys.client(key[:-1]) is keys.client(digest_of(key)) is None
 
 
+def test_a_record_is_written_with_its_limits(tmp_path):
+    path = tmp_path / "keys.yaml"
+    limits = {"requests_per_minute": 3, "concurrent": 1, "max_new_tokens": 8}
+    append_key(path, KeyRecord(name="anna", sha256=digest_of("a"), **limits))
+    append_key(path, KeyRecord(name="ben", sha256=digest_of("b"), concurrent=2))
+    keys = read_keys(path, Client("", 60, 20))
+    assert (keys.client("a"), keys.client("b")) == (Client("anna", 3, 1, 8), Client("ben", 60, 2))
+
+
 def test_every_key_is_compared_in_constant_time(monkeypatch):
     """A comparison for each record, none of them cut short: by `hmac.compare_digest`."""
     from crossdraft.serve import keys as module

@@ -63,6 +63,14 @@ def test_uploads_and_pictures_at_a_time_are_bounded(keyed):
     assert upload(server).status_code == 200
 
 
+def test_lists_of_the_media_folder_at_a_time_are_bounded(keyed):
+    server = keyed(concurrent=1)
+    address = f"{server.url}/v1/media"
+    with server.service.others.admitted(Client("anna")):
+        assert httpx.get(address, headers=KEY).status_code == 429
+    assert {one["name"] for one in httpx.get(address, headers=KEY).json()["data"]} >= {"clip.mp4", "clip.h5"}
+
+
 def test_uploads_that_are_slow_to_come_keep_nobody_waiting(start):
     server = start()
     head = "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"

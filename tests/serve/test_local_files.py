@@ -1,9 +1,11 @@
 """Files of the media folder: nothing outside is reached."""
 
 import os
+from contextlib import contextmanager
 
 import pytest
 
+from crossdraft.serve import local_files
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.local_files import LocalFiles
 
@@ -58,4 +60,46 @@ def test_without_a_folder_nothing_is_read():
 def test_links_and_hidden_files_are_not_listed(root):
     (root / ".hidden.mp4").write_bytes(b"x")
     (root / "notes.md").write_bytes(b"x")
+    assert [one["name"] for one in LocalFiles(root).listed()] == ["clip.mp4", "inner/clip 2.mp4"]
+
+
+def test_a_large_folder_is_listed_in_part(root, monkeypatch):
+    """Of so many entries are looked at, shown or not, in folders that are first."""
+    monkeypatch.setattr(local_files, "MOST_LOOKED", 40)
+    (root / "deep").mkdir()
+    for number in range(100):
+        (root / "deep" / f"{number}.md").touch()
+    looked, scan = [], os.scandir
+
+    @contextmanager
+    def counted(path):
+        with scan(path) as entries:
+            yield (looked.append(entry.name) or entry for entry in entries)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert [one["name"] for one in LocalFiles(root).listed()] == ["clip.mp4"]
+    assert len(looked) == 40
+
+
+def test_what_vanishes_while_it_is_listed_is_left_out(root, monkeypatch):
+    """A file that is gone when its size is asked for, and a folder when it is looked into."""
+    (root / "gone.mp4").write_bytes(b"x")
+    (root / "left").mkdir()
+    look = local_files._entries
+
+    def vanish(folder, most):
+        found = look(folder, most)
+        for entry in found:
+            entry.is_file(follow_symlinks=False)  # known without asking again
+        (root / "gone.mp4").unlink(missing_ok=True)
+        if (root / "left").exists():
+            (root / "left").rmdir()
+        return found
+
+    monkeypatch.setattr(local_files, "_entries", vanish)
+    assert [one["name"] for one in LocalFiles(root).listed()] == ["clip.mp4", "inner/clip 2.mp4"]
+
+
+def test_names_that_are_no_unicode_are_not_listed(root):
+    (root / os.fsdecode(b"\xff.mp4")).write_bytes(b"x")
     assert [one["name"] for one in LocalFiles(root).listed()] == ["clip.mp4", "inner/clip 2.mp4"]

@@ -85,6 +85,29 @@ def test_a_websocket_that_is_refused_is_no_error_in_the_log(process):
         assert connection.recv(65536).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.parametrize("when", ["while it loads", "at its first line"])
+def test_sigterm_ends_a_server_in_order_from_the_start(when, tmp_path):
+    command = [sys.executable, "-m", "crossdraft", "serve", "--port", "0"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    found = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        if when == "while it loads":
+            children: dict = {}
+            until = time.monotonic() + 60
+            while not children and time.monotonic() < until:  # the drafter's process
+                children = descendants(found.pid)
+            assert children
+        else:
+            assert STARTED.match(found.stdout.readline())
+        found.send_signal(signal.SIGTERM)
+        out, said = found.communicate(timeout=60)
+        assert (found.returncode, bool(out)) == (0, False), said
+        assert not list(tmp_path.glob("crossdraft-*"))
+    finally:
+        found.kill()
+        found.wait()
+
+
 def test_sigterm_drains_and_leaves_with_0(process):
     """The last test of this process: an answer that runs is finished, new requests are refused, nothing is left."""
     url, found, folder = process

@@ -175,6 +175,18 @@ def test_no_page_of_another_origin_may_ask(server, start):
     assert found.headers["access-control-allow-origin"] == "https://good.test"
 
 
+def test_a_page_may_ask_by_openais_client(start):
+    """It says in many headers what it is, and asks again when `Retry-After` says so."""
+    server, origin = start(cors_origins="https://good.test"), {"Origin": "https://good.test"}
+    named = {"authorization", "content-type", "user-agent", "x-stainless-arch", "x-stainless-retry-count"}
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": ",".join(sorted(named))}
+    found = httpx.options(f"{server.url}/v1/chat/completions", headers=origin | wanted)
+    assert found.status_code == 200
+    assert named <= {name.strip() for name in found.headers["access-control-allow-headers"].split(",")}
+    exposed = httpx.get(f"{server.url}/health", headers=origin).headers["access-control-expose-headers"]
+    assert {name.strip() for name in exposed.split(",")} == {"x-request-id", "retry-after"}
+
+
 def test_every_page_may_ask_with_a_key_if_that_is_said(start, tmp_path):
     append_key(tmp_path / "keys.yaml", KeyRecord(name="anna", sha256=digest_of("secret")))
     server = start(keys_file=tmp_path / "keys.yaml", cors_origins="*")

@@ -8,11 +8,9 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from types import FrameType
 from typing import Any
 
 import typer
@@ -20,6 +18,7 @@ from typer.core import TyperGroup
 
 from crossdraft import __version__
 from crossdraft.errors import CrossdraftError
+from crossdraft.signals import after_imports, handled
 
 # Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
 COMMANDS = (
@@ -39,7 +38,6 @@ PACKAGE_OF = {
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
 
-AGAIN_S = 0.05  # after which Ctrl-C during an import is tried again
 SPIN_COUNT = "10000"  # about 0.4 ms; read when PyTorch is imported
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
@@ -122,32 +120,11 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
     return 0
 
 
-@contextmanager
-def _whole_imports() -> Iterator[None]:
-    """Ctrl-C during an import counts when the import is over: cut short, it ends in errors of others, or an abort."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield  # whoever calls has a handler of its own
-        return
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; later, if a module is being imported."""
-    caller = frame
-    while caller is not None:
-        if caller.f_code.co_filename.startswith("<frozen importlib"):
-            main_thread = threading.main_thread().ident
-            again = threading.Timer(AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT))
-            again.daemon = True
-            again.start()
-            return
-        caller = caller.f_back
-    signal.default_int_handler(number, frame)
+def _whole_imports() -> AbstractContextManager[None]:
+    """Ctrl-C during an import counts when the import is over; whoever calls may have a handler of its own."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return nullcontext()
+    return handled(after_imports(signal.default_int_handler), signal.SIGINT)
 
 
 def with_flags(sentence: str) -> str:

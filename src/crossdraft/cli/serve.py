@@ -3,6 +3,8 @@
 import inspect
 import json
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
@@ -11,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.signals import Terminated, after_imports, handled, terminate
 
 if TYPE_CHECKING:
     from crossdraft.serve.settings import ServerSettings
@@ -100,7 +103,9 @@ def serve(
     settings = read_settings(config, flags)
     if (unknown := unknown_variables(os.environ)) is not None:
         typer.echo(f"crossdraft: {unknown}", err=True)
-    _serve(settings)
+    # Until it serves, which has handlers of its own, SIGTERM interrupts it, and what it has begun is ended.
+    with suppress(Terminated), handled(after_imports(terminate), signal.SIGTERM):
+        _serve(settings)
 
 
 def _check_models(settings: "ServerSettings") -> None:

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, edge, files, status, watch
-from crossdraft.serve.errors import NO_ROUTE, ApiError, as_api_error, bad_request, gone
+from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, ApiError, as_api_error, bad_request, gone
 from crossdraft.serve.gate import Gate, Guarded
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
@@ -45,8 +45,8 @@ def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
             app,
             allow_origins=list(service.settings.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
-            expose_headers=["x-request-id"],
+            allow_headers=["*"],  # clients have many of their own (OpenAI's: x-stainless-…), and none is believed
+            expose_headers=["x-request-id", "retry-after"],
         )
     return app
 
@@ -64,7 +64,7 @@ async def left(request: Request, error: Exception) -> Response:
 async def unrouted(request: Request, error: Exception) -> Response:
     """The handler of what no route takes."""
     code = error.status_code if isinstance(error, HTTPException) else 500
-    messages = {404: NO_ROUTE, 405: "The route does not take this method."}
+    messages = {404: NO_ROUTE, 405: NO_METHOD}
     headers = error.headers if isinstance(error, HTTPException) else None
     return ApiError(code, messages.get(code, "The request cannot be read."), headers=headers).response()
 

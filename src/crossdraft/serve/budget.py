@@ -1,7 +1,7 @@
 """One bound on the bytes of media that all requests hold at a time: sent in them, fetched for them, decoded."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from crossdraft.serve.errors import ApiError, overloaded
 
@@ -32,10 +32,27 @@ class MediaShare:
         Raises:
             ApiError: 413, the request alone has too many; 503, all requests have.
         """
-        budget = self._budget
         key = object() if key is None else key
         if key in self._sizes:
             return
+        self._take(size, 0 if self._budget.holders[key] else size)
+        self._sizes[key] = size
+        self._budget.holders[key] += 1
+
+    def growing(self) -> Callable[[int], None]:
+        """A function that holds so many bytes more of one value, as they come; errors as `hold`."""
+        key = object()
+        self.hold(0, key)
+
+        def grow(size: int) -> None:
+            self._take(size, size)
+            self._sizes[key] += size
+
+        return grow
+
+    def _take(self, size: int, more: int) -> None:
+        """Count bytes of this request, which are so many more of all."""
+        budget = self._budget
         if self._size + size > budget.most:
             raise ApiError(
                 413,
@@ -43,13 +60,10 @@ class MediaShare:
                 "media_too_large",
                 "messages",
             )
-        more = 0 if budget.holders[key] else size
         if budget.held + more > budget.most:
             raise overloaded("As many media are read as the server holds at a time; ask again later.", "media_full")
-        self._sizes[key] = size
         self._size += size
         budget.held += more
-        budget.holders[key] += 1
 
     def close(self) -> None:
         """Hold nothing more."""

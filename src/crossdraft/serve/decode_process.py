@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -50,6 +51,7 @@ class DecodeProcess:
             self._process = subprocess.Popen(
                 [*command, *map(str, numbers)],
                 pass_fds=(theirs.fileno(),),
+                process_group=0,  # with a decoder's own child, which would outlive it
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -136,14 +138,19 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process, whatever it does; whoever waits for its reply learns that it is lost. From any thread."""
-        self._process.kill()
+        """End the process and its child, whatever they do; whoever waits for the reply learns that it is lost.
+
+        From any thread.
+        """
+        if self._process.returncode is None:  # else its number may be another's
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, and its own child
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End it, whatever it does."""
         with suppress(OSError):
             self.socket.close()
-        self._process.kill()
+        self.kill()
         self._process.wait()
 
 

@@ -24,6 +24,7 @@ LACKING = frozenset(
 )
 GONE = 499  # nginx's status for a client that went away
 NO_ROUTE = "There is no such route; see docs/serve.md."
+NO_METHOD = "The route does not take this method."
 # What a client writes in place of the options, and of the library's words, that an error of the library names.
 FIELDS = {
     "--frames": "num_frames", "--fps": "fps", "--format": "format", "--sensor": "sensor", "--start": "start_s",

@@ -113,7 +113,9 @@ async def delete(request: Request, found: str) -> Response:
 @router.get("/v1/media")
 async def media(request: Request) -> Response:
     """Files of the media folder, which requests may name; not in OpenAI's API."""
-    found: list[dict[str, Any]] = await asyncio.to_thread(service_of(request).media.files.local.listed)
+    service = service_of(request)
+    with service.others.running(asked_by(request).client):
+        found: list[dict[str, Any]] = await asyncio.to_thread(service.media.files.local.listed)
     return JSONResponse({"object": "list", "data": found})
 
 

@@ -22,15 +22,15 @@ from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
 from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client, Keys
+from crossdraft.serve.page.static import FILES
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address
 from crossdraft.serve.tracing import SpanRecorder
 
 log = logging.getLogger("crossdraft.serve")
 
-PAGE = frozenset({"/", "/page/page.css", "/page/page.js", "/page/icon.svg"})  # which asks for the key
 ALIVE = frozenset({"/health", "/ready"})
-PUBLIC = ALIVE | PAGE
+PUBLIC = ALIVE | FILES.keys()  # the page asks for the key
 BEYOND = "beyond_connections"  # in the scope's state: more connections are there than may be
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers

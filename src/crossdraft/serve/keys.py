@@ -6,6 +6,7 @@ nothing.
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -69,8 +70,9 @@ def new_record(name: str, key: str) -> KeyRecord:
 
 
 def line_of(record: KeyRecord) -> str:
-    """A new record as it stands in the file. In quotes, for YAML takes some words and hashes for numbers."""
-    return f'{{name: "{record.name}", sha256: "{record.sha256}"}}'
+    """A record as it stands in the file. In quotes, for YAML takes some words and hashes for numbers."""
+    fields = record.model_dump(exclude_none=True)
+    return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items()) + "}"
 
 
 def new_key() -> str:

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -12,6 +13,7 @@ from crossdraft.serve.errors import ApiError, bad_request
 
 MOST_PATH = 4096  # characters
 MOST_LISTED = 1000
+MOST_LOOKED = 20_000  # entries of folders
 VIDEOS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 EVENTS = (".h5", ".hdf5", ".npy", ".npz", ".txt", ".csv", ".zip", ".aedat", ".aedat4", ".raw", ".dat", ".bin")
@@ -63,22 +65,52 @@ class LocalFiles:
         return None
 
     def listed(self) -> list[dict[str, object]]:
-        """Clips, images and recordings below the folder, for a page to choose from."""
+        """Clips, images and recordings below the folder, for a page to choose from; of a large folder some."""
         found: list[dict[str, object]] = []
-        if self.root is None:
-            return found
-        for folder, folders, names in os.walk(self.root):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(names):
-                path = Path(folder) / name
-                kind = kind_by_name(name)
-                if kind is None or name.startswith(".") or path.is_symlink() or not path.is_file():
+        left, folders = MOST_LOOKED, [] if self.root is None else [self.root]
+        while folders and left:
+            looked = _entries(folders.pop(), left)
+            left -= len(looked)
+            entries = [entry for entry in looked if _is_shown(entry.name)]
+            inner = [Path(entry) for entry in entries if _is_folder(entry)]
+            folders += reversed(inner)  # the next to be looked into is the first one
+            for entry in entries:
+                kind, size = kind_by_name(entry.name), _size(entry)
+                if kind is None or size is None:
                     continue
-                inner = path.relative_to(self.root).as_posix()
-                found.append({"url": f"file:{inner}", "name": inner, "kind": kind, "bytes": path.stat().st_size})
+                name = Path(entry).relative_to(self._folder).as_posix()
+                found.append({"url": f"file:{name}", "name": name, "kind": kind, "bytes": size})
                 if len(found) == MOST_LISTED:
                     return found
         return found
+
+
+def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
+    """What a folder holds, as far as that may be looked at, in order; nothing of one that is gone."""
+    with suppress(OSError), os.scandir(folder) as found:
+        return sorted(islice(found, most), key=lambda entry: entry.name)
+    return []
+
+
+def _is_shown(name: str) -> bool:
+    """Whether a name is not hidden, and Unicode: no list that holds another can be sent."""
+    with suppress(UnicodeEncodeError):
+        name.encode()
+        return not name.startswith(".")
+    return False
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir(follow_symlinks=False)
+    return False
+
+
+def _size(entry: os.DirEntry[str]) -> int | None:
+    """Bytes of a regular file; `None` of anything else, and of what is gone."""
+    with suppress(OSError):
+        return entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else None
+    return None
 
 
 def kind_by_name(name: str) -> str | None:

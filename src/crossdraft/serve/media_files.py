@@ -153,7 +153,7 @@ class MediaFiles:
                 "address_refused",
             )
         path = self._new_of(scope)
-        await self.fetcher.fetch(url, path, param, scope.share.hold)
+        await self.fetcher.fetch(url, path, param, scope.share.growing())
         return MediaFile(path, await self._hash(path))
 
     async def _digest(self, path: Path, param: str) -> bytes:

@@ -1,164 +1,31 @@
-"""The network: uvicorn, with deadlines for slow heads and clients that do not read, and an orderly end."""
+"""The network: uvicorn on our connections, and an orderly end."""
 
 import asyncio
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossdraft.serve.app import create_app
-from crossdraft.serve.gate import BEYOND, MOST_HEAD
+from crossdraft.serve.connections import ServerLoop, http_protocol, websocket_protocol
+from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
+from crossdraft.signals import handled
 from crossdraft.streams.messages import MESSAGE_BYTES
 
 log = logging.getLogger("crossdraft.serve")
 
 IDLE_S = 5  # of a connection between two requests
 POLL_S = 0.05
-UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
-
-
-class JoinedWrites:
-    """A transport that sends what is written within one turn of the event loop at once.
-
-    uvicorn writes the head and the body of a response apart, and each packet wakes the client, which on a busy machine
-    takes the core from whoever has more to send.
-
-    Args:
-        transport: to write to.
-        loop: the event loop.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._parts: list[bytes] = []
-        self._closed = False
-
-    def write(self, data: bytes) -> None:
-        """Send, soon."""
-        if not self._parts:
-            self._loop.call_soon(self.flush)
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        """Send now."""
-        parts, self._parts = self._parts, []
-        if parts:
-            self._transport.write(b"".join(parts))
-
-    def close(self) -> None:
-        """Send what is left, then close; at once if nobody reads it."""
-        if self._closed:  # asyncio's TLS transport cannot be asked for anything once it was closed twice
-            return
-        self._closed = True
-        self.flush()
-        unread = self._transport.get_write_buffer_size()
-        self._transport.close()
-        if unread:
-            self._loop.call_later(UNREAD_S, self._transport.abort)
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's own."""
-        return getattr(self._transport, name)
-
-
-class DeadlineProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines, of which uvicorn has none: for the head, and for whoever does not read.
-
-    Connections beyond `most` are marked in the scope's state, for the gate to refuse: uvicorn's own limit counts
-    WebSockets, too, and answers nobody, not even `/health`, in a shape of its own.
-
-    Args:
-        header_seconds: for the head.
-        most: connections at a time, WebSockets excepted.
-    """
-
-    header_seconds: float
-    most: int
-    _deadline: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
-    _upgraded = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
-        if sum(isinstance(one, DeadlineProtocol) for one in self.connections) > self.most:
-            self.app_state = {**self.app_state, BEYOND: True}
-        self._expect()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._upgraded:
-            return
-        if self.cycle is None or self.cycle.response_complete:  # the head is not whole
-            self._expect()
-        else:
-            self._relax()
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        self._upgraded = True
-        self._relax()
-        super().handle_websocket_upgrade(event)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._read()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._relax()
-        self._read()
-        super().connection_lost(exc)
-
-    def _read(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _expect(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
-
-    def _relax(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-def protocol(header_seconds: float, most: int) -> type[DeadlineProtocol]:
-    """The protocol with these seconds for a head, and so many connections."""
-    return type("Protocol", (DeadlineProtocol,), {"header_seconds": header_seconds, "most": most})
-
-
-class HandshakeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers end a TLS handshake that takes long; asyncio gives it a minute, uvicorn says nothing.
-
-    Args:
-        seconds: for a handshake.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._seconds = seconds
-
-    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
-        if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = self._seconds
-        return await super().create_server(*arguments, **options)
 
 
 class Drained(Protocol):
@@ -187,32 +54,32 @@ class DrainingServer(uvicorn.Server):
 
     While it drains it still listens, so that `/ready` and new requests are answered 503. A second signal, and the
     deadline, end what is left with an error.
+
+    Args:
+        config: of uvicorn.
+        service: what is served.
+        started: called once it listens.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Drained) -> None:
+    def __init__(self, config: uvicorn.Config, service: Drained, started: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._tell_started = service, started
         self._draining: asyncio.Task[None] | None = None
         self._hurried = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until it is told to end."""
-        with asyncio.Runner(loop_factory=partial(HandshakeLoop, self._service.settings.header_seconds)) as runner:
+        with asyncio.Runner(loop_factory=partial(ServerLoop, self._service.settings)) as runner:
             runner.run(self.serve(sockets=sockets))
 
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Our handlers while it runs; uvicorn would raise the signal again afterwards, and the status would be its."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handled = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(self.handle_exit, signal.SIGTERM, signal.SIGINT)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._tell_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal."""
@@ -258,8 +125,8 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     tls = server_context(settings)
     return uvicorn.Config(
         app,
-        http=protocol(settings.header_seconds, settings.connections),
-        ws="websockets-sansio",
+        http=http_protocol(settings.header_seconds, settings.connections),
+        ws=websocket_protocol(settings.header_seconds),
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
@@ -277,6 +144,4 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 def run(service: Drained, config: uvicorn.Config, sockets: list[socket.socket], started: Callable[[], None]) -> None:
     """Serve until a signal."""
-    server = DrainingServer(config, service)
-    started()
-    server.run(sockets)
+    DrainingServer(config, service, started).run(sockets)

@@ -125,7 +125,6 @@ class Service:
         self.created = int(time.time())
         self.draining = False
         self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
-        self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
         most, self.rates = settings.max_batch + settings.max_queue, RequestRates()
@@ -134,39 +133,56 @@ class Service:
         self.streams = 0  # of `/v1/watch`
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
-        self._held = ExitStack()
-        folder = self._held.enter_context(server_folder())
+        with ExitStack() as held:
+            self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
+            if self.spans is not None:
+                held.callback(self.spans.close)
+            self.uploads, self.decoder, self.media = self._made(held, fetcher)
+            self.metrics = self._metrics()
+            self._held = held.pop_all()
+
+    def _made(self, held: ExitStack, fetcher: Fetcher | None) -> tuple[Uploads, MediaDecoder, MediaLoader]:
+        """What has folders, threads or processes, which `held` ends: the decoder first, for it writes files."""
+        settings = self.settings
+        folder = held.enter_context(server_folder())
         spool, recordings = folder / "spool", folder / "recordings"
         for made in (spool, recordings):
             made.mkdir(mode=0o700)
-        self.decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
-        self.decoder.warm_up()
-        uploads = settings.upload_folder or folder / "uploads"
-        self.uploads = Uploads(uploads, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
+        kept = settings.upload_folder or folder / "uploads"
+        uploads = Uploads(kept, settings.upload_bytes, settings.upload_quota, settings.upload_seconds)
+        held.callback(uploads.close)
         hosts = frozenset(host.lower() for host in settings.remote_hosts)
         if fetcher is None and hosts:
             fetcher = Fetcher(hosts, settings.remote_bytes, settings.remote_seconds)
-        prepare = video_prompt(engine.target.prepare)
-        local = LocalFiles(settings.media_root)
-        self.media = MediaLoader(
-            MediaFiles(self.uploads, local, fetcher, spool, settings.local_bytes),
-            self.decoder,
+        files = MediaFiles(uploads, LocalFiles(settings.media_root), fetcher, spool, settings.local_bytes)
+        held.callback(files.close)
+        decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
+        held.callback(decoder.close)
+        decoder.warm_up()
+        prepare = video_prompt(self.engine.target.prepare)
+        media = MediaLoader(
+            files,
+            decoder,
             recordings,
             cache_bytes=settings.media_cache_bytes,
             most_bytes=settings.media_bytes,
             most_parts=settings.parts,
             sampling=FrameSampling(DEFAULT_FRAMES) if prepare is None else prepare.sampling,
         )
-        self.metrics = Metrics(
+        return uploads, decoder, media
+
+    def _metrics(self) -> Metrics:
+        settings = self.settings
+        return Metrics(
             settings.model,
             lambda: ServerState(
                 running=min(self.limits.active, settings.max_batch),
                 waiting=max(0, self.limits.active - settings.max_batch),
                 cached_bytes=self.media.cached_bytes,
                 upload_bytes=self.uploads.nbytes,
-                drafter=engine.drafter_alive,
-                rows=engine.rows,
-                prefill=engine.prefill_status,
+                drafter=self.engine.drafter_alive,
+                rows=self.engine.rows,
+                prefill=self.engine.prefill_status,
             ),
         )
 
@@ -195,11 +211,6 @@ class Service:
 
     def close(self) -> None:
         """End the workers, and delete all files."""
-        self.decoder.close()
-        if self.spans is not None:
-            self.spans.close()
-        self.media.files.close()
-        self.uploads.close()
         self._held.close()
 
 

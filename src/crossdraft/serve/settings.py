@@ -66,7 +66,10 @@ class ServerSettings(BaseSettings):
         "Network", None, "authorities in PEM: clients must have a certificate of theirs (mutual TLS)"
     )
     connections: int = _setting(
-        "Network", 256, "connections at a time, WebSockets excepted; another is answered 503", ge=1
+        "Network",
+        256,
+        "connections at a time, WebSockets excepted; 16 more get 503, but at /health and /ready; others are closed",
+        ge=1,
     )
     header_seconds: float = _setting(
         "Network", 10, "seconds in which the head of a request must arrive; before it a TLS handshake", gt=0

@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from crossdraft.serve.errors import TYPES
 from crossdraft.serve.keys import digest_of
+from crossdraft.serve.page.static import FILES, HEADERS, page_file
 from tests.serve.conftest import body, messages
 
 
@@ -58,6 +59,32 @@ def test_a_file_is_sent_by_the_proxy_itself(proxied):
         assert httpx.get(address, params={"url": url}).status_code == 404, url
     assert not found.replicas.calls
     assert httpx.get(address).status_code == 400
+
+
+def test_the_page_is_the_proxys_own(proxied, tmp_path):
+    """It is public: what is sent there without a key must reach no replica, nor be held."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f'- {{name: me, sha256: "{digest_of("mine")}"}}')
+    found = proxied(keys_file=keys)
+    for path, name in FILES.items():
+        reply = httpx.get(found.url + path)
+        assert (reply.status_code, reply.content) == (200, page_file(path).body), name
+        assert reply.headers["content-security-policy"] == HEADERS["content-security-policy"]
+        with found.connection() as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx".encode())
+            assert connection.recv(4096).startswith(b"HTTP/1.1 405 ")
+    assert not found.replicas.calls
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/nothing"), ("PUT", "/v1/chat/completions"), ("GET", "/v1/models")]
+)
+def test_bodies_are_read_where_a_route_has_one(proxied, method, path):
+    found = proxied()
+    with found.connection() as connection:
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 ")
+    assert [dict(scope["headers"])[b"content-length"] for scope in found.replicas.scopes] == [b"0"]
 
 
 def test_what_a_replica_refuses_is_passed_on(proxied):

@@ -31,10 +31,10 @@ def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled
         with _listener(address, key) as listener:
             child = _started(address, cores, folder, key)
             watcher = threading.Thread(target=_wake_if_dead, args=(child, address), daemon=True)
-            watcher.start()
             slow = threading.Timer(CALL_TIMEOUT_S, child.kill)
-            slow.start()
             try:
+                watcher.start()
+                slow.start()
                 return listener.accept(), child, handled
             except KeyboardInterrupt:
                 child.kill()

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from importlib.resources import files
 from typing import Annotated
 
 import cv2
@@ -17,53 +16,22 @@ from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.errors import READ, gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
+from crossdraft.serve.page.static import FILES, page_file
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
 from crossdraft.serve.service import Service
 
 router = APIRouter()
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",
-}
 LOOK_S = 0.05  # from one look whether others have come to the next
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def _static(name: str) -> Response:
-    body = files("crossdraft.serve.page").joinpath(name).read_bytes()
-    return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)
+async def page(request: Request) -> Response:
+    """The page, or a file of it."""
+    return page_file(request.scope["path"])
 
 
-@router.api_route("/", methods=READ)
-async def index() -> Response:
-    """The page."""
-    return _static("index.html")
-
-
-@router.get("/page/page.css")
-async def style() -> Response:
-    """Its style."""
-    return _static("page.css")
-
-
-@router.get("/page/page.js")
-async def script() -> Response:
-    """Its script."""
-    return _static("page.js")
-
-
-@router.get("/page/icon.svg")
-async def icon() -> Response:
-    """Its icon."""
-    return _static("icon.svg")
+for path in FILES:
+    router.add_api_route(path, page, methods=READ)
 
 
 @router.get("/page/events.png")

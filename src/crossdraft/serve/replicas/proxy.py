@@ -16,11 +16,12 @@ from starlette.types import Message, Receive, Scope, Send
 from crossdraft.edge import frames as edge
 from crossdraft.serve import sse
 from crossdraft.serve.bodies import BodyLimits
-from crossdraft.serve.errors import NO_ROUTE, ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, ApiError, as_api_error, gone, overloaded
 from crossdraft.serve.files import local_path, sent
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
 from crossdraft.serve.local_files import LocalFiles
+from crossdraft.serve.page.static import FILES, page_file
 from crossdraft.serve.replicas.metrics import ProxyMetrics
 from crossdraft.serve.replicas.sticky import session_of
 from crossdraft.serve.service import RequestLimits, RequestRates
@@ -110,7 +111,8 @@ class ReplicaProxy:
             if found is not None:
                 await found(scope, receive, send)
                 return
-            body = await request.body()
+            # Other routes have no body to read. These want a key, if there are keys, and so a client has its share.
+            body = await request.body() if request.method == "POST" and request.scope["path"] in ANSWERS else b""
             with self._admitted(request):
                 await sse.unless_gone(receive, self._pass_on(request, body, send))
         except ClientDisconnect:
@@ -124,7 +126,11 @@ class ReplicaProxy:
         Raises:
             ApiError: that there is not.
         """
-        path = request.url.path
+        path = request.scope["path"]
+        if path in FILES:
+            if request.method != "GET":
+                raise ApiError(405, NO_METHOD)
+            return page_file(path)
         if path == "/health":
             return JSONResponse({"status": "ok"})
         if path == "/ready":
@@ -152,9 +158,10 @@ class ReplicaProxy:
     def _admitted(self, request: Request) -> AbstractContextManager[None]:
         """Counts a request, for as long as the context; raises `ApiError` where there are too many."""
         client = asked_by(request).client
-        if request.url.path in ANSWERS:
+        path = request.scope["path"]
+        if path in ANSWERS:
             return self._limits.admitted(client)
-        return self._others.admitted(client) if request.url.path.startswith("/page/events") else nullcontext()
+        return self._others.admitted(client) if path.startswith("/page/events") else nullcontext()
 
     async def _pass_on(self, request: Request, body: bytes, send: Send) -> None:
         """Let a replica answer, or, if that is lost, another one."""

@@ -3,6 +3,7 @@
 
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,5 +43,8 @@ def deployed(settings: ServerSettings) -> Iterator[ReplicaProxy]:
 def serve_on_ray(settings: ServerSettings, listener: socket.socket, started: Callable[[], None]) -> None:
     """Serve until a signal."""
     os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")  # read once, by an import; half the time of a call
-    with ray_cluster(settings.bodies_bytes), deployed(settings) as proxy:
-        run(proxy, config_of(guarded(proxy, proxy), settings), [listener], started)
+    by_signal = signal.getsignal(signal.SIGTERM)
+    with ray_cluster(settings.bodies_bytes):
+        signal.signal(signal.SIGTERM, by_signal)  # Ray's own would end its processes at once, with status 1
+        with deployed(settings) as proxy:
+            run(proxy, config_of(guarded(proxy, proxy), settings), [listener], started)

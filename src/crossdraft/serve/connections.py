@@ -1,0 +1,237 @@
+"""Connections: how many, and deadlines for slow heads, handshakes and clients that do not read.
+
+uvicorn has no deadlines, and its limit counts WebSockets, too, but no TLS handshakes; beyond it nobody is answered, not
+even `/health`.
+"""
+
+import asyncio
+import os
+import socket
+from typing import Any, cast
+from weakref import WeakSet
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from crossdraft.serve.gate import BEYOND
+from crossdraft.serve.settings import ServerSettings
+
+RESERVE = 16  # connections beyond those that there may be, for whoever looks whether the server is alive
+RESERVE_S = 1.0  # in which the head must arrive on these
+UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
+
+
+class JoinedWrites:
+    """A transport that sends what is written within one turn of the event loop at once.
+
+    uvicorn writes the head and the body of a response apart, and each packet wakes the client, which on a busy machine
+    takes the core from whoever has more to send.
+
+    Args:
+        transport: to write to.
+        loop: the event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        """Send, soon."""
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        """Send now."""
+        parts, self._parts = self._parts, []
+        if parts:
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        """Send what is left, then close; at once if nobody reads it."""
+        if self._closed:  # asyncio's TLS transport cannot be asked for anything once it was closed twice
+            return
+        self._closed = True
+        self.flush()
+        unread = self._transport.get_write_buffer_size()
+        self._transport.close()
+        if unread:
+            self._loop.call_later(UNREAD_S, self._transport.abort)
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the transport's own."""
+        return getattr(self._transport, name)
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with deadlines: for the head, and for whoever does not read.
+
+    Connections beyond `most` are marked in the scope's state, for the gate to refuse; beyond these and the reserve they
+    are closed.
+
+    Args:
+        header_seconds: for the head.
+        most: connections at a time, WebSockets excepted.
+    """
+
+    header_seconds: float
+    most: int
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _upgraded = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        beyond = sum(isinstance(one, DeadlineProtocol) for one in self.connections) - self.most
+        if beyond > RESERVE:
+            self.transport.close()
+            return
+        if beyond > 0:
+            self.app_state = {**self.app_state, BEYOND: True}
+            self.header_seconds = min(self.header_seconds, RESERVE_S)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._upgraded:
+            return
+        if self.cycle is None or self.cycle.response_complete:  # the head is not whole
+            self._expect()
+        else:
+            self._relax()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._upgraded = True
+        self._relax()
+        super().handle_websocket_upgrade(event)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        self._read()
+        super().connection_lost(exc)
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _expect(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
+
+    def _relax(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class HandshakeProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSockets, of which none is held without having been opened.
+
+    websockets' parser has limits of its own. What it refuses of a head that h11 took, uvicorn does not hear of: it
+    would neither answer nor hang up, and would fail when it shuts down.
+
+    Args:
+        header_seconds: until it is open.
+    """
+
+    header_seconds: float
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self.header_seconds, self._check_open)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            answer = b"".join(self.conn.data_to_send())  # of a head that is too long; to another there is none
+            self.transport.write(answer or self.conn.reject(400, "The handshake cannot be read.\n").serialize())
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        if self.handshake_initiated:
+            super().shutdown()
+        else:  # it was refused, and the client has not read that
+            self.transport.abort()
+
+    def _check_open(self) -> None:
+        if not self.handshake_complete:
+            self.transport.abort()
+
+
+def http_protocol(header_seconds: float, most: int) -> type[DeadlineProtocol]:
+    """The protocol with these seconds for a head, and so many connections."""
+    return type("HttpProtocol", (DeadlineProtocol,), {"header_seconds": header_seconds, "most": most})
+
+
+def websocket_protocol(header_seconds: float) -> type[HandshakeProtocol]:
+    """The protocol with these seconds until a WebSocket is open."""
+    return type("WebSocketProtocol", (HandshakeProtocol,), {"header_seconds": header_seconds})
+
+
+class BoundedListener(socket.socket):
+    """A listening socket whose connections count from when they are accepted; beyond so many they are closed.
+
+    Args:
+        listener: that is bound, and which it shares.
+        most: connections that are open at a time, of all kinds, TLS handshakes included.
+    """
+
+    def __init__(self, listener: socket.socket, most: int) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, os.dup(listener.fileno()))
+        self._most, self._accepted = most, WeakSet[socket.socket]()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection.
+
+        Raises:
+            ConnectionAbortedError: it was closed at once; asyncio goes on to others.
+        """
+        found, address = super().accept()
+        if sum(one.fileno() >= 0 for one in self._accepted) >= self._most:
+            found.close()
+            raise ConnectionAbortedError
+        self._accepted.add(found)
+        return found, address
+
+
+def most_sockets(settings: ServerSettings) -> int:
+    """Connections of all kinds that may be open at a time."""
+    return settings.connections + RESERVE + settings.edges + settings.streams
+
+
+class ServerLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers count connections when they are accepted, and end a TLS handshake that takes long.
+
+    asyncio gives a handshake a minute, and uvicorn hears of a connection only after it.
+
+    Args:
+        settings: of the server.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
+        options["sock"] = BoundedListener(options["sock"], most_sockets(self._settings))
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = self._settings.header_seconds
+        return await super().create_server(*arguments, **options)

@@ -1,0 +1,56 @@
+"""Signals: handlers for as long as a context, and such as wait until a module is imported."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AGAIN_S = 0.05  # after which a signal that came during an import is tried again
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def handled(handler: Handler, *numbers: int) -> Iterator[None]:
+    """These signals go to a handler as long as the context. In another thread than the main one it changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+def after_imports(handler: Handler) -> Handler:
+    """A handler that waits while a module is imported: cut short, that ends in errors of others, or an abort."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        caller = frame
+        while caller is not None:
+            if caller.f_code.co_filename.startswith("<frozen importlib"):
+                main_thread = threading.main_thread().ident
+                again = threading.Timer(AGAIN_S, signal.pthread_kill, (main_thread, number))
+                again.daemon = True
+                again.start()
+                return
+            caller = caller.f_back
+        handler(number, frame)
+
+    return handle
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: what ends in order when Ctrl-C interrupts it does so then, too."""
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    """A handler that interrupts what runs.
+
+    Raises:
+        Terminated: always.
+    """
+    raise Terminated
