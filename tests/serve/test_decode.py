@@ -238,11 +238,21 @@ def test_what_cannot_be_decoded_is_called_by_its_name_not_its_path(decoder, tmp_
         assert "secret-name" not in str(error.value)
 
 
-def test_a_worker_that_is_killed_is_replaced(decoder, media_root):
+def test_a_worker_that_is_killed_at_a_job_is_replaced(decoder, media_root, tmp_path):
+    """A pipe that nobody writes to holds it at the job."""
     asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
-    os.kill(worker(decoder)._process.pid, 9)
+    found, jobs = worker(decoder), worker(decoder).jobs
+    os.mkfifo(tmp_path / "pipe")
+
+    async def killed() -> None:
+        job = asyncio.ensure_future(decoder.kind_of(tmp_path / "pipe", "it"))
+        while found.jobs == jobs:
+            await asyncio.sleep(0.001)
+        found.kill()
+        await job
+
     with pytest.raises(DecodeError, match="broke the decoder"):
-        asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+        asyncio.run(killed())
     assert len(asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it")).frames) == 8
 
 
