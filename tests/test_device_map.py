@@ -41,7 +41,7 @@ def test_a_map_that_does_not_fit_is_one_sentence(pair):
 
 @pytest.mark.skipif(is_accelerate_available(), reason="accelerate is installed")
 def test_without_accelerate_one_sentence_says_what_is_lacking(pair):
-    with pytest.raises(cd.CrossdraftError, match=r"needs the package accelerate: pip install 'crossdraft\[gpus\]'"):
+    with pytest.raises(cd.CrossdraftError, match=r"needs the package accelerate: pip install -e '\.\[gpus\]'"):
         cd.Engine.load(str(pair.target), None, cd.Options(device_map="auto"))
 
 

@@ -118,6 +118,11 @@ class Engine:
         return self._supervisor.alive
 
     @property
+    def drafter_spec(self) -> str | None:
+        """The spec of the drafter that was chosen or given; `None` if there is none, or an object was given."""
+        return None if self._spec is None else str(self._spec)
+
+    @property
     def closed(self) -> bool:
         """Whether it answers nothing any more."""
         return self._scheduler.closed
@@ -374,8 +379,8 @@ class Engine:
         return SteppedDecoder(self, self._scheduler, self._make)
 
     def __repr__(self) -> str:
-        model, drafter = type(self.target.model).__name__, None if self._spec is None else str(self._spec)
-        return f"Engine(target={model}, drafter={drafter!r}, placement={self.options.placement!r})"
+        model = type(self.target.model).__name__
+        return f"Engine(target={model}, drafter={self.drafter_spec!r}, placement={self.options.placement!r})"
 
     def close(self) -> None:
         """Stop the loop's thread, those that read for it, and the drafter. May be called twice, and from any thread."""

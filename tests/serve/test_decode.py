@@ -259,11 +259,21 @@ def test_the_name_of_a_format_is_bounded(kind):
         kind(url="file:x", format="x" * 33)
 
 
-def test_a_worker_that_is_killed_is_replaced(decoder, media_root):
+def test_a_worker_that_is_killed_at_a_job_is_replaced(decoder, media_root, tmp_path):
+    """A pipe that nobody writes to holds it at the job."""
     asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
-    os.kill(worker(decoder)._process.pid, 9)
+    found, jobs = worker(decoder), worker(decoder).jobs
+    os.mkfifo(tmp_path / "pipe")
+
+    async def killed() -> None:
+        job = asyncio.ensure_future(decoder.kind_of(tmp_path / "pipe", "it"))
+        while found.jobs == jobs:
+            await asyncio.sleep(0.001)
+        found.kill()
+        await job
+
     with pytest.raises(DecodeError, match="broke the decoder"):
-        asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it"))
+        asyncio.run(killed())
     assert len(asyncio.run(decoder.clip(media_root / "clip.mp4", EIGHT, "it")).frames) == 8
 
 

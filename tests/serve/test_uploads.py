@@ -196,6 +196,12 @@ def test_a_range_that_cannot_be_sent_is_an_error_of_the_apis_shape(start, asked,
     assert (head.status_code, head.headers["content-length"], head.content) == (200, "5", b"")
 
 
+def test_the_model_says_which_drafter_it_has(server):
+    assert server.service.settings.drafter == "auto"
+    (found,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+    assert found["crossdraft"]["drafter"] == "glance"
+
+
 @pytest.mark.parametrize("path", ["/health", "/ready", "/", "/metrics", "/v1/models"])
 def test_head_is_answered_as_get_without_the_body(server, path):
     found = httpx.head(f"{server.url}{path}")

@@ -1,6 +1,6 @@
 """How busy the GPUs of this machine are while something runs, by NVML: a thread samples load, memory and power.
 
-The library is NVIDIA's own, `nvidia-ml-py` (module `pynvml`), an option: `pip install 'crossdraft[gpus]'`. Without it,
+The library is NVIDIA's own, `nvidia-ml-py` (module `pynvml`), an option: `pip install -e '.[gpus]'`. Without it,
 and on a machine without a GPU, nothing is sampled, and a sentence says why.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Self
 from crossdraft.bench.environment import MIB
 
 EVERY_S = 0.1  # NVML itself averages over a sixth of a second to a second
-NO_LIBRARY = "No GPU was sampled: the package nvidia-ml-py is not installed; pip install 'crossdraft[gpus]'."
+NO_LIBRARY = "No GPU was sampled: the package nvidia-ml-py is not installed; pip install -e '.[gpus]' in the checkout."
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
             not fit the model or the machine.
     """
     if not is_accelerate_available():
-        raise CrossdraftError("device_map needs the package accelerate: pip install 'crossdraft[gpus]'.")
+        raise CrossdraftError("device_map needs the package accelerate: pip install -e '.[gpus]' in the checkout.")
     if (method := quantization_method(read_config(folder))) is not None:
         raise CrossdraftError(f"{folder} is quantised ({method}), which device_map does not load; leave it out.")
     settings = _settings(dtype)

@@ -105,7 +105,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return grouped
 
 
-def _beginning(*names: str) -> Callable[[str], list[str]]:
+def beginning(*names: str) -> Callable[[str], list[str]]:
     """What a shell offers for an option's value: those of its usual values that go on from what is typed."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
@@ -133,28 +133,28 @@ class PairOptions:
             "union:memory,ngram.",
             callback=_help_wanted,
             is_eager=True,
-            autocompletion=_beginning("none", *SHIPPED),
+            autocompletion=beginning("none", *SHIPPED),
         ),
     ] = None
     placement: Annotated[
         str | None,
         typer.Option(
             help="Where the drafter runs: inline or process; by default in a process if a core is free for it.",
-            autocompletion=_beginning(*PLACEMENTS),
+            autocompletion=beginning(*PLACEMENTS),
         ),
     ] = None
     parallel: Annotated[
         str,
         typer.Option(
             help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only.",
-            autocompletion=_beginning(*PARALLEL),
+            autocompletion=beginning(*PARALLEL),
         ),
     ] = "auto"
     hidden: Annotated[
         str,
         typer.Option(
             help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off.",
-            autocompletion=_beginning(*HIDDEN),
+            autocompletion=beginning(*HIDDEN),
         ),
     ] = "auto"
     target_cores: Annotated[

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -31,6 +31,7 @@ class SettingsGroup(TyperGroup):
 
 def _setting_options() -> list[Any]:
     """One option for each setting, which notes in the context that it was given."""
+    from crossdraft.cli.options import beginning
     from crossdraft.serve.settings import ServerSettings, group_of
 
     parameters: list[inspect.Parameter] = []
@@ -43,6 +44,7 @@ def _setting_options() -> list[Any]:
             help=f"{sentence[0].upper()}{sentence[1:]}{default}.",
             rich_help_panel=group_of(setting),
             show_default=False,
+            autocompletion=beginning(*_usual(name, setting.annotation)),
         )
         kind = Annotated[_flag_type(setting.annotation) | None, option]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
@@ -58,6 +60,14 @@ def _setting_options() -> list[Any]:
     for option in options:
         option.callback, option.expose_value = _note, False
     return options
+
+
+def _usual(name: str, annotation: Any) -> tuple[str, ...]:
+    """Values of a setting for a shell to offer."""
+    from crossdraft.cli.options import PLACEMENTS, SHIPPED
+
+    usual = {"drafter": ("auto", "none", *SHIPPED), "placement": PLACEMENTS}
+    return get_args(annotation) if get_origin(annotation) is Literal else usual.get(name, ())
 
 
 def _note(ctx: Any, option: Any, value: Any) -> Any:

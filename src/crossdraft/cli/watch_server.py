@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.checks import positive, whole
-from crossdraft.cli.options import PairOptions, duration
+from crossdraft.cli.options import PairOptions, beginning, duration
 from crossdraft.cli.watch_view import WatchView
 from crossdraft.errors import CrossdraftError
 
@@ -69,7 +69,11 @@ class ServerOptions:
     cert: Annotated[Path | None, typer.Option(help="Our own certificate, PEM, for mutual TLS.")] = None
     cert_key: Annotated[Path | None, typer.Option(help="Its key; by default in the same file.")] = None
     frame_format: Annotated[
-        str, typer.Option(help="How frames are sent: png, without loss; or jpeg, smaller, with other answers.")
+        str,
+        typer.Option(
+            help="How frames are sent: png, without loss; or jpeg, smaller, with other answers.",
+            autocompletion=beginning("png", "jpeg"),
+        ),
     ] = "png"
 
     def check(self, pair: PairOptions) -> None:

@@ -79,7 +79,11 @@ class ServerSettings(BaseSettings):
     bodies_bytes: int = _setting("Network", 512 * MIB, "bytes of the bodies of all requests at a time", ge=1)
     drain_seconds: float = _setting("Network", 30, "seconds that running answers get to end after SIGTERM", ge=0)
 
-    target: str = _setting("Models", "reference", "'reference', or the folder of a Hugging Face checkpoint")
+    target: str = _setting(
+        "Models",
+        "reference",
+        "'reference', the folder of a Hugging Face checkpoint, or the id of one in the local cache",
+    )
     drafter: str = _setting(
         "Models",
         "auto",

@@ -58,5 +58,5 @@ def _model(service: Service) -> dict[str, object]:
         "created": service.created,
         "owned_by": "crossdraft",
         "max_model_len": engine.target.context,
-        "crossdraft": {"version": __version__, "drafter": service.settings.drafter},
+        "crossdraft": {"version": __version__, "drafter": engine.drafter_spec or "none"},
     }
