@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
@@ -65,13 +65,16 @@ class Stream:
 
 
 class AsyncStream:
-    """As `Stream`, for `async for`. Cancelling the task that iterates cancels the request."""
+    """As `Stream`, for `async for`. Cancelling the task that waits for a piece cancels the request.
+
+    Whoever leaves the loop otherwise closes what `aiter` gave, as with `contextlib.aclosing`.
+    """
 
     def __init__(self, submit: Submit) -> None:
         self.answer: Answer | None = None
         self._submit = submit
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
+    async def __aiter__(self) -> AsyncGenerator[Piece]:
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
 

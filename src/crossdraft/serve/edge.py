@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fastapi import APIRouter
 from pydantic import ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import (
@@ -36,6 +36,7 @@ from crossdraft.edge.frames import (
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 from crossdraft.serve.chat import Answering, read_chat
+from crossdraft.serve.client_socket import GOING_AWAY, POLICY_VIOLATION, ClientSocket
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
 from crossdraft.serve.frame_rate import FrameRate
@@ -45,17 +46,16 @@ from crossdraft.serve.service import Service
 router = APIRouter()
 
 PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
-SILENT_S = 20.0  # after which an edge that answers no ping is gone
+SILENT_S = 20.0  # after which an edge that answers no ping is gone, meanwhile
 MOST_PINGS = 64  # that are not answered
 MOST_REFUSED = 8  # questions, after which a connection ends: what is wrong with one costs time to find out
-POLICY_VIOLATION, GOING_AWAY = 1008, 1001
 
 
 class EdgeConnection:
     """One WebSocket of an edge."""
 
     def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+        self._socket = ClientSocket(socket)
         self._service: Service = socket.app.state.service
         self._sessions: EdgeSessions = socket.app.state.edges
         self._asked: RequestInfo = socket.state.asked
@@ -65,7 +65,7 @@ class EdgeConnection:
         self._refused = 0  # questions
         self._session: EdgeSession | None = None
         self._sent = 0  # pieces
-        self._tasks: list[asyncio.Task[None]] = []  # that send, for the session
+        self._writing: asyncio.Task[None] | None = None  # the session's pieces
         self._pinged = deque[float](maxlen=MOST_PINGS)  # when, the oldest first
         self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
         self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
@@ -80,29 +80,43 @@ class EdgeConnection:
         except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, never said who it is, or asks nothing
             pass
         except FrameError as error:
-            await self._close(Refused("invalid_frame", str(error)), POLICY_VIOLATION)
+            await self._refuse(Refused("invalid_frame", str(error)))
         except ApiError as error:
             self._service.metrics.failed(error.status)
-            await self._close(Refused(error.code or str(error.status), error.message), POLICY_VIOLATION)
+            await self._refuse(Refused(error.code or str(error.status), error.message))
         finally:
             self._let_go(whole=False)
-            await self._close(None, GOING_AWAY)
+            await self._socket.close(GOING_AWAY)
 
     async def _next(self) -> tuple[Frame, int]:
         """The next frame, and its bytes.
 
         Raises:
-            TimeoutError: no answer was under way for long, whatever else came.
+            TimeoutError: nothing came for long while an answer is written, or no answer was under way for long,
+                whatever came.
+            WebSocketDisconnect: the edge is gone, or does not read what is written.
         """
-        while True:
-            now = time.monotonic()
-            if self._session is not None and self._session.last is None:
-                self._busy_s = now
-            left = self._busy_s + self._service.settings.edge_idle_seconds - now
-            if left <= 0:
-                raise TimeoutError
-            with suppress(TimeoutError):
-                return await asyncio.wait_for(self._receive(), left)
+        receiving = asyncio.ensure_future(self._receive())
+        try:
+            while not receiving.done():
+                if (left := self._left_s()) <= 0:
+                    raise TimeoutError
+                waited = {receiving} if self._writing is None else {receiving, self._writing}
+                await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if self._writing is not None and self._writing.done() and not receiving.done():
+                    writing, self._writing = self._writing, None
+                    writing.result()  # what went wrong, if something did
+            return receiving.result()
+        finally:
+            receiving.cancel()
+
+    def _left_s(self) -> float:
+        """Seconds until the edge is hung up on, if nothing comes."""
+        now = time.monotonic()
+        if self._session is not None and self._session.last is None:
+            self._busy_s = now
+        idle = self._busy_s + self._service.settings.edge_idle_seconds - now
+        return idle if self._writing is None else min(idle, self._received_s + SILENT_S - now)
 
     async def _greet(self) -> None:
         service, sessions = self._service, self._sessions
@@ -179,53 +193,49 @@ class EdgeConnection:
         """The answer is this connection's now, which has so many pieces of it."""
         if self._session is not None and self._session is not session:
             self._let_go(whole=True)
-        self._cancel_tasks()
+        self._stop_writing()
         session.hold(self, self._estimate)
         self._session, self._sent = session, sent
         self._received_s = time.monotonic()
-        self._tasks = [asyncio.create_task(work) for work in (self._ping(), self._write(session))]
+        self._writing = asyncio.create_task(self._write(session))
 
-    def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks = []
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+        self._writing = None
 
     def _let_go(self, *, whole: bool) -> None:
         session, self._session = self._session, None
-        self._cancel_tasks()
+        self._stop_writing()
         if session is not None and session.holder is self:
             resume_s = self._service.settings.edge_resume_seconds
             whole = whole or isinstance(session.last, Refused)
             self._sessions.leave(self._asked.client.name, session, resume_s, whole=whole)
 
     async def _write(self, session: EdgeSession) -> None:
-        """Send what is new, until all of it is sent."""
-        with suppress(WebSocketDisconnect, RuntimeError):
-            while session.holder is self:
-                await session.changed.wait()
-                if session.holder is not self:  # its writer waits for the same
-                    session.changed.set()
-                    return
-                session.changed.clear()
-                while self._sent < len(session.pieces):
-                    frame, self._sent = session.commit(self._sent)
-                    session.link.committed(frame.length + len(frame.tokens))
-                    await self._send(frame)
-                if session.last is not None:
-                    self._refused += isinstance(session.last, Refused)
-                    await self._send(session.last)
-                    self._tasks[0].cancel()
-                    return
-
-    async def _ping(self) -> None:
-        """Measure the round trip, and hang up on who does not answer."""
-        with suppress(WebSocketDisconnect, RuntimeError):
-            while True:
-                if time.monotonic() - self._received_s > SILENT_S:
-                    await self._socket.close(GOING_AWAY)
-                    return
+        """Send what is new, and every second a ping, by which the round trip is measured, until all of it is sent."""
+        ping_s = 0.0  # when the next one is due
+        while session.holder is self:
+            if (now := time.monotonic()) >= ping_s:
+                ping_s = now + PING_S
                 await self._send(Ping(self._ping_time()))
-                await asyncio.sleep(PING_S)
+            try:
+                async with asyncio.timeout(ping_s - time.monotonic()):
+                    await session.changed.wait()
+            except TimeoutError:
+                continue
+            if session.holder is not self:  # its writer waits for the same
+                session.changed.set()
+                return
+            session.changed.clear()
+            while self._sent < len(session.pieces):
+                frame, self._sent = session.commit(self._sent)
+                session.link.committed(frame.length + len(frame.tokens))
+                await self._send(frame)
+            if session.last is not None:
+                self._refused += isinstance(session.last, Refused)
+                await self._send(session.last)
+                return
 
     def _ping_time(self) -> float:
         """Now, for the edge to send it back."""
@@ -242,8 +252,6 @@ class EdgeConnection:
     async def _receive(self) -> tuple[Frame, int]:
         """A frame and its bytes."""
         message = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
         self._received_s = time.monotonic()
         data = message.get("bytes") or b""
         if not self._frames.passes():
@@ -259,14 +267,13 @@ class EdgeConnection:
         return decode(data), len(data)
 
     async def _send(self, frame: Frame) -> None:
-        await self._socket.send_bytes(encode(frame))
+        await self._socket.send(encode(frame))
 
-    async def _close(self, why: Refused | None, code: int) -> None:
-        with suppress(WebSocketDisconnect, RuntimeError):
-            if self._socket.application_state is WebSocketState.CONNECTED:
-                if why is not None:
-                    await self._send(why)
-                await self._socket.close(code)
+    async def _refuse(self, why: Refused) -> None:
+        """Say what is wrong, and end."""
+        with suppress(WebSocketDisconnect):
+            await self._send(why)
+        await self._socket.close(POLICY_VIOLATION)
 
 
 def _believed(spec: str) -> bool:

@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import replace
 
 from crossdraft.edge.committed import Committed
@@ -93,11 +93,12 @@ class EdgeSession:
                 if self._mode != OFF:
                     question = replace(question, events=EdgeEvents(self.link))
                 stream = self._answering.service.engine.astream(question, final_only=True)
-                async for piece in stream:
-                    self.pieces.append(piece)
-                    self.committed.add(piece.tokens)
-                    self._decide()
-                    self.changed.set()
+                async with aclosing(aiter(stream)) as pieces:  # before its media are let go
+                    async for piece in pieces:
+                        self.pieces.append(piece)
+                        self.committed.add(piece.tokens)
+                        self._decide()
+                        self.changed.set()
             answer = _whole(stream.answer)
             self._answering.count(answer)
             pays = self._learn(answer)

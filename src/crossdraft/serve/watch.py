@@ -7,12 +7,14 @@ back is JSON, an object a message, each with its `type`.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
     contextmanager,
     nullcontext,
     suppress,
@@ -21,15 +23,15 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
-from starlette.types import Message
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
 from crossdraft.serve.bodies import check_values
 from crossdraft.serve.budget import MediaShare
-from crossdraft.serve.edge import GOING_AWAY, PING_S, POLICY_VIOLATION, SILENT_S
+from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket
+from crossdraft.serve.edge import PING_S, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
 from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
@@ -52,9 +54,7 @@ router = APIRouter()
 T = TypeVar("T")
 
 MOST_REQUEST = 1 << 17  # bytes of the first message
-NORMAL, TRY_AGAIN = 1000, 1013  # of WebSocket
 OVERLOADED = 503
-UNREAD_S = 60.0  # after which a client that does not read is gone
 POLL_S = 0.1
 
 
@@ -95,7 +95,7 @@ class WatchConnection:
     """One WebSocket, for one stream."""
 
     def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+        self._socket = ClientSocket(socket)
         self._service: Service = socket.app.state.service
         self._asked: RequestInfo = socket.state.asked
         self._rate = FrameRate(self._service.settings.stream_messages)
@@ -104,7 +104,6 @@ class WatchConnection:
         self._live: LiveSource | None = None
         self._watch: Watch | None = None
         self._window: Callable[[object], AbstractAsyncContextManager[object]] = nullcontext  # makes events ready
-        self._early: Message | None = None  # what came before the stream began
         self._wants_pieces = False
         self._pieces: list[dict[str, object]] = []  # to be sent
 
@@ -114,15 +113,19 @@ class WatchConnection:
         try:
             asked = await asyncio.wait_for(self._first(), self._service.settings.header_seconds)
             async with AsyncExitStack() as held:
-                await self._answer(*await self._unless_gone(self._prepare(asked, held)))
-            await self._close(GOING_AWAY if self._service.draining else NORMAL)
+                watch, windowing = self._begin(asked, held)
+                async with self._receiving() as receiving:
+                    feed = await self._feed(asked.replay, windowing, watch, held, receiving)
+                    await self._send({"type": "started", "frames": windowing.frames})
+                    await self._answer(watch, feed, receiving)
+            await self._socket.close(GOING_AWAY if self._service.draining else NORMAL)
         except (WebSocketDisconnect, TimeoutError):  # gone, or never said what it wants
-            await self._close(GOING_AWAY)
+            await self._socket.close(GOING_AWAY)
         except Exception as error:  # noqa: BLE001 - told to the client
             await self._refuse(error)
 
     async def _first(self) -> WatchRequest:
-        message = await self._receive()
+        message = await self._socket.receive()
         text = message.get("text")
         if text is None or len(text) > MOST_REQUEST:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
@@ -140,8 +143,8 @@ class WatchConnection:
             raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
         return asked
 
-    async def _prepare(self, asked: WatchRequest, held: AsyncExitStack) -> tuple[Watch, AbstractContextManager[None]]:
-        """The watch, and what feeds it in the thread that answers."""
+    def _begin(self, asked: WatchRequest, held: AsyncExitStack) -> tuple[Watch, Windowing]:
+        """The watch, and which windows it is about."""
         service, client = self._service, self._asked.client
         every_s, length_s = asked.every_ms / 1e3, asked.window_ms / 1e3
         frames = asked.frames or frames_per_window(service.engine.target, length_s)
@@ -153,29 +156,40 @@ class WatchConnection:
             for question in asked.questions
         ]
         watch = self._watch = Watch(self._ask, questions)
-        feed: AbstractContextManager[None] = nullcontext()
-        if asked.replay is not None:
-            feed = await self._replay(asked.replay, windowing, watch, held)
-        else:
+        if asked.replay is None:
             share = MediaShare(service.media.budget)
             held.callback(share.close)
             self._live = LiveSource(service.media, windowing, watch, share, asked.sensor)
         self._wants_pieces = asked.pieces
-        await self._send({"type": "started", "frames": frames})
-        return watch, feed
+        return watch, windowing
 
-    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, which may take as long as decoding does; a client that goes away ends it."""
-        working, receiving = asyncio.ensure_future(work), asyncio.ensure_future(self._receive())
+    @asynccontextmanager
+    async def _receiving(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """What takes all that the client sends; it ends only by an error, also that the client is gone."""
+        receiving = asyncio.ensure_future(self._receive_all())
         try:
-            await asyncio.wait({working, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if receiving.done():
-                self._early = receiving.result()
-            return await working
+            yield receiving
         finally:
             receiving.cancel()
-            working.cancel()
-            await asyncio.gather(working, receiving, return_exceptions=True)
+            await asyncio.gather(receiving, return_exceptions=True)
+
+    async def _feed(
+        self,
+        asked: Replay | None,
+        windowing: Windowing,
+        watch: Watch,
+        held: AsyncExitStack,
+        receiving: "asyncio.Task[None]",
+    ) -> AbstractContextManager[None]:
+        """What feeds the watch in the thread that answers; a clip is decoded first, unless the client goes away."""
+        if asked is None:
+            return nullcontext()
+        preparing = asyncio.ensure_future(self._replay(asked, windowing, watch, held))
+        try:
+            return await _unless_failed(preparing, {receiving})
+        finally:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
 
     async def _replay(
         self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
@@ -191,20 +205,14 @@ class WatchConnection:
         frames = list(zip(clip.frames.times_s.tolist(), pixels, strict=True))
         return replaying(frames, windows, watch, self._clock, seconds=clip.seconds)
 
-    async def _answer(self, watch: Watch, feed: AbstractContextManager[None]) -> None:
+    async def _answer(self, watch: Watch, feed: AbstractContextManager[None], receiving: "asyncio.Task[None]") -> None:
         """Answer until the stream ends, or something goes wrong; then nothing of it is left."""
         threads = ThreadPoolExecutor(1, thread_name_prefix="watch")
         answering = asyncio.get_running_loop().run_in_executor(threads, self._answer_all, watch, feed)
-        work = [self._receive_all(), self._beat(watch), *([self._live.run()] if self._live is not None else [])]
+        work = [self._beat(watch), *([self._live.run()] if self._live is not None else [])]
         tasks = {asyncio.ensure_future(one) for one in work}
         try:
-            running = set(tasks)
-            while not answering.done():
-                done, _ = await asyncio.wait({answering, *running}, return_when=asyncio.FIRST_COMPLETED)
-                for task in done & running:
-                    running.discard(task)
-                    task.result()  # what went wrong, if something did
-            answering.result()
+            await _unless_failed(answering, {receiving, *tasks})
         finally:
             self._end(watch)
             self._calls.stop()
@@ -225,7 +233,7 @@ class WatchConnection:
         """Take what the client sends; who sends nothing of a live stream for long is gone."""
         while True:
             try:
-                message = await asyncio.wait_for(self._receive(), SILENT_S if self._live is not None else None)
+                message = await asyncio.wait_for(self._socket.receive(), SILENT_S if self._live is not None else None)
             except TimeoutError:
                 raise ApiError(408, f"Nothing came of the stream for {SILENT_S:g} s; connect anew.", "silent") from None
             if not self._rate.passes():
@@ -277,10 +285,11 @@ class WatchConnection:
         """The engine's answer to one question about one window; cancelled, it ends within a round."""
         async with self._window(request.events) as events:
             stream = self._service.engine.astream(replace(request, events=events), final_only=True)
-            async for piece in stream:
-                on_piece(piece)
-                while self._pieces:
-                    await self._send(self._pieces.pop(0))
+            async with aclosing(aiter(stream)) as pieces:  # before its events are let go
+                async for piece in pieces:
+                    on_piece(piece)
+                    while self._pieces:
+                        await self._send(self._pieces.pop(0))
         answer = stream.answer
         if answer is None:
             raise overloaded("The answer was cancelled.", "cancelled")
@@ -292,21 +301,8 @@ class WatchConnection:
             where = {"window": window.number, "end_s": round(window.end_s, 3), "question": index}
             self._pieces.append({"type": "piece", **where, "text": piece.text})
 
-    async def _receive(self) -> Message:
-        if self._early is not None:
-            early, self._early = self._early, None
-            return early
-        message = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
-        return message
-
     async def _send(self, message: Mapping[str, object]) -> None:
-        """Send; who does not read for long is gone."""
-        try:
-            await asyncio.wait_for(self._socket.send_text(json.dumps(message, ensure_ascii=False)), UNREAD_S)
-        except (RuntimeError, TimeoutError):
-            raise WebSocketDisconnect(GOING_AWAY) from None
+        await self._socket.send(json.dumps(message, ensure_ascii=False))
 
     async def _refuse(self, error: Exception) -> None:
         """Say what is wrong, and end."""
@@ -316,12 +312,18 @@ class WatchConnection:
         self._service.metrics.failed(failed.status)
         with suppress(WebSocketDisconnect):
             await self._send({"type": "error", **failed.body})
-        await self._close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
+        await self._socket.close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
 
-    async def _close(self, code: int) -> None:
-        with suppress(WebSocketDisconnect, RuntimeError):
-            if self._socket.application_state is WebSocketState.CONNECTED:
-                await self._socket.close(code)
+
+async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:
+    """What `work` returns; if one of the tasks fails before, what that raises."""
+    running = set(tasks)
+    while not work.done():
+        done, _ = await asyncio.wait({work, *running}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done & running:
+            running.discard(task)
+            task.result()
+    return work.result()
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""A client's WebSocket: whoever is gone, or does not read, is told apart from what fails here."""
+
+import asyncio
+from contextlib import suppress
+
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # codes of WebSocket
+UNREAD_S = 60.0  # after which a client that does not read is gone
+CLOSE_S = 5.0  # for the word that it is over, which such a client does not read either
+
+
+class ClientSocket:
+    """What is sent to a client and received of it.
+
+    That it is gone is a `WebSocketDisconnect`, whoever notices it: to whom sends or receives too late, starlette and
+    uvicorn say it by a `RuntimeError`, which elsewhere is an error of ours.
+
+    Args:
+        socket: starlette's.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+
+    async def accept(self) -> None:
+        """Take the connection."""
+        await self._socket.accept()
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            WebSocketDisconnect: the client is gone.
+        """
+        try:
+            message = await self._socket.receive()
+        except RuntimeError:
+            raise WebSocketDisconnect(GOING_AWAY) from None
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        return message
+
+    async def send(self, data: str | bytes) -> None:
+        """Send a message, of text or of bytes.
+
+        Raises:
+            WebSocketDisconnect: the client is gone, or has not read for long.
+        """
+        send = self._socket.send_text(data) if isinstance(data, str) else self._socket.send_bytes(data)
+        try:
+            await asyncio.wait_for(send, UNREAD_S)
+        except (RuntimeError, TimeoutError):
+            raise WebSocketDisconnect(GOING_AWAY) from None
+
+    async def close(self, code: int) -> None:
+        """Say that it is over, and why; nothing if that is said, or nobody reads it."""
+        if self._socket.application_state is WebSocketState.CONNECTED:
+            with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+                await asyncio.wait_for(self._socket.close(code), CLOSE_S)
