@@ -6,7 +6,8 @@ Most of it is written block by block (see `tools/figures.py`): what is said in w
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from crossdraft.bench.serving.overhead import LEAST_THROUGHPUT, MOST_OVERHEAD_MS
+from crossdraft.bench.serving.overhead import MOST_OVERHEAD_MS
+from crossdraft.bench.serving.throughput import LEAST_THROUGHPUT
 from crossdraft.bench.soak import INTERVAL_S
 from crossdraft.bench.specs import ALONE
 from crossdraft.bench.statistics import Interval

@@ -262,10 +262,11 @@ class Gate:
             ApiError: it says that it is longer, or the client is sending as many as it may.
         """
         settings, bodies, uploads = self._service.settings, self._service.bodies, _kind(scope) == UPLOAD
-        most = settings.upload_bytes + FORM_BYTES if uploads else settings.body_bytes
+        named = settings.upload_bytes if uploads else settings.body_bytes
+        most = named + FORM_BYTES if uploads else named
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > most:
-            raise too_large(f"{most:,} bytes")
+            raise too_large(f"{named:,} bytes")
         if length not in ("", "0") or "transfer-encoding" in headers:
             bodies.begin(asked.client, _kind(scope))
             asked.arriving = True
@@ -289,7 +290,7 @@ class Gate:
                 self._arrived(scope, asked)
             bodies.hold(asked.client, more)
             if asked.body_bytes > most:
-                raise too_large(f"{most:,} bytes")
+                raise too_large(f"{named:,} bytes")
             check_commas(asked.commas)
             bodies.check(asked.client)
             return message
