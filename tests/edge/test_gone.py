@@ -1,4 +1,4 @@
-"""Edges that are there, and do not read."""
+"""Edges that are there, and do not read; and errors of ours, which are none of theirs."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from crossdraft.edge.frames import AskFrame, Pong, Welcome, decode, encode
+from crossdraft.edge.frames import AskFrame, Ping, Pong, Refused, Welcome, decode, encode
 from tests.edge.conftest import chat
 from tests.edge.test_hostile import connected
 
@@ -57,3 +57,24 @@ def test_an_edge_that_reads_nothing_is_hung_up_on_whatever_it_sends(start, finge
         while time.monotonic() < until:
             socket.send(encode(Pong(1.0)))
             time.sleep(0.02)
+
+
+def test_an_error_of_ours_is_logged_and_sent_to_the_edge(start, fingerprint, monkeypatch, caplog):
+    """Also one of a kind that a connection raises which is gone, and one in what writes the answer."""
+
+    def fails(*given):
+        raise RuntimeError("planted")
+
+    running = start()
+    for where in ("crossdraft.serve.edge.read_chat", "crossdraft.serve.edge_sessions.EdgeSession.commit"):
+        with monkeypatch.context() as planted, connected(running, fingerprint) as socket:
+            planted.setattr(where, fails)
+            socket.send(encode(AskFrame(secrets.token_bytes(16), json.dumps(chat()).encode())))
+            while isinstance(frame := decode(socket.recv(10)), Ping):
+                socket.send(encode(Pong(frame.at)))
+            assert isinstance(frame, Refused)
+            assert (frame.code, frame.message.split(";")[0]) == ("internal_error", "The server failed on this request")
+            with pytest.raises(ConnectionClosed):
+                socket.recv(10)
+    logged = [one for one in caplog.records if one.exc_info and "planted" in str(one.exc_info[1])]
+    assert len(logged) == 2

@@ -138,6 +138,24 @@ def test_a_websocket_that_is_refused_is_answered_counted_and_logged_like_any_req
     assert said == [f"WEBSOCKET {path} {status}" for path, status in found.items()]
 
 
+@pytest.mark.parametrize("path", ["/v1/edge", "/v1/watch"])
+def test_a_websocket_that_fails_before_it_is_taken_is_answered_counted_and_logged_too(start, caplog, monkeypatch, path):
+    def fails(*given):
+        raise RuntimeError("planted")
+
+    server = start(drafter="edge")
+    caplog.set_level("INFO", "crossdraft.serve")
+    monkeypatch.setattr("crossdraft.serve.watch.WatchConnection.__init__", fails)
+    monkeypatch.setattr("crossdraft.serve.edge_sessions.EdgeSessions.connected", fails)
+    with pytest.raises(InvalidStatus) as refused:
+        connect(server.url.replace("http", "ws") + path, proxy=None)
+    assert json.loads(refused.value.response.body)["error"]["code"] == "internal_error"
+    assert failures(server) == {"500": 1.0}
+    said = [record.getMessage() for record in caplog.records if "WEBSOCKET" in record.getMessage()]
+    assert said == [f"WEBSOCKET {path} 500"]
+    assert [str(one.exc_info[1]) for one in caplog.records if one.exc_info] == ["planted"]
+
+
 def test_a_websocket_that_is_taken_has_an_id_too(server):
     with connect(f"{server.url.replace('http', 'ws')}/v1/watch", proxy=None) as socket:
         assert re.fullmatch("[0-9a-f]{32}", socket.response.headers["x-request-id"])

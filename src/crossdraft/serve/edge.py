@@ -77,13 +77,14 @@ class EdgeConnection:
             await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
             while True:
                 await self._take(*await self._next())
-        except (WebSocketDisconnect, TimeoutError, RuntimeError):  # gone, never said who it is, or asks nothing
+        except (WebSocketDisconnect, TimeoutError):  # gone, never said who it is, or asks nothing
             pass
         except FrameError as error:
             await self._refuse(Refused("invalid_frame", str(error)))
-        except ApiError as error:
-            self._service.metrics.failed(error.status)
-            await self._refuse(Refused(error.code or str(error.status), error.message))
+        except Exception as error:  # noqa: BLE001 - told to the edge
+            failed = as_api_error(error)
+            self._service.metrics.failed(failed.status)
+            await self._refuse(Refused(failed.code or str(failed.status), failed.message))
         finally:
             self._let_go(whole=False)
             await self._socket.close(GOING_AWAY)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
-from crossdraft.serve.errors import GONE, ApiError, overloaded
+from crossdraft.serve.errors import GONE, ApiError, as_api_error, overloaded
 from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.page.static import FILES
 from crossdraft.serve.service import Service
@@ -208,10 +208,10 @@ class Gate:
             asked.client = self._client(headers)
             scope.setdefault("state", {}).update(asked=asked, record=partial(self._record, scope, headers))
             await self._app(scope, receive, answer)
-        except ApiError as error:
+        except Exception as error:
             if asked.status:
                 raise
-            await error.response()(scope, receive, answer)
+            await as_api_error(error).response()(scope, receive, answer)
         finally:
             self._record(scope, headers, asked)
 
