@@ -68,7 +68,7 @@ def serve(cost: JSON, loaded: JSON, fuzzed: JSON) -> Iterator[str]:
     )
     busy, matched = (cost["throughput"][name] for name in ("busy", "matched"))
     yield (
-        f"| throughput over the engine called directly by {busy['threads']} threads, so that every row is taken again "
+        f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken again "
         f"at once | {interval(busy, 3, 'ratio')}; asked at least {LEAST_THROUGHPUT:g}. By {matched['threads']}, as "
         f"many as rows: {interval(matched, 3, 'ratio')} |"
     )
