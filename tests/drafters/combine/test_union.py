@@ -28,15 +28,12 @@ class Scripted:
         return [self.draft for _ in states]
 
     def commit(self, states, outputs):
-        assert states
         self.received += outputs
 
     def fork(self, states):
-        assert states
         return [*states]
 
     def end(self, states):
-        assert states
         self.ended += len(states)
 
 
@@ -84,12 +81,24 @@ def test_sampled_answers_share_the_budget_before_anything_is_drawn():
 
 
 class Refusing(Scripted):
-    """Begins no request whose prompt says so."""
+    """Begins no request whose prompt says so, and is called for none that it did not begin."""
 
     def begin(self, requests):
         if any("not" in request.prompt for request in requests):
             raise CrossdraftError("It cannot be read.")
         return super().begin(requests)
+
+    def commit(self, states, outputs):
+        assert states
+        super().commit(states, outputs)
+
+    def fork(self, states):
+        assert states
+        return super().fork(states)
+
+    def end(self, states):
+        assert states
+        super().end(states)
 
 
 def test_who_refuses_to_begin_is_left_out_and_the_others_draft():
