@@ -68,9 +68,9 @@ def serve(cost: JSON, loaded: JSON, fuzzed: JSON) -> Iterator[str]:
     )
     busy, matched = (cost["throughput"][name] for name in ("busy", "matched"))
     yield (
-        f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken again "
-        f"at once | {interval(busy, 3, 'ratio')}; asked at least {LEAST_THROUGHPUT:g}. By {matched['threads']}, as "
-        f"many as rows: {interval(matched, 3, 'ratio')} |"
+        f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken "
+        f"again at once | {interval(busy, 3, 'ratio')}; asked at least {LEAST_THROUGHPUT:g}. By {matched['threads']}, "
+        f"as many as rows: {interval(matched, 3, 'ratio')} |"
     )
     yield under_load(loaded["load"])
     left = [f"{count} {name}" for name, count in cost["cancels"]["left"].items() if count]
