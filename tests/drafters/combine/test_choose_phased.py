@@ -249,11 +249,12 @@ def test_without_events_the_later_one_drafts_from_the_first_round_on(clip, spec,
         answers = engine.generate([seen, replace(seen, events=None), replace(seen, events=clip.video)])
         alone = engine.alone(seen)
     assert [answer.tokens for answer in answers] == [alone.tokens] * 3
-    assert [answer.stats.drafted > 0 for answer in answers] == [True, True, True]
     assert [answer.drafter_error for answer in answers] == [None] * 3
+    # A starved process may come too late to draft, or to refuse before the prefill is over.
+    assert placement == "process" or [answer.stats.drafted > 0 for answer in answers] == [True, True, True]
     assert not answers[0].notes
     notes = [note for answer in answers[1:] for note in answer.notes]
-    assert len(notes) == 2 or placement == "process"  # there the refusal may come after the prefill
+    assert placement == "process" or len(notes) == 2
     for note in notes:
         assert note.startswith("The drafter of the prefill gave up (")
         assert note.endswith("); the other one drafted.")
