@@ -7,7 +7,6 @@ import threading
 import pytest
 from pydantic import ValidationError
 
-from crossdraft.serve import bodies
 from crossdraft.serve.bodies import (
     INLINE,
     MOST_COMMAS,
@@ -16,7 +15,7 @@ from crossdraft.serve.bodies import (
     BodyLimits,
     chat_of,
     check_values,
-    parsed_chat,
+    parsed,
 )
 from crossdraft.serve.chat import read_chat
 from crossdraft.serve.errors import ApiError
@@ -90,13 +89,16 @@ def test_bodies_that_are_refused_count_as_requests(keyed):  # noqa: F811
 
 
 @pytest.mark.parametrize(("length", "here"), [(INLINE - 200, True), (INLINE, False)])
-def test_a_large_body_is_parsed_in_a_thread_and_a_small_one_is_not(monkeypatch, length, here):
+def test_a_large_body_is_parsed_in_a_thread_and_a_small_one_is_not(length, here):
     threads = []
-    monkeypatch.setattr(bodies, "chat_of", lambda body: threads.append(threading.current_thread()) or chat_of(body))
+
+    def noted(body: bytes):
+        threads.append(threading.current_thread())
+        return chat_of(body)
+
     words = "x" * length
-    chat = asyncio.run(
-        parsed_chat(json.dumps({"model": "m", "messages": [{"role": "user", "content": words}]}).encode())
-    )
+    sent = json.dumps({"model": "m", "messages": [{"role": "user", "content": words}]}).encode()
+    chat = asyncio.run(parsed(sent, noted))
     assert chat.messages[0].content == words
     assert (threads == [threading.current_thread()]) is here
 

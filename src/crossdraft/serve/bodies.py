@@ -6,13 +6,16 @@ values are counted first, which is a hundred times cheaper.
 
 import asyncio
 from collections import Counter
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from pydantic_core import from_json
 
 from crossdraft.serve.errors import ApiError, overloaded, too_many
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
+
+T = TypeVar("T")
 
 MOST_COMMAS = 1 << 14  # of a body, texts included; a body of 64 MiB could hold 32 million values
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
@@ -83,9 +86,9 @@ def chat_of(body: bytes) -> ChatRequest:
     return ChatRequest.model_validate_json(body)
 
 
-async def parsed_chat(body: bytes) -> ChatRequest:
-    """`chat_of`, in a thread if the body is large; a small one is parsed sooner than a thread begins."""
-    return chat_of(body) if len(body) < INLINE else await asyncio.to_thread(chat_of, body)
+async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of a body, in a thread if that is large; a small one is parsed sooner than a thread begins."""
+    return parse(body) if len(body) < INLINE else await asyncio.to_thread(parse, body)
 
 
 class BodyLimits:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.serve import convert, sse
-from crossdraft.serve.bodies import parsed_chat
+from crossdraft.serve.bodies import chat_of, parsed
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded, short
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.keys import Client
@@ -43,7 +43,7 @@ async def read_chat(service: Service, body: bytes, client: Client | None = None)
     if client is not None:
         service.rates.check(client)
     try:
-        return _of_model(service, await parsed_chat(body))
+        return _of_model(service, await parsed(body, chat_of))
     except (ApiError, ValidationError):
         if client is not None:
             service.rates.count(client)
@@ -127,8 +127,7 @@ class Answering:
         """A stream and its first piece."""
         question = await self.question(held)
         stream = self.service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
-        pieces = aiter(stream)
-        held.push_async_callback(pieces.aclose)  # pyright: ignore[reportAttributeAccessIssue] - it is a generator
+        pieces = await held.enter_async_context(aclosing(aiter(stream)))
         return stream, pieces, await anext(pieces, None)
 
     async def question(self, held: AsyncExitStack) -> Question:

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 from crossdraft.serve.data_url import MOST_URL
 from crossdraft.serve.errors import ApiError, bad_request
 
-MOST_PATH = 4096  # characters
 MOST_LISTED = 1000
 MOST_LOOKED = 20_000  # entries of folders
 VIDEOS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
@@ -57,7 +56,7 @@ class LocalFiles:
             parts = urlsplit(url)
             path = unquote(parts.path, errors="strict")
             plain = parts.netloc in ("", "localhost") and not parts.query and not parts.fragment
-            if not plain or "\0" in path or not 0 < len(path) <= MOST_PATH or self.root is None:
+            if not plain or "\0" in path or not path or self.root is None:
                 return None
             given = PurePosixPath(path)
             inner = given.relative_to(self._folder) if given.is_absolute() else given

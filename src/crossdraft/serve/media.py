@@ -237,7 +237,7 @@ class MediaLoader:
         else:
             self._visuals.forget(name)  # whatever becomes of this: it is not what it was
             visual, paths = await self._sent(kind, url, scope, param)
-        sampling = _sampling_of(visual, asked, scope, param)
+        sampling = _sampled(visual, asked, scope, param)
 
         async def decode() -> DecodedVideo:
             if not paths:  # what it was is known, but its frames are not kept any more
@@ -317,7 +317,7 @@ def _sampling(asked: VideoUrl, param: str) -> FrameSampling | None:
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
 
 
-def _sampling_of(visual: _Visual, asked: FrameSampling | None, scope: MediaScope, param: str) -> FrameSampling | None:
+def _sampled(visual: _Visual, asked: FrameSampling | None, scope: MediaScope, param: str) -> FrameSampling | None:
     """How an image or a clip is sampled: images and frames that the client has sampled are not."""
     if visual.kind == VIDEO:
         return asked or scope.sampling

@@ -70,6 +70,8 @@ def test_the_page_is_the_proxys_own(proxied, tmp_path):
         reply = httpx.get(found.url + path)
         assert (reply.status_code, reply.content) == (200, page_file(path).body), name
         assert reply.headers["content-security-policy"] == HEADERS["content-security-policy"]
+        head = httpx.head(found.url + path)  # as without Ray
+        assert (head.status_code, head.content) == (200, b"")
         with found.connection() as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx".encode())
             assert connection.recv(4096).startswith(b"HTTP/1.1 405 ")

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from crossdraft.edge import frames as edge
 from crossdraft.serve import sse
 from crossdraft.serve.bodies import BodyLimits
-from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, READ, ApiError, as_api_error, gone, overloaded
 from crossdraft.serve.files import local_path, sent
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -128,7 +128,7 @@ class ReplicaProxy:
         """
         path = request.scope["path"]
         if path in FILES:
-            if request.method != "GET":
+            if request.method not in READ:
                 raise ApiError(405, NO_METHOD)
             return page_file(path)
         if path == "/health":

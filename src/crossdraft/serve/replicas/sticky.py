@@ -1,11 +1,10 @@
 """Session affinity: by what the requests about one clip are told, so that they meet the replica that has read it."""
 
-import asyncio
 import hashlib
 
 from pydantic import ValidationError
 
-from crossdraft.serve.bodies import INLINE, chat_of
+from crossdraft.serve.bodies import chat_of, parsed
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import EventPart, FilePart, ImagePart, VideoPart
@@ -18,13 +17,12 @@ async def session_of(body: bytes, client: Client) -> str:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
         client: who asks. What is kept of a clip belongs to its key, so the same clip of another is another session.
     """
-    work = (body, client.name)
-    return _session(*work) if len(body) < INLINE else await asyncio.to_thread(_session, *work)
 
+    def session(body: bytes) -> str:
+        name = clip_name(body)
+        return "" if name is None else hashlib.sha256(f"{client.name}\0{name}".encode()).hexdigest()
 
-def _session(body: bytes, client: str) -> str:
-    name = clip_name(body)
-    return "" if name is None else hashlib.sha256(f"{client}\0{name}".encode()).hexdigest()
+    return await parsed(body, session)
 
 
 def clip_name(body: bytes) -> str | None:
