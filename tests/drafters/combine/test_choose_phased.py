@@ -244,14 +244,17 @@ def test_a_union_hands_on_what_an_answer_is_to_say():
 @pytest.mark.parametrize("placement", ["inline", "process"])
 def test_without_events_the_later_one_drafts_from_the_first_round_on(clip, spec, placement):
     options = Options(placement=placement, adaptive=False, max_batch=2, device="cpu", dtype="float32")
-    seen = Request("What is ahead?", clip.video, clip.events, max_new_tokens=24)
+    seen = Request("What is ahead?", clip.video, clip.events, max_new_tokens=24, namespace=None)
+    answers = []
     with Engine.load("reference", spec, options) as engine:
-        answers = engine.generate([seen, replace(seen, events=None), replace(seen, events=clip.video)])
+        for _ in range(5):  # a process that is starved may come too late to draft, or to refuse before the prefill ends
+            answers = engine.generate([seen, replace(seen, events=None), replace(seen, events=clip.video)])
+            if all(answer.stats.drafted for answer in answers):
+                break
         alone = engine.alone(seen)
     assert [answer.tokens for answer in answers] == [alone.tokens] * 3
     assert [answer.drafter_error for answer in answers] == [None] * 3
-    # A starved process may come too late to draft, or to refuse before the prefill is over.
-    assert placement == "process" or [answer.stats.drafted > 0 for answer in answers] == [True, True, True]
+    assert [answer.stats.drafted > 0 for answer in answers] == [True, True, True]
     assert not answers[0].notes
     notes = [note for answer in answers[1:] for note in answer.notes]
     assert placement == "process" or len(notes) == 2
