@@ -142,7 +142,8 @@ def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
 @pytest.mark.parametrize("drafted", [False, True])
 @pytest.mark.parametrize("cached", [pytest.param(0, marks=encodes_clips), 1 << 30])
 @pytest.mark.parametrize("size", [1, 4, None])
-def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, size, cached, drafted):
+def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, monkeypatch, size, cached, drafted):
+    monkeypatch.setattr(ChunkTimes, "fits_prompt", lambda *arguments: False)  # see the next test
     runner = DraftRunner(kin, "auto") if drafted else None
     prefixes = PrefixCache(cached)
     decoder = Watched(target, runner, max_batch=3, adaptive=False, prefill_chunk=size, prefixes=prefixes)
@@ -157,6 +158,37 @@ def test_nobody_waits_for_more_than_a_chunk(target, kin, alone, size, cached, dr
     assert 0 < max(decoder.read) <= max(lasts, size or ALONE)
     assert decoder.shared > 0 or cached  # what is known is not read
     assert not decoder.busy
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_short_prompt_is_read_at_once(target, kin, alone, monkeypatch, fits):
+    """One request is answered and one waits, so that no more wait than are answered."""
+    waiting: list[int] = []
+    monkeypatch.setattr(ChunkTimes, "fits_prompt", lambda times, count, held_s: (waiting.append(count), fits)[1])
+    decoder = Watched(target, DraftRunner(kin, "auto"), max_batch=3, adaptive=False, prefill_chunk=None)
+    first = decoder.submit(LONG)
+    while not decoder._live:
+        decoder.step()
+    assert decoder.chunks.prompt_s.value > 0
+    second = decoder.submit(REQUESTS[0])
+    decoder.step()
+    assert len(decoder._readings) == (not fits)
+    assert set(waiting) == {1}
+    run_out(decoder)
+    assert [decoder.answer(one).tokens for one in (first, second)] == [alone[5], alone[0]]
+
+
+def test_a_prompt_is_short_by_rounds_and_by_what_waits():
+    """Worked by hand, rounds of 10 ms: 4 of them are 40 ms; with four waiting, chunks of 15 ms each are 60."""
+    times = ChunkTimes()
+    assert not times.fits_prompt(9, 0.0)
+    times.round_s.add(0.010)
+    assert not times.fits_prompt(9, 0.0)
+    times.prompt_s.add(0.039)
+    assert times.fits_prompt(1, 0.0)
+    assert not times.fits_prompt(2, 0.002)
+    assert times.fits_prompt(4, 0.020)
+    assert not times.fits_prompt(4, 0.022)
 
 
 def test_a_prompt_of_text_is_cut_too(target):

@@ -67,6 +67,7 @@ class Admission(RequestQueue):
         self._parted = False  # whether the cores are in two halves, for two threads
         self._lanes: Lanes | None = None  # the halves, where prompts are read in another thread
         self._since = 0.0  # when those that are read without rounds of others began
+        self._took_up = 0.0  # when the last round was over
         self._side = ThreadPoolExecutor(1, "reading")  # its thread begins with the first prompt read beside others
 
     def _spare_cores(self) -> tuple[int, ...]:
@@ -107,14 +108,15 @@ class Admission(RequestQueue):
         return self.fronts is None and self.target.reads_pairs and not self.drafter.hides_here
 
     @property
-    def _drafts_here(self) -> bool:
-        """Whether the drafter may use the target's own layers while another thread does."""
-        return self.drafter.runner is not None and not self.drafter.elsewhere
+    def _other_thread_reads(self) -> bool:
+        """Whether another thread may read prompts beside rounds: not if a drafter here uses the target's own layers."""
+        return self._reads_in_lanes and (self.drafter.runner is None or self.drafter.elsewhere)
 
     def _take_up(self) -> None:
         """Let waiting requests join: at once while nobody is answered, else chunk by chunk, between rounds."""
         if self.kv_bytes is None:
             self.cache.expect(len(self._states()) + len(self._waiting))
+        self._took_up = time.perf_counter()
         while self._open_higher() or self._readings or self._open_next():
             self._since, tokens = time.perf_counter(), 0
             if self._read_elsewhere():
@@ -124,6 +126,8 @@ class Admission(RequestQueue):
                 if self._read_on():
                     return
                 tokens += len(reading.prompt)
+                if not reading.chunked:
+                    self.chunks.prompt_s.add((time.perf_counter() - self._since) / (1 + reading.paired))
             if together:
                 self.policy.saw_prompts(time.perf_counter() - self._since, tokens)
             if self._between_rounds:
@@ -156,7 +160,7 @@ class Admission(RequestQueue):
 
     def _read_elsewhere(self) -> bool:
         """Have another thread read prompts while others are answered, on half of the cores; false if it may not."""
-        if not self._between_rounds or self.chunks.size is not None or not self._reads_in_lanes or self._drafts_here:
+        if not self._between_rounds or self.chunks.size is not None or not self._other_thread_reads:
             return False
         begun = any(reading.elsewhere for reading in self._readings)  # goes on where it began
         self._lanes = self._halves() or (self._lanes if begun else None)
@@ -241,9 +245,17 @@ class Admission(RequestQueue):
 
     @property
     def _crowded(self) -> bool:
-        """Whether more requests that have room wait for being read than are answered."""
+        """Whether more requests that have room wait than are answered, or one is read in the time of all their chunks.
+
+        The latter on a CPU, where this thread reads: a GPU reads a chunk in a round's pass in little more time than it takes.
+        """
         waiting = len(self._readings) + len(self._waiting) + len(self._paused)
-        return min(waiting, self.cache.max_rows - self.cache.rows) > len(self._live)
+        waiting = min(waiting, self.cache.max_rows - self.cache.rows)
+        if waiting == 0 or waiting > len(self._live):
+            return waiting > 0
+        held_s = time.perf_counter() - self._took_up
+        may = self.target.device.type == "cpu" and not self._other_thread_reads
+        return may and self.chunks.fits_prompt(waiting, held_s)
 
     def _states(self) -> list[RequestState]:
         return [*super()._states(), *(reading.state for reading in self._readings)]

@@ -36,6 +36,7 @@ ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them 
 FIRST = 64  # of the first chunk beside others, before anything is measured
 LEAST = 16
 HELD_ROUNDS = 1.5  # a chunk beside others takes so many of their rounds: with the work around it, less than two
+WHOLE_ROUNDS = 4.0  # a prompt that takes no more of them is read at once, where that has to happen in this thread
 
 Work = Callable[[], Any]
 
@@ -51,6 +52,7 @@ class ChunkTimes:
     size: int | None = None
     chunk: LinearFit = field(default_factory=lambda: LinearFit(decay=0.9))  # tokens -> seconds
     round_s: Ema = field(default_factory=Ema)
+    prompt_s: Ema = field(default_factory=Ema)  # of a prompt that is read at once
 
     @property
     def tokens(self) -> int:
@@ -65,6 +67,18 @@ class ChunkTimes:
             return FIRST
         wanted = (HELD_ROUNDS * round_s - seconds(0)) / slope
         return int(min(ALONE, max(LEAST, wanted // LEAST * LEAST)))
+
+    def fits_prompt(self, waiting: int, held_s: float) -> bool:
+        """Whether a prompt may be read at once: in a few rounds, or in the time of a chunk for each that waits.
+
+        Args:
+            waiting: prompts.
+            held_s: seconds since the last round.
+        """
+        round_s, prompt_s = self.round_s.value, self.prompt_s.value
+        if round_s is None or prompt_s is None:
+            return False
+        return held_s + prompt_s <= max(WHOLE_ROUNDS, waiting * HELD_ROUNDS) * round_s
 
 
 class Reading:
