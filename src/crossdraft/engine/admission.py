@@ -247,7 +247,7 @@ class Admission(RequestQueue):
     def _crowded(self) -> bool:
         """Whether more requests that have room wait than are answered, or one is read in the time of all their chunks.
 
-        The latter on a CPU, where this thread reads: a GPU reads a chunk in a round's pass in little more time than it takes.
+        The latter on a CPU, where this thread reads: on a GPU a chunk takes little more in the very pass of a round.
         """
         waiting = len(self._readings) + len(self._waiting) + len(self._paused)
         waiting = min(waiting, self.cache.max_rows - self.cache.rows)
