@@ -182,6 +182,46 @@ def _signed(found: JSON) -> str:
     return minus(f"{found['value']:+.1f} [{low:+.1f}, {high:+.1f}]")
 
 
+PREDICTED = {
+    "predicted": "`predicted`",
+    "view:frames=1": "`view:frames=1`: the same with a true frame, positions closed up",
+    "event": "`event`",
+    "glance": "`glance`",
+    "constant": "control: the best constant sentence",
+    "template": "control: the best one for each kind of question",
+    "memory": "control: `memory` of {learned} answers",
+    "blind": "control: the blind twin",
+}
+
+
+def predicted(run: JSON) -> Iterator[str]:
+    """What the target accepts of drafts by its own language model on predicted visual tokens, beside others' drafts."""
+    yield "| drafter | accepted, held-out wordings | training wordings | τ after it |"
+    yield "|---|---|---|---|"
+    for name, label in PREDICTED.items():
+        held, seen = run["results"][name].values()
+        tau = "" if held["tau"] is None else f"{held['tau']['value']:.2f}"
+        more = f"{seen['accepted_prefix']['value']:.2f}"
+        yield f"| {label.format(learned=run['learned'])} | {interval(held['accepted_prefix'])} | {more} | {tau} |"
+
+
+def predicted_speed(run: JSON) -> Iterator[str]:
+    """The same drafters end to end."""
+    yield "| drafter | × target | first provisional token, ms |"
+    yield "|---|---|---|"
+    rows = {row["name"]: row for row in run["methods"]}
+    for name, row in rows.items():
+        if not name.startswith("target"):
+            yield f"| `{name}` | {interval(row['speedup'])} | {row['first_provisional_ms']['median']:.0f} |"
+    prefill = rows["target"]["ttft_ms"]["median"]
+    yield ""
+    yield (
+        "Each drafted token costs a pass of the target's own language model, and the target alone has its first token "
+        f"after {prefill:.0f} ms: few fit in between. Where the target's prefill is long and the drafter has a device "
+        "of its own, more would fit; that was not measured."
+    )
+
+
 TIES = (
     Tie("docs/how_it_works.md", (f"{RESULTS}/questions.json",), questions),
     Tie("docs/rules.md", (f"{RESULTS}/rules.json",), rules),
@@ -189,6 +229,8 @@ TIES = (
     Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
     Tie("docs/heads.md", (f"{RESULTS}/heads.json", f"{RESULTS}/heads_times.json"), heads),
     Tie("docs/heads.md", (f"{RESULTS}/ctpd.json",), spans),
+    Tie("docs/heads.md", (f"{RESULTS}/predicted.json",), predicted, "predicted tokens"),
+    Tie("docs/heads.md", (f"{RESULTS}/predicted_speed.json",), predicted_speed, "predicted tokens end to end"),
     Tie("docs/compression.md", (f"{RESULTS}/compression.json", f"{RESULTS}/compression_times.json"), compression),
     Tie("docs/compression.md", (f"{RESULTS}/compression_drafts.json",), compressed_drafts),
 )

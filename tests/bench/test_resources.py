@@ -1,6 +1,7 @@
 """What processes hold: counted on processes whose state is known."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from crossdraft.bench import resources
-from crossdraft.bench.resources import descendants, flatness, leftovers, own_temporary_folder, resident_mib, sample
+from crossdraft.bench.resources import (
+    descendants,
+    flatness,
+    halted,
+    leftovers,
+    own_temporary_folder,
+    resident_mib,
+    sample,
+)
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 
@@ -41,6 +50,31 @@ def test_a_grandchild_is_a_descendant_and_its_memory_counts():
         child.communicate()
     assert child.pid not in descendants(os.getpid())
     assert resident_mib(grandchild) == 0
+
+
+def test_what_is_halted_stands_still_with_all_that_it_started():
+    """Both count up all the time; while they are halted what was counted stays."""
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while True: pass'])\nwhile True: pass"
+    child = subprocess.Popen([sys.executable, "-c", code], process_group=0)
+
+    def ticks():
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in both]
+        return [int(fields[11]) + int(fields[12]) for fields in stats]
+
+    try:
+        until(lambda: len(descendants(child.pid)) == 1)
+        both = [child.pid, *descendants(child.pid)]
+        until(lambda: min(ticks()) > 0)
+        with pytest.raises(KeyError), halted(child.pid):
+            time.sleep(0.05)
+            before = ticks()
+            time.sleep(0.3)
+            assert ticks() == before
+            raise KeyError
+        until(lambda: all(now > then for now, then in zip(ticks(), before, strict=True)))
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def test_a_zombie_a_thread_and_a_file_are_left_over(monkeypatch):

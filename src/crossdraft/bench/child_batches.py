@@ -1,4 +1,4 @@
-"""Closed batches that a process of its own answers: what cannot share ours.
+"""Closed batches that a process of its own answers: what cannot share ours. It stands still while it is not asked.
 
 That is another environment's packages, or a loop in a thread of its own, whose OpenMP threads would count against those
 of every other contestant (see `EngineMethod`). The child's side is `batch_child`. Its messages are kept in a file, of
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,6 +19,7 @@ from typing import Any
 from crossdraft.bench.batch_child import Asked
 from crossdraft.bench.batches import BatchRun, Served
 from crossdraft.bench.cores import Cores
+from crossdraft.bench.resources import halted
 from crossdraft.bench.workload import Item
 from crossdraft.errors import CrossdraftError
 
@@ -53,6 +55,7 @@ class ChildBatches:
         settings = {**os.environ, **threads, **(variables or {}), **_path(python)}
         command = [str(python or sys.executable), "-m", *module]
         self._messages = TemporaryFile()  # noqa: SIM115 - `close` ends it with the process
+        self._rest = ExitStack()  # while it is not asked
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, env=settings
@@ -67,23 +70,31 @@ class ChildBatches:
         except BaseException:
             self.close()
             raise
+        self._halt()
 
     def answer(self, items: Sequence[Item]) -> BatchRun:
         asked = [Asked(item.request.prompt, str(item.request.video), item.request.token_limit) for item in items]
         pipe = self._process.stdin
+        self._rest.close()
         try:
             if pipe is not None:
                 pipe.write(json.dumps([asdict(one) for one in asked]).encode() + b"\n")
                 pipe.flush()
         except OSError:
             raise self._died() from None
-        return BatchRun(tuple(map(Served.from_json, self._receive()["served"])))
+        served = self._receive()["served"]
+        self._halt()
+        return BatchRun(tuple(map(Served.from_json, served)))
 
     def close(self) -> None:
         """End it."""
+        self._rest.close()
         self._process.kill()
         self._process.communicate()
         self._messages.close()
+
+    def _halt(self) -> None:
+        self._rest.enter_context(halted(self._process.pid))
 
     def _receive(self) -> dict[str, Any]:
         pipe = self._process.stdout

@@ -38,7 +38,7 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-AHEAD = 2  # prompts under way in another thread: while one waits for a round to end, the other is read
+AHEAD = 3  # prompts under way in another thread: while some wait for a round to end, one is read
 
 
 class Admission(RequestQueue):

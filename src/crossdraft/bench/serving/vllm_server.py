@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import crossdraft
+from crossdraft.bench.resources import halted
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft.bench.serving.process import Connection, serving
 from crossdraft.bench.statistics import ratio, ratio_per_token
@@ -40,9 +41,10 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server: where it listens, and how a question's body is put to it."""
+    """A server: where it listens, its process, and how a question's body is put to it."""
 
     port: int
+    pid: int
     body_of: Callable[[bytes], bytes] = bytes
 
 
@@ -56,7 +58,7 @@ class TimedReply:
 
 
 def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
-    """Blocks of questions to either server in turn, at each number of clients.
+    """Blocks of questions to either server in turn, while the other one stands still, at each number of clients.
 
     Args:
         plan: its `levels` are the numbers of clients, its `repeats` the blocks of each.
@@ -73,8 +75,8 @@ def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
     count = sum(sizes.values()) * plan.repeats + LEAST_QUESTIONS
     asked = iter([question(plan, item) for item in items(Workload(count, files=clips))])
     ours = plan.flags(media_root=str(clips), max_batch=max(plan.levels), max_queue=max(plan.levels))
-    with serving(ours, folder) as server, vllm_serving(plan.target, python, clips, folder) as port:
-        ways = {"crossdraft": Endpoint(server.port), "vllm": Endpoint(port, _for_vllm(clips))}
+    with serving(ours, folder) as server, vllm_serving(plan.target, python, clips, folder) as vllm:
+        ways = {"crossdraft": Endpoint(server.port, server.pid), "vllm": vllm}
         warm = [next(asked) for _ in range(LEAST_QUESTIONS)]
         for way in ways.values():
             _block(way, warm, min(plan.levels))
@@ -85,9 +87,10 @@ def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
             for block in range(plan.repeats):
                 questions = [next(asked) for _ in range(size)]
                 for name in list(ways) if block % 2 else reversed(list(ways)):
-                    start = time.perf_counter()
-                    got[name] += _block(ways[name], questions, level)
-                    wall[name].append(time.perf_counter() - start)
+                    with halted(*(way.pid for other, way in ways.items() if other != name)):
+                        start = time.perf_counter()
+                        got[name] += _block(ways[name], questions, level)
+                        wall[name].append(time.perf_counter() - start)
                 tick("against vLLM")
             levels[str(level)] = _level(got, wall)
     alone, shared = levels[str(min(plan.levels))], levels[str(max(plan.levels))]
@@ -155,8 +158,8 @@ def _for_vllm(clips: Path) -> Callable[[bytes], bytes]:
 
 
 @contextmanager
-def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterator[int]:
-    """vLLM's OpenAI server on loopback, with the target and nothing else; the port.
+def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterator[Endpoint]:
+    """vLLM's OpenAI server on loopback, with the target and nothing else.
 
     Raises:
         CrossdraftError: it does not start.
@@ -185,7 +188,7 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
         )
     try:
         _await_health(process, port, log)
-        yield port
+        yield Endpoint(port, process.pid, _for_vllm(clips))
     finally:
         process.terminate()
         try:
