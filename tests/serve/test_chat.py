@@ -229,6 +229,8 @@ def test_frames_that_the_client_sampled(server, tmp_path):
         ({"logit_bias": {"99999999": 1}}, 400, "A bias names token"),
         ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
         ({"max_tokens": 100_000}, 400, "at most"),
+        ({"max_tokens": True}, 400, "max_tokens: true is no number"),
+        ({"temperature": False}, 400, "temperature: false is no number"),
         ({"max_tokens": 1000}, 400, "context"),
         ({"temperature": 3}, 400, "temperature"),
         ({"top_logprobs": 2}, 400, "top_logprobs come with logprobs"),

@@ -30,6 +30,7 @@ from crossdraft.streams import EventBuffer, SlidingWindows, Watch, Windowing
 from crossdraft.streams.messages import ROUTE, SCHEMA, PushedEvents, PushedFrame, StreamEnd
 from crossdraft.video import iter_frames
 from tests.serve.conftest import QUESTION, body
+from tests.serve.test_metrics import finished
 
 EVERY_S, WINDOW_S, FRAMES, TOKENS = 0.125, 0.5, 4, 8
 
@@ -343,6 +344,7 @@ def test_what_comes_after_the_end_is_refused(server):
         (asked(every_ms=0), "every_ms"),
         (asked(frames=10_000), "frames"),
         (asked(max_tokens=10**9), "at most"),
+        (asked(max_tokens=True), "true is no number"),
         (asked(fps=3), "fps"),
         (asked(sensor=[0, 5]), "sensor"),
         (asked(replay={"video_url": "file:../../etc/passwd"}), "no such file"),
@@ -442,7 +444,8 @@ def test_streams_are_bounded_and_chat_goes_on_meanwhile(start, alone):
 
 @pytest.mark.parametrize("replay", [True, False])
 def test_of_a_client_that_is_gone_nothing_is_left(server, stream, replay, monkeypatch):
-    """The question that is being answered ends within a round, and those behind it are not asked."""
+    """The question that is being answered ends within a round, and is counted; those behind it are not asked."""
+    before = finished(server).get("abort", 0)
     requests, whole = [], server.engine.astream
     monkeypatch.setattr(server.engine, "astream", lambda one, **more: (requests.append(one), whole(one, **more))[1])
     sensor, messages = stream
@@ -455,6 +458,7 @@ def test_of_a_client_that_is_gone_nothing_is_left(server, stream, replay, monkey
         socket.socket.close()  # without a word
     assert idle(server)
     assert len(requests) < 8
+    assert finished(server)["abort"] == before + 1
 
 
 def test_a_server_that_shuts_down_ends_streams_with_their_summary(start):

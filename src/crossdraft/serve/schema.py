@@ -7,7 +7,7 @@ list's elements the first that is wrong is all that a client hears of (`fail_fas
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
 
 from crossdraft.serve.data_url import MOST_URL, scheme_of
 
@@ -18,8 +18,18 @@ MAX_MESSAGES = 256
 MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
 MAX_QUESTIONS = 8  # of a stream
 
+
+def _no_boolean(value: Any) -> Any:
+    """A number; Python, and so pydantic, takes `true` for 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is no number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
-Pixels = Annotated[int, Field(ge=1, le=65536)]
+Pixels = Annotated[Whole, Field(ge=1, le=65536)]
 EventFormat = Annotated[str, Field(max_length=32)]
 
 
@@ -34,7 +44,7 @@ Url = Annotated[str, AfterValidator(_bounded)]
 
 
 Empty = Annotated[list[Any], Field(max_length=0)]
-Zero = Annotated[float, Field(ge=0, le=0)]
+Zero = Annotated[Number, Field(ge=0, le=0)]
 
 
 class Body(BaseModel):
@@ -61,9 +71,9 @@ class VideoUrl(Body):
     """Where a clip is, and how many frames of it are read."""
 
     url: Url | None = None
-    num_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
-    fps: float | None = Field(default=None, gt=0, le=1000)
-    max_frames: int | None = Field(default=None, ge=1, le=MAX_FRAMES)
+    num_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
+    fps: Number | None = Field(default=None, gt=0, le=1000)
+    max_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
 
 
 class EventUrl(Body):
@@ -73,9 +83,9 @@ class EventUrl(Body):
     format: EventFormat | None = None
     sensor: tuple[Pixels, Pixels] | None = None
     clock: Literal["auto", "video", "own"] = "auto"
-    start_s: float | None = Field(default=None, ge=0, le=1e9)
-    end_s: float | None = Field(default=None, ge=0, le=1e9)
-    windows: int = Field(default=1, ge=1, le=64)
+    start_s: Number | None = Field(default=None, ge=0, le=1e9)
+    end_s: Number | None = Field(default=None, ge=0, le=1e9)
+    windows: Whole = Field(default=1, ge=1, le=64)
 
 
 class FileId(Body):
@@ -193,21 +203,21 @@ class ChatRequest(Body):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    min_tokens: int | None = Field(default=None, ge=0)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
-    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+    max_tokens: Whole | None = Field(default=None, ge=1)
+    max_completion_tokens: Whole | None = Field(default=None, ge=1)
+    min_tokens: Whole | None = Field(default=None, ge=0)
+    temperature: Number | None = Field(default=None, ge=0, le=2)
+    top_p: Number | None = Field(default=None, gt=0, le=1)
+    top_k: Whole | None = Field(default=None, ge=-1)
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: Number | None = Field(default=None, gt=0, le=10)
+    logit_bias: dict[Annotated[Whole, Field(ge=0)], Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
         default=None, max_length=1024
     )
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    seed: Whole | None = Field(default=None, ge=0, lt=2**63)
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP)
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None
     crossdraft: Extras = Extras()
 
@@ -275,7 +285,7 @@ class Replay(Body):
 
     video_url: ReplayedClip
     event_url: ReplayedEvents | None = None
-    speed: float = Field(default=1.0, ge=0.01, le=100)
+    speed: Number = Field(default=1.0, ge=0.01, le=100)
 
     @model_validator(mode="before")
     @classmethod
@@ -301,10 +311,10 @@ class WatchRequest(Body):
     questions: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
         min_length=1, max_length=MAX_QUESTIONS
     )
-    every_ms: float = Field(default=500, ge=20, le=60_000)
-    window_ms: float = Field(default=1000, ge=20, le=60_000)
-    max_tokens: int | None = Field(default=None, ge=1)
-    frames: int | None = Field(default=None, ge=1, le=64)
+    every_ms: Number = Field(default=500, ge=20, le=60_000)
+    window_ms: Number = Field(default=1000, ge=20, le=60_000)
+    max_tokens: Whole | None = Field(default=None, ge=1)
+    frames: Whole | None = Field(default=None, ge=1, le=64)
     pieces: bool = False
     sensor: tuple[Pixels, Pixels] | None = None
     replay: Replay | None = None

@@ -36,6 +36,7 @@ from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloa
 from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LiveSource
+from crossdraft.serve.metrics import FinishedReason
 from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
 from crossdraft.serve.service import Service
 from crossdraft.streams import (
@@ -285,11 +286,15 @@ class WatchConnection:
         """The engine's answer to one question about one window; cancelled, it ends within a round."""
         async with self._window(request.events) as events:
             stream = self._service.engine.astream(replace(request, events=events), final_only=True)
-            async with aclosing(aiter(stream)) as pieces:  # before its events are let go
-                async for piece in pieces:
-                    on_piece(piece)
-                    while self._pieces:
-                        await self._send(self._pieces.pop(0))
+            try:
+                async with aclosing(aiter(stream)) as pieces:  # before its events are let go
+                    async for piece in pieces:
+                        on_piece(piece)
+                        while self._pieces:
+                            await self._send(self._pieces.pop(0))
+            except (asyncio.CancelledError, WebSocketDisconnect):  # the client has left
+                self._service.metrics.ended(FinishedReason.ABORT)
+                raise
         answer = stream.answer
         if answer is None:
             raise overloaded("The answer was cancelled.", "cancelled")
