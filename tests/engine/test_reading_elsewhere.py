@@ -114,22 +114,23 @@ def test_rounds_go_on_meanwhile(target, alone, monkeypatch):
 
 
 def test_the_next_prompt_waits_behind_the_one_that_is_read(target, alone, monkeypatch):
-    """While its thread is busy two of the others are prepared for it, and no more than `AHEAD` are under way."""
-    decoder, _ = begun(target, max_batch=6)
-    decoder.submit(replace(LONG, max_new_tokens=119))
-    while len(decoder._live) < 2:
+    """While its thread is busy some of the others are prepared for it, and no more than `AHEAD` are under way."""
+    decoder, _ = begun(target, max_batch=8)
+    for tokens in (119, 118, 117):
+        decoder.submit(replace(LONG, max_new_tokens=tokens))
+    while len(decoder._live) < 4:
         decoder.step()
     prompts = Prompts(target, monkeypatch)
     prompts.held.clear()
-    request_ids = [decoder.submit(request) for request in REQUESTS[:2]]
+    request_ids = [decoder.submit(request) for request in REQUESTS[:4]]
     while not prompts.waits.wait(0.001):
         decoder.step()
     for _ in range(3):
         decoder.step()
-    assert len(decoder._readings) == admission.AHEAD == 2
+    assert len(decoder._readings) == admission.AHEAD == 3
     prompts.held.set()
     run_out(decoder)
-    assert [decoder.answer(one).tokens for one in request_ids] == alone[:2]
+    assert [decoder.answer(one).tokens for one in request_ids] == alone[:4]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
