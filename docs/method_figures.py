@@ -214,7 +214,6 @@ def predicted_speed(run: JSON) -> Iterator[str]:
         if not name.startswith("target"):
             yield f"| `{name}` | {interval(row['speedup'])} | {row['first_provisional_ms']['median']:.0f} |"
     prefill = rows["target"]["ttft_ms"]["median"]
-    yield ""
     yield (
         "Each drafted token costs a pass of the target's own language model, and the target alone has its first token "
         f"after {prefill:.0f} ms: few fit in between. Where the target's prefill is long and the drafter has a device "

@@ -12,7 +12,7 @@ EARLIER_RUNS = {
     "docs/edge.md": 3,
     "docs/formats.md": 8,
     "docs/growth.md": 2,
-    "docs/heads.md": 104,
+    "docs/heads.md": 42,
     "docs/how_it_works.md": 5,
     "docs/large_models.md": 12,
     "docs/many_requests.md": 74,
@@ -20,7 +20,7 @@ EARLIER_RUNS = {
     "docs/real_pair.md": 9,
     "docs/results/experiments.md": 13,  # seconds that the runs took, and two temperatures
     "docs/rules.md": 3,
-    "docs/serve.md": 5,
+    "docs/serve.md": 3,
     "docs/vllm.md": 13,
     "docs/your_own_models.md": 7,
 }
