@@ -15,7 +15,7 @@ EARLIER_RUNS = {
     "docs/heads.md": 42,
     "docs/how_it_works.md": 5,
     "docs/large_models.md": 12,
-    "docs/many_requests.md": 12,
+    "docs/many_requests.md": 8,
     "docs/ray.md": 7,
     "docs/real_pair.md": 9,
     "docs/results/experiments.md": 13,  # seconds that the runs took, and two temperatures
