@@ -249,10 +249,12 @@ class Admission(RequestQueue):
 
         The latter on a CPU, where this thread reads: on a GPU a chunk takes little more in the very pass of a round.
         """
-        waiting = len(self._readings) + len(self._waiting) + len(self._paused)
-        waiting = min(waiting, self.cache.max_rows - self.cache.rows)
-        if waiting == 0 or waiting > len(self._live):
-            return waiting > 0
+        asked = len(self._readings) + len(self._waiting) + len(self._paused)
+        waiting = min(asked, self.cache.max_rows - self.cache.rows)
+        if not waiting:
+            return False
+        if waiting > len(self._live):
+            return True
         held_s = time.perf_counter() - self._took_up
         may = self.target.device.type == "cpu" and not self._other_thread_reads
         return may and self.chunks.fits_prompt(waiting, held_s)
