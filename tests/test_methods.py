@@ -1,5 +1,6 @@
 """Drafters by name: every method answers as the target alone, and what makes no sense is told."""
 
+import gc
 import os
 import re
 import sys
@@ -196,6 +197,36 @@ def test_a_glance_in_a_process_goes_on_behind_a_request_without_a_clip(remote_gl
     with pytest.raises(CrossdraftError, match="no video"):
         remote_glance.generate(without_clip)
     assert settled(remote_glance, requests[0]).notes == ()
+
+
+@encodes_clips
+def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector(remote_glance, requests, tmp_path):
+    """A full collection comes after thousands of requests: circles that lead to features would be held till then."""
+    missing = replace(requests[0], video=str(tmp_path / "missing.mp4"))
+
+    def ask():
+        settled(remote_glance, requests[0])
+        list(remote_glance.stream(requests[1]))
+        remote_glance.submit(requests[2]).result(60)
+        with pytest.raises(CrossdraftError, match="missing"):
+            remote_glance.generate(missing)
+        with pytest.raises(CrossdraftError, match="missing"):
+            list(remote_glance.stream(missing))
+        remote_glance._scheduler.call(lambda: None)  # the loop has done with them
+
+    ask()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        ask()
+        gc.collect()
+        found = [type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("crossdraft")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert found == []
 
 
 def settled(engine, request):

@@ -305,7 +305,10 @@ class Engine:
         """
         done = self._results(listed(requests))
         if isinstance(requests, Request):
-            return done[0].result()
+            try:
+                return done[0].result()
+            finally:
+                done.clear()  # an error knows this frame
         results = [future.exception() or future.result() for future in done]
         if any(isinstance(result, BaseException) for result in results):
             raise BatchError(results)

@@ -55,7 +55,12 @@ class Stream:
         finally:  # nothing is waited for: a generator may be collected in any thread, the loop's too
             pending.cancel()
             self._over = True
-        _raise(pending.future)
+        if (error := _error(pending.future)) is not None:
+            self._pending = None
+            try:
+                raise error
+            finally:
+                del pending, error  # it knows this frame
 
     def cancel(self) -> None:
         """End the answer before its next round; from any thread. The iteration ends, and nothing is raised."""
@@ -90,7 +95,11 @@ class AsyncStream:
         finally:
             pending.cancel()
         self.answer = _answer(pending.future)
-        _raise(pending.future)
+        if (error := _error(pending.future)) is not None:
+            try:
+                raise error
+            finally:
+                del pending, error  # it knows this frame
 
 
 async def awaited(pending: PendingAnswer) -> Answer:
@@ -105,8 +114,7 @@ def _answer(done: "Future[Answer]") -> Answer | None:
     return None if done.cancelled() or done.exception() is not None else done.result()
 
 
-def _raise(done: "Future[Answer]") -> None:
-    """Raise what the request ended with, unless that is its cancellation."""
+def _error(done: "Future[Answer]") -> BaseException | None:
+    """What the request ended with, unless that is its cancellation."""
     error = None if done.cancelled() else done.exception()
-    if error is not None and not isinstance(error, CancelledError):
-        raise error
+    return None if isinstance(error, CancelledError) else error

@@ -44,12 +44,15 @@ class PendingAnswer:
     def __init__(
         self,
         scheduler: "Scheduler",
-        job: Callable[[Decoder], int],
+        job: Callable[[Decoder, Callable[[], bool]], int],
         owner: object = None,
         release: Callable[[], None] = lambda: None,
         check: AnswerCheck | None = None,
     ) -> None:
-        """`release` is called once, when the loop has nothing of the request any more, and its check is over."""
+        """`job` queues the request, and is given what says whether it is cancelled; `release` is called once.
+
+        That is when the loop has nothing of the request any more, and its check is over.
+        """
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
@@ -69,7 +72,10 @@ class PendingAnswer:
             TimeoutError: it takes longer than `timeout` seconds; it goes on.
         """
         self.check_waiter()
-        return self.future.result(timeout)
+        try:
+            return self.future.result(timeout)
+        finally:
+            del self  # an error knows this frame
 
     def check_waiter(self) -> None:
         """Refuse those who would wait for themselves.
@@ -99,7 +105,7 @@ class PendingAnswer:
             self.future.cancel()
             self.future.set_running_or_notify_cancel()  # else who is in `concurrent.futures.wait` would stay there
             return None
-        self._decoder, self._ticket = decoder, self._job(decoder)
+        self._decoder, self._ticket = decoder, self._job(decoder, self.cancelled)
         return self._ticket
 
     def _cancel(self) -> None:
@@ -237,8 +243,8 @@ class Scheduler:
             self._add(load, patient=patient)
         asked = time.perf_counter()
 
-        def job(decoder: Decoder) -> int:
-            return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=pending.cancelled)
+        def job(decoder: Decoder, cancelled: Callable[[], bool]) -> int:
+            return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=cancelled)
 
         pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), check)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):

@@ -242,14 +242,14 @@ class ProcessDrafter:
         if features is not None and needs.visual_frames:
             features.on_frame(partial(self._send_frame, state))
         if features is not None:
-            features.add_done_callback(partial(self._send_visual, state, features))
+            features.add_done_callback(partial(self._send_visual, state))
         return state
 
     def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
         """Send the target's visual features of a frame."""
         self._send_features("frame", state, (state.key, frame.number, frame.total), frame.rows)
 
-    def _send_visual(self, state: ProcessState, features: VisualFuture, _: object) -> None:
+    def _send_visual(self, state: ProcessState, features: Any) -> None:
         """Send the target's visual features, which are known now, or will never be; not those that were sent."""
         failed = features.cancelled() or features.exception() is not None
         if self.needs.visual or not features.all_frames:

@@ -245,8 +245,9 @@ class DraftRunner(Generic[State]):
     def _end(self, slot: DraftSlot[State]) -> None:
         slot.stop()
         try:
-            if slot.hidden is not None and not self.remote:
-                slot.hidden()  # its thread is done with the state
+            hidden, slot.hidden = slot.hidden, None
+            if hidden is not None and not self.remote:
+                hidden()  # its thread is done with the state
         finally:
             try:
                 if slot.state is not None:
