@@ -38,8 +38,10 @@ def test_what_counts_is_the_time_of_a_token_not_of_a_round():
     assert way.usual
 
 
-def periods(trials: Trials, rows: Sequence[int], seconds: Callable[[int, bool], float]) -> list[bool]:
-    """The ways of periods in each of which so many answers come, that take so long."""
+def periods(
+    trials: Trials, rows: Sequence[int], seconds: Callable[[int, bool], float], *, idle: bool = False
+) -> list[bool]:
+    """The ways of periods in each of which so many answers come, that take so long; `idle` = of closed batches."""
     used = []
     for number, count in enumerate(rows):
         assert trials.ended_period is None
@@ -47,7 +49,7 @@ def periods(trials: Trials, rows: Sequence[int], seconds: Callable[[int, bool], 
         trials.period.answers += trials.period.rows
         trials.period.seconds = seconds(number, used[-1])
         assert trials.ended_period is trials.period
-        trials.saw_period(1.0)
+        trials.saw_period(1.0, idle=idle)
     return used
 
 
@@ -61,6 +63,13 @@ def test_lending_is_tried_soon_and_the_slower_way_is_left():
     assert used[: first + 2 + LENDING_GAP] == lent * first + kept * (2 + LENDING_GAP)
     used = periods(Trials(), [8] * 12, lambda number, lends: 9.0 if number == first else 2.0 if lends else 1.0)
     assert used == lent * first + kept * (12 - first)
+
+
+def test_of_closed_batches_the_first_one_in_another_way_counts():
+    """Nothing of it began before: a trial of the slower way takes one batch, and not two."""
+    used = periods(Trials(), [8] * 14, lambda _, lends: 1.0 if lends else 2.0, idle=True)
+    first = 1 + LENDING_SOON
+    assert used == [True] * first + [False] + [True] * (13 - first)
 
 
 def test_a_period_goes_on_while_a_few_requests_more_or_less_are_there():

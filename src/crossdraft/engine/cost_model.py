@@ -297,14 +297,14 @@ class CostModel:
         usual = lendable or min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
         return self.trials.lends_cores(rows, usual=usual)
 
-    def saw_step(self, seconds: float, tokens: int) -> None:
-        """Reading and a round took so long in all, and yielded so many tokens."""
+    def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:
+        """Reading and a round took so long in all, and yielded so many tokens; `idle` = nothing is left to be done."""
         period = self.trials.period
         period.seconds += seconds
         period.tokens += tokens
         if (ended := self.trials.ended_period) is not None:
             read = min((*self.read_alone, *self.read_overlapped), default=0.0)
-            self.trials.saw_period(ended.answers * read + ended.tokens * self.costs(ended.rows).verify(1))
+            self.trials.saw_period(ended.answers * read + ended.tokens * self.costs(ended.rows).verify(1), idle=idle)
 
     @property
     def lending_known(self) -> bool:

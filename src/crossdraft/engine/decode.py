@@ -132,7 +132,7 @@ class Decoder(Admission):
                     for state in states:
                         state.fail(error)
                 self._leave()
-        self.policy.saw_step(time.perf_counter() - start, self._emitted)
+        self.policy.saw_step(time.perf_counter() - start, self._emitted, idle=not self.busy)
 
     def tidy(self) -> None:
         """What is best done when answers have been handed over: memory that requests held is given back, if due."""

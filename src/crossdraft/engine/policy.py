@@ -224,9 +224,9 @@ class SpeculationPolicy:
         self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden)
 
     @harmless(lambda: None)
-    def saw_step(self, seconds: float, tokens: int) -> None:
-        """Reading and a round took so long in all, and yielded so many tokens."""
-        self.cost.saw_step(seconds, tokens)
+    def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:
+        """Reading and a round took so long in all, and yielded so many tokens; `idle` = nothing is left to be done."""
+        self.cost.saw_step(seconds, tokens, idle=idle)
 
     @harmless(lambda: None)
     def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:

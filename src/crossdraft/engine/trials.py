@@ -124,14 +124,16 @@ class Trials:
         period = self.period
         return period if period.size in self.lends and period.answers >= period.rows else None
 
-    def saw_period(self, usual_s: float) -> None:
+    def saw_period(self, usual_s: float, *, idle: bool = False) -> None:
         """A period is over, in which cores were lent or not.
 
-        Answers of several lengths are compared by what they would take: prompts read and tokens one by one, `usual_s`.
+        Args:
+            usual_s: what its answers would take, prompts read and tokens one by one: they are of several lengths.
+            idle: no other answer has begun: all of the next period's begin in its way.
         """
         period = self.period
         way = self.lends[period.size]
         before = way.now
         if period.settled:
             way.add(period.seconds, usual_s)
-        self.period = Period(period.rows, settled=way.now is before)
+        self.period = Period(period.rows, settled=idle or way.now is before)
