@@ -151,13 +151,39 @@ def serve_short(cost: JSON, loaded: JSON) -> Iterator[str]:
         yield "**Nothing falls short** of its bound, and vLLM does not do more with any of these numbers of clients."
 
 
-def throughput(run: JSON) -> Iterator[str]:
-    """The table of the contestants, and what is said under it."""
-    ours, rows = run["drafter"], {(row["requests"], row["name"]): row for row in run["rows"]}
+def throughput(run: JSON, before: JSON) -> Iterator[str]:
+    """The table of the target alone and vLLM, and what is said under it; and of the same command, run before."""
+    ours, rows, over = run["drafter"], by_size(run), baselines(run, ("target", "vllm"))
+    yield from contestants(run, over)
+    took = f"The run took {run['seconds'] / 60:.0f} minutes."
+    yield " ".join([took, answers(run), intervals(over), first_tokens(rows, ours, list(over))])
+    yield shortfalls(run, over)
+    rates = listed([f"{one['target']['value']:.2f}" for one in baselines(before, ("target",)).values()])
+    yield f"The same command, run before: over `target` {rates}. {shortfalls(before, baselines(before, ('target',)))}"
+
+
+def throughput_hf(run: JSON) -> Iterator[str]:
+    """The table of Hugging Face's two ways."""
+    yield from contestants(run, baselines(run, ("hf-batch", "hf-continuous")))
+
+
+def by_size(run: JSON) -> dict[tuple[int, str], JSON]:
+    """Rows by the number of requests and the contestant."""
+    return {(row["requests"], row["name"]): row for row in run["rows"]}
+
+
+def baselines(run: JSON, names: Sequence[str]) -> dict[int, dict[str, JSON]]:
+    """By the number of requests and the name, our ratio over each of these."""
     over: dict[int, dict[str, JSON]] = {}
     for one in run["against"]:
-        over.setdefault(one["requests"], {})[one["baseline"]] = one
-    names = list(next(iter(over.values())))
+        if one["baseline"] in names:
+            over.setdefault(one["requests"], {})[one["baseline"]] = one
+    return over
+
+
+def contestants(run: JSON, over: Mapping[int, Mapping[str, JSON]]) -> Iterator[str]:
+    """A table: tokens per second, and our engine over each."""
+    ours, rows, names = run["drafter"], by_size(run), list(next(iter(over.values())))
     yield f"| requests | `{ours}` | {' | '.join(f'`{name}`' for name in names)} |"
     yield "|---" * (2 + len(names)) + "|"
 
@@ -167,9 +193,6 @@ def throughput(run: JSON) -> Iterator[str]:
     for size, found in over.items():
         cells = (f"{rate(size, one['faster'])}, {one['value']:.2f} ×" for one in found.values())
         yield f"| {size} | {rate(size, ours)} | {' | '.join(cells)} |"
-    took = f"The run took {run['seconds'] / 60:.0f} minutes."
-    yield " ".join([took, answers(run), intervals(over), first_tokens(rows, ours, list(over))])
-    yield shortfalls(run, over)
 
 
 def answers(run: JSON) -> str:
@@ -193,10 +216,9 @@ def intervals(over: Mapping[int, Mapping[str, JSON]]) -> str:
         drawn = [one[name]["ci95"] for one in over.values() if name in one]
         if drawn:
             found.append(f"over `{name}` {listed([f'[{low:.2f}, {high:.2f}]' for low, high in drawn])}")
-    return (
-        "There are few batches of a size, and a machine that others share: the intervals of the ratios are "
-        f"{', '.join(found)}."
-    )
+    drawn_from = sorted({one["n"] for found in over.values() for one in found.values()})
+    batches = " to ".join(str(count) for count in dict.fromkeys((drawn_from[0], drawn_from[-1])))
+    return f"The intervals of the ratios, drawn from {batches} batches of a size, are {', '.join(found)}."
 
 
 def first_tokens(rows: Mapping[tuple[int, str], JSON], ours: str, sizes: Sequence[int]) -> str:
@@ -311,7 +333,13 @@ TIES = (
     Tie("docs/vllm.md", (f"{RESULTS}/vllm.json",), hosted),
     Tie("docs/heads.md", (f"{RESULTS}/vllm.json",), hosted_heads),
     *measured(
-        Tie("docs/many_requests.md", (f"{RESULTS}/throughput.json",), throughput, "throughput"),
+        Tie(
+            "docs/many_requests.md",
+            (f"{RESULTS}/throughput.json", f"{RESULTS}/throughput_before.json"),
+            throughput,
+            "throughput",
+        ),
+        Tie("docs/many_requests.md", (f"{RESULTS}/throughput_hf.json",), throughput_hf, "throughput_hf"),
         Tie("docs/many_requests.md", (f"{RESULTS}/soak.json",), soak, "soak"),
         Tie("docs/streams.md", (f"{RESULTS}/watch.json",), watch, "watch"),
     ),

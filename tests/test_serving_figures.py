@@ -20,6 +20,7 @@ from docs.serving_figures import (
     serve_short,
     soak,
     throughput,
+    throughput_hf,
     watch,
 )
 from tools.figures import Tie, measured
@@ -97,6 +98,7 @@ def against(size, baseline, faster, value):
         "faster": faster,
         "value": value,
         "ci95": [value - 0.1, value + 0.1],
+        "n": {1: 20, 4: 12}[size],
     }
 
 
@@ -117,19 +119,28 @@ RUN = {
 
 
 def test_many_requests_by_hand():
-    said = list(throughput(RUN))
+    said = list(throughput(RUN, RUN))
     assert said[0] == "| requests | `glance` | `target` | `vllm` |"
     assert said[2:4] == ["| 1 | 450 | 241, 1.87 × | 249, 1.81 × |", "| 4 | 433 | 446, 0.97 × | 462, 0.94 × |"]
     assert said[4] == (
-        "The run took 10 minutes. All answers are the target's own. There are few batches of a size, and a machine "
-        "that others share: the intervals of the ratios are over `target` [1.77, 1.97] and [0.87, 1.07], over `vllm` "
-        "[1.71, 1.91] and [0.84, 1.04]. The first token (median; `target` on all cores of the pair in brackets) comes "
-        "after 80 ms (56) and 1,151 (136)."
+        "The run took 10 minutes. All answers are the target's own. The intervals of the ratios, drawn from 12 to 20 "
+        "batches of a size, are over `target` [1.77, 1.97] and [0.87, 1.07], over `vllm` [1.71, 1.91] and [0.84, 1.04]. "
+        "The first token (median; `target` on all cores of the pair in brackets) comes after 80 ms (56) and 1,151 (136)."
     )
     assert said[5] == (
         "**What falls short.** With 4 requests vLLM answers 6 % more. Where drafting helps least, throughput is 0.97 "
         "[0.95, 0.99] times that of the target alone in the same batches; asked is at least 0.98."
     )
+    assert said[6].startswith("The same command, run before: over `target` 1.87 and 0.97. **What falls short.** Where")
+
+
+def test_what_hugging_face_answers_has_a_table_of_its_own():
+    run = copy.deepcopy(RUN)
+    run["rows"].append(row(4, "hf-batch", 288.7, 120.0))
+    run["against"] = [against(4, "target", "target-all", 0.97), against(4, "hf-batch", "hf-batch", 1.5)]
+    assert list(throughput_hf(run)) == [
+        "| requests | `glance` | `hf-batch` |", "|---|---|---|", "| 4 | 433 | 289, 1.50 × |",
+    ]  # fmt: skip
 
 
 def test_the_words_follow_the_figures_of_many_requests():
@@ -137,7 +148,7 @@ def test_the_words_follow_the_figures_of_many_requests():
     run["rows"][3]["identical"] = "7/8"
     run["against"][3]["value"] = 1.02
     run["least_over_target"]["value"] = 0.99
-    *_, prose, short = throughput(run)
+    *_, prose, short, _ = throughput(run, RUN)
     assert "Answers that are not the target's own: 1 of 16 of `vllm`; all others are." in prose
     assert short.startswith("**Nothing falls short**")
 
