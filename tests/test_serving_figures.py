@@ -124,8 +124,9 @@ def test_many_requests_by_hand():
     assert said[2:4] == ["| 1 | 450 | 241, 1.87 × | 249, 1.81 × |", "| 4 | 433 | 446, 0.97 × | 462, 0.94 × |"]
     assert said[4] == (
         "The run took 10 minutes. All answers are the target's own. The intervals of the ratios, drawn from 12 to 20 "
-        "batches of a size, are over `target` [1.77, 1.97] and [0.87, 1.07], over `vllm` [1.71, 1.91] and [0.84, 1.04]. "
-        "The first token (median; `target` on all cores of the pair in brackets) comes after 80 ms (56) and 1,151 (136)."
+        "batches of a size, are over `target` [1.77, 1.97] and [0.87, 1.07], over `vllm` [1.71, 1.91] and [0.84, "
+        "1.04]. The first token (median; `target` on all cores of the pair in brackets) comes after 80 ms (56) and "
+        "1,151 (136)."
     )
     assert said[5] == (
         "**What falls short.** With 4 requests vLLM answers 6 % more. Where drafting helps least, throughput is 0.97 "
