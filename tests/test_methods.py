@@ -1,5 +1,6 @@
 """Drafters by name: every method answers as the target alone, and what makes no sense is told."""
 
+import asyncio
 import gc
 import os
 import re
@@ -204,6 +205,13 @@ def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector(remote_g
     """A full collection comes after thousands of requests: circles that lead to features would be held till then."""
     missing = replace(requests[0], video=str(tmp_path / "missing.mp4"))
 
+    async def refuse():  # in here: asyncio's own circles hold what a task ends with
+        with pytest.raises(CrossdraftError, match="missing"):
+            await remote_glance.agenerate(missing)
+        with pytest.raises(CrossdraftError, match="missing"):
+            async for _ in remote_glance.astream(missing):
+                pass
+
     def ask():
         settled(remote_glance, requests[0])
         list(remote_glance.stream(requests[1]))
@@ -212,6 +220,7 @@ def test_a_request_that_is_over_leaves_nothing_to_the_garbage_collector(remote_g
             remote_glance.generate(missing)
         with pytest.raises(CrossdraftError, match="missing"):
             list(remote_glance.stream(missing))
+        asyncio.run(refuse())
         remote_glance._scheduler.call(lambda: None)  # the loop has done with them
 
     ask()

@@ -34,11 +34,12 @@ class Stream:
         Raises:
             CrossdraftError: it would have to wait for its own thread (`PendingAnswer.check_waiter`).
         """
-        if self._pending is None or not self._over:
+        pending = self._pending  # another thread's iteration may fail meanwhile
+        if pending is None or not self._over:
             return None
-        self._pending.check_waiter()
-        wait([self._pending.future])
-        return _answer(self._pending.future)
+        pending.check_waiter()
+        wait([pending.future])
+        return _answer(pending.future)
 
     def __iter__(self) -> Iterator[Piece]:
         if self._cancelled.is_set():
@@ -65,8 +66,8 @@ class Stream:
     def cancel(self) -> None:
         """End the answer before its next round; from any thread. The iteration ends, and nothing is raised."""
         self._cancelled.set()
-        if self._pending is not None:
-            self._pending.cancel()
+        if (pending := self._pending) is not None:
+            pending.cancel()
 
 
 class AsyncStream:
@@ -108,6 +109,7 @@ async def awaited(pending: PendingAnswer) -> Answer:
         return await asyncio.wrap_future(pending.future)
     finally:
         pending.cancel()  # nothing if it is over
+        del pending  # an error knows this frame
 
 
 def _answer(done: "Future[Answer]") -> Answer | None:
