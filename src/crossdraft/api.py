@@ -308,7 +308,7 @@ class Engine:
             try:
                 return done[0].result()
             finally:
-                done.clear()  # an error knows this frame
+                done.clear()  # an error's traceback holds this frame
         results = [future.exception() or future.result() for future in done]
         if any(isinstance(result, BaseException) for result in results):
             raise BatchError(results)

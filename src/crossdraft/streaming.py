@@ -61,7 +61,7 @@ class Stream:
             try:
                 raise error
             finally:
-                del pending, error  # it knows this frame
+                del pending, error  # its traceback holds this frame
 
     def cancel(self) -> None:
         """End the answer before its next round; from any thread. The iteration ends, and nothing is raised."""
@@ -100,7 +100,7 @@ class AsyncStream:
             try:
                 raise error
             finally:
-                del pending, error  # it knows this frame
+                del pending, error  # its traceback holds this frame
 
 
 async def awaited(pending: PendingAnswer) -> Answer:
@@ -109,7 +109,7 @@ async def awaited(pending: PendingAnswer) -> Answer:
         return await asyncio.wrap_future(pending.future)
     finally:
         pending.cancel()  # nothing if it is over
-        del pending  # an error knows this frame
+        del pending  # an error's traceback holds this frame
 
 
 def _answer(done: "Future[Answer]") -> Answer | None:

@@ -75,7 +75,7 @@ class PendingAnswer:
         try:
             return self.future.result(timeout)
         finally:
-            del self  # an error knows this frame
+            del self  # an error's traceback holds this frame
 
     def check_waiter(self) -> None:
         """Refuse those who would wait for themselves.
