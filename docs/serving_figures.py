@@ -70,7 +70,8 @@ def serve(cost: JSON, loaded: JSON, fuzzed: JSON) -> Iterator[str]:
     yield (
         f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken "
         f"again at once | {interval(busy, 3, 'ratio')}; asked at least {LEAST_THROUGHPUT:g}. By {matched['threads']}, "
-        f"as many as rows: {interval(matched, 3, 'ratio')} |"
+        f"as many as rows: {interval(matched, 3, 'ratio')}. The server's thread takes "
+        f"{cost['throughput']['server_cpu_ms']:.1f} ms of CPU time for each request |"
     )
     yield under_load(loaded["load"])
     left = [f"{count} {name}" for name, count in cost["cancels"]["left"].items() if count]

@@ -42,6 +42,14 @@ class Block:
     seconds: float
 
 
+@dataclass(slots=True)
+class HostedServer:
+    """A server in a thread of this process: its port, and once it has ended the CPU seconds of that thread."""
+
+    port: int
+    cpu_s: float = 0.0
+
+
 def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """Clients ask all questions by either way in turn, of a server that is started anew for each of the repeats.
 
@@ -49,26 +57,30 @@ def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[s
 
     `busy`: twice as many clients as share a pass, so that requests wait and every row is taken again at once: this is
     throughput. `matched`: as many as share a pass. Then a row is empty while a response travels and the next question
-    comes, so that the time of a request counts, too.
+    comes, so that the time of a request counts, too. `server_cpu_ms`: CPU time of the server's thread for each request.
     """
     levels = {"busy": 2 * plan.max_batch, "matched": plan.max_batch}
     blocks: dict[str, dict[str, list[Block]]] = {name: {way: [] for way in WAYS} for name in levels}
     # The clips of either way are told apart: both are to be kept.
     settings = plan.settings.model_copy(update={"options": {"cache_bytes": 2 * len(WAYS) * CACHE_BYTES}})
+    cpu_s = 0.0
     for number in range(plan.repeats):
         folder = plan.folder / f"throughput-{number}"
         folder.mkdir()
-        with load_engine(settings) as engine, hosted(settings, engine, folder / "serve.log") as port:
+        with load_engine(settings) as engine, hosted(settings, engine, folder / "serve.log") as server:
             for name, clients in levels.items():
-                with HttpClients(port, clients, asked) as http, DirectCalls(engine, clients, asked) as calls:
+                with HttpClients(server.port, clients, asked) as http, DirectCalls(engine, clients, asked) as calls:
                     for turn in range(WARM_UP + TURNS):
                         order = WAYS if (number + turn) % 2 else WAYS[::-1]
                         found = {way: http.ask() if way == "server" else calls.ask() for way in order}
                         for way in WAYS if turn >= WARM_UP else ():
                             blocks[name][way].append(found[way])
+        cpu_s += server.cpu_s
         tick("throughput")
+    requests = plan.repeats * len(levels) * (WARM_UP + TURNS) * len(asked)
     compared = {name: {"threads": clients, **_compared(blocks[name])} for name, clients in levels.items()}
-    return {"passed": compared["busy"]["ratio"] >= LEAST_THROUGHPUT, **compared}
+    passed = compared["busy"]["ratio"] >= LEAST_THROUGHPUT
+    return {"passed": passed, "server_cpu_ms": round(1e3 * cpu_s / requests, 3), **compared}
 
 
 def _compared(blocks: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
@@ -80,8 +92,8 @@ def _compared(blocks: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
 
 
 @contextmanager
-def hosted(settings: ServerSettings, engine: Engine, log: Path) -> Iterator[int]:
-    """A server of this engine in a thread of this process, as long as the context; the port.
+def hosted(settings: ServerSettings, engine: Engine, log: Path) -> Iterator[HostedServer]:
+    """A server of this engine in a thread of this process, as long as the context.
 
     Args:
         settings: the server's.
@@ -96,10 +108,16 @@ def hosted(settings: ServerSettings, engine: Engine, log: Path) -> Iterator[int]
     service = Service(settings, engine)
     server = DrainingServer(configured(service), service)
     with bound_socket("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],), name="server")
+        found = HostedServer(listener.getsockname()[1])
+
+        def run() -> None:
+            server.run([listener])
+            found.cpu_s = time.thread_time()
+
+        thread = threading.Thread(target=run, name="server")
         thread.start()
         try:
-            yield listener.getsockname()[1]
+            yield found
         finally:
             server.should_exit = True
             thread.join()
