@@ -31,6 +31,7 @@ from crossdraft.streams.windows import Windowing
 from crossdraft.train.align.tuned import RECIPE, TuneRecipe
 from crossdraft.train.core.recipe import read_section
 from crossdraft.train.heads.joint import ADAPTED
+from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.video.limits import VideoLimits
 from tools.figures import ANY, ROOT, Tie
 
@@ -179,6 +180,8 @@ def heads() -> Iterator[str]:
     theirs, ours = (layout_of(name).config.text_config.vocab_size for name in ("video-llava-7b", "eventgpt-7b"))
     yield f"the map of the former alone, {theirs:,} × {ours:,}, is {theirs * ours / 1e9:.1f} G"
     yield "the share above {:.2f} and {:.2f}".format(*THRESHOLDS)
+    loss = ", ".join(f"{name}: {weight}" for name, weight in load_head_recipe("l4").loss.items())
+    yield f"takes others than the default, `{{{loss}}}`"
     high = THRESHOLDS[-1]
     yield f"from the first on with a cosine above {high:.2f}"
     yield f"| τ | cosine | > {high:.2f} | in a row |"

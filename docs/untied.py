@@ -11,7 +11,6 @@ EARLIER_RUNS = {
     "docs/edge.md": 3,
     "docs/formats.md": 6,
     "docs/growth.md": 2,
-    "docs/heads.md": 35,
     "docs/how_it_works.md": 5,
     "docs/large_models.md": 10,
     "docs/many_requests.md": 8,
