@@ -159,6 +159,11 @@ def ladder(found: JSON) -> Iterator[str]:
             cosine, above, in_a_row, same, shifted = (row["features"][key]["value"] for key in FEATURES)
             cells = (minus(f"{cosine:.2f}"), _share(above), f"{in_a_row:.1f}", _share(same), f"{100 * shifted:.1f} %")
         yield f"| {LADDER.get(name, f'`{name}`')} | {held} | {seen} | {tau} | {' | '.join(cells)} | {times} |"
+    tokens_alone, features = (found["figures"][name]["features"] for name in ("sequence_distillation", "l4"))
+    yield (
+        f"has a cosine of {tokens_alone['cosine']['value']:.2f} and {_share(tokens_alone['acceptance@0.90']['value'])} "
+        f"of positions above 0.90, and accepts as much as `l4` with {features['cosine']['value']:.2f}."
+    )
     for one in found["figures"]["differences"]:
         more = minus(interval(one["more"]))
         yield f"| {_rung(one['name'])} | {_rung(one['than'])} | {more} | {_p(one['p_holm'])} |"

@@ -11,6 +11,7 @@ from typing import Any
 
 from crossdraft.bench.experiments.markdown import cell, prose
 from crossdraft.bench.experiments.record import RowFaults
+from crossdraft.cli.align import CLIPS, PROMPTS
 from crossdraft.methods import SHIPPED
 from docs import bench_figures, method_figures, serving_figures, setting_figures
 from tools.figures import ANY, ROOT, Tie, interval
@@ -243,18 +244,45 @@ def planning(plan: JSON) -> Iterator[str]:
     yield plan["advice"]
 
 
-PLANS = tuple(
-    f"{RESULTS}/plan/acceptance_{one}.json" for one in ("0.80", "0.90", "0.943", "0.943_shared", "0.943_narrow")
-)
+def seeded(*replays: JSON) -> Iterator[str]:
+    """Half of the ten clips asked, where a memory knows the answers about the other half; both ways round."""
+    each = iter(replays)
+    found = {drafter: [next(each) for _ in HALVES] for drafter in SEEDED}
+    for drafter, name in SEEDED.items():
+        taus = ", ".join(f"{one['tau']:.2f}" for one in found[drafter])
+        accepted = ", ".join(f"{one['hidden_accepted']['value']:.2f}" for one in found[drafter])
+        yield f"| {name} | {taus} | {accepted} |"
+    behind = [1 - union["tau"] / part["tau"] for union, part in zip(found["union"], found["seeded"], strict=True)]
+    yield f"The union is as good as the better part, or {100 * max(behind):.1f} % behind it in one direction"
 
 
-def align(*plans: JSON) -> Iterator[str]:
-    """What a plan says of an acceptance, on a second device and on one."""
+HALVES = ("last_five", "first_five")  # clips of the recorded ten questions that are asked
+SEEDED = {"trace": "`trace`", "memory": "`memory`", "seeded": "`memory:seed`", "union": "`union:trace,(memory:seed)`"}
+SPLIT = tuple(f"{RESULTS}/replay/{half}-{drafter}.json" for drafter in SEEDED for half in HALVES)
+PLANS = tuple(f"{RESULTS}/plan/acceptance_{one}.json" for one in ("0.80", "0.90", "0.94", "0.94_shared", "0.94_narrow"))
+ALIGNED = f"{RESULTS}/align/reference.json"
+
+
+def align(run: JSON, *plans: JSON) -> Iterator[str]:
+    """What a plan says of an acceptance, on a second device and on one, and of the time that a capture takes."""
+    prefix = run["results"]["tuned"]["held-out wordings"]["accepted_prefix"]["value"]
+    alpha = prefix / (1 + prefix)
+    yield f"{alpha:.2f} is what a mean accepted prefix of {prefix:.2f} tokens means ({prefix:.2f} = A / (1 − A))"
     low, middle, high, shared, narrow = map(best, plans)
-    yield f"| 0.80 | {low:.2f}× | |"
-    yield f"| 0.90 | {middle:.2f}× | |"
-    yield f"| 0.943 | {high:.2f}× | {shared:.2f}×, and none of it hidden |"
-    yield f"| 0.943, a wide pass costs little more than a narrow one (`22:17`) | {narrow:.2f}× | |"
+    first, second, third, *_ = (f"{plan['stages']['alpha']:.2f}" for plan in plans)
+    hidden = by_name(plans[3]["ways"])[plans[3]["best"]]["hidden"]
+    yield f"| {first} | {low:.2f}× | |"
+    yield f"| {second} | {middle:.2f}× | |"
+    yield f"| {third} | {high:.2f}× | {shared:.2f}×, and {hidden or 'none'} of it hidden |"
+    yield f"| {third}, a wide pass costs little more than a narrow one (`22:17`) | {narrow:.2f}× | |"
+    stages = plans[0]["stages"]
+    yield f"a drafter of {stages['c']:.2f} of the target's step"
+    clip, token = stages["prefill"], stages["step"]
+    hours = CLIPS * (clip + PROMPTS * stages["tokens"] * token) / 3.6e6
+    yield (
+        f"capture, {CLIPS:,} clips × {PROMPTS} questions of {stages['tokens']} tokens | | {hours:.1f} hours "
+        f"({clip:.0f} ms a clip, {token:.1f} ms a token, one answer at a time)"
+    )
 
 
 def _ms(ms: float) -> str:
@@ -411,7 +439,8 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/your_own_models.md", _provenance("heads/eagle"), trained_head),
     Tie("docs/drafters.md", RECALLED, memory),
     Tie("docs/planning.md", (PLAN,), planning),
-    Tie("docs/align_your_own_pair.md", PLANS, align),
+    Tie("docs/align_your_own_pair.md", (ALIGNED, *PLANS), align),
+    Tie("docs/align_your_own_pair.md", SPLIT, seeded),
     Tie("docs/growth.md", ("docs/growth.json",), growth),
     Tie("docs/drafters.md", (f"{RESULTS}/drafters/summary.json",), adaedl),
     Tie("docs/experiments.md", (f"{RESULTS}/drafters/summary.json",), experiments),

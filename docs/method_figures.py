@@ -9,6 +9,7 @@ from tools.figures import Tie, interval, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
+CARDS, SHIPPED = "src/crossdraft/reference", ("event", "heads/vision_queries", "heads/griffin")
 ON_THEIR_OWN = ("event_medusa", "fast", "glance", "pass")  # draft on another core, or in the target's own passes
 LETTERS = {"eagle1": "EAGLE-1", "eagle2": "EAGLE-2", "medusa": "Medusa", "hydra": "Hydra"}  # names of methods in prose
 
@@ -97,7 +98,15 @@ def heads(run: JSON, timed: JSON) -> Iterator[str]:
     for (better, worse), one in claims.items():
         if worse in LETTERS and better in LETTERS:
             yield f"{interval(one['ratio'])} times {LETTERS[worse]}'s"
-    yield f"**EAGLE-3 ≥ EAGLE-2 does not hold:** {interval(claims['eagle3', 'eagle2']['ratio'], 3)} with trees"
+    tree, chain = ({name: row["accepted"][shape]["tau"] for name, row in rows.items()} for shape in (0, 1))
+    yield (
+        f"**EAGLE-3 ≥ EAGLE-2 does not hold:** {interval(claims['eagle3', 'eagle2']['ratio'], 3)} with trees, "
+        f"{chain['eagle3']:.2f} against {chain['eagle2']:.2f} with chains"
+    )
+    yield f"is a tie with trees ({tree['vispec']:.2f} and {tree['eaglevlm']:.2f})"
+    yield f"with chains ViSpec is worse ({chain['vispec']:.2f} against {chain['eaglevlm']:.2f})"
+    more = rows["griffin"]["parameters"] / rows["eagle2"]["parameters"]
+    yield f"drafts as well as EAGLE-2's ([below](#measured)) with {more:.1f} times the parameters"
 
 
 def questions(run: JSON) -> Iterator[str]:
@@ -205,6 +214,19 @@ def predicted(run: JSON) -> Iterator[str]:
         yield f"| {label.format(learned=run['learned'])} | {interval(held['accepted_prefix'])} | {more} | {tau} |"
 
 
+def shipped(event: JSON, vision: JSON, griffin: JSON) -> Iterator[str]:
+    """The event model's size, and how the predictor of visual tokens and GRIFFIN's head were trained."""
+    yield f"heads and the event model ({event['figures']['parameters'] / 1e6:.1f} M)"
+    figures, recipe = vision["figures"], vision["recipe"]
+    steps = recipe["optim"]["steps"]
+    yield (
+        f"of `vision_queries`, as it is shipped, is {figures['best']:.1f} tokens ({steps:,} steps, the last "
+        f"{steps - recipe['feature_steps']:,} with the language model"
+    )
+    steps, answers = griffin["recipe"]["optim"]["steps"], griffin["data"]["answers"]
+    yield f"trained as EAGLE's was, {steps:,} steps on {answers:,} answers"
+
+
 def predicted_speed(run: JSON) -> Iterator[str]:
     """The same drafters end to end."""
     yield "| drafter | × target | first provisional token, ms |"
@@ -228,6 +250,7 @@ TIES = (
     Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
     Tie("docs/heads.md", (f"{RESULTS}/heads.json", f"{RESULTS}/heads_times.json"), heads),
     Tie("docs/heads.md", (f"{RESULTS}/ctpd.json",), spans),
+    Tie("docs/heads.md", tuple(f"{CARDS}/{name}/provenance.json" for name in SHIPPED), shipped),
     Tie("docs/heads.md", (f"{RESULTS}/predicted.json",), predicted, "predicted tokens"),
     Tie("docs/heads.md", (f"{RESULTS}/predicted_speed.json",), predicted_speed, "predicted tokens end to end"),
     Tie("docs/compression.md", (f"{RESULTS}/compression.json", f"{RESULTS}/compression_times.json"), compression),

@@ -4,14 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from crossdraft.bench import events as event_bench
+from crossdraft.bench.align_features import THRESHOLDS
 from crossdraft.bench.resources import MOST_GROWTH
 from crossdraft.bench.scale_checkpoint import DTYPE, planned
 from crossdraft.bench.scale_layouts import layout_of
 from crossdraft.bench.scale_models import FRAMES, SPARE
 from crossdraft.bench.throughput_report import FLOOR
+from crossdraft.cli.align import CLIPS, PROMPTS
 from crossdraft.drafters.settings import GuidedSettings, PyramidSettings
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.quantized_linear import GROUP, bytes_saved
@@ -26,12 +28,23 @@ from crossdraft.serve.decode import UNWANTED_S
 from crossdraft.serve.edge import SILENT_S
 from crossdraft.streams.messages import MESSAGE_BYTES
 from crossdraft.streams.windows import Windowing
+from crossdraft.train.align.tuned import RECIPE, TuneRecipe
+from crossdraft.train.core.recipe import read_section
+from crossdraft.train.heads.joint import ADAPTED
+from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.video.limits import VideoLimits
-from tools.figures import ANY, Tie
+from tools.figures import ANY, ROOT, Tie
 
 JSON = Mapping[str, Any]
 MIB, GIB = 1 << 20, 1 << 30
 MILLION = 1_000_000
+TARGET = ROOT / "src/crossdraft/reference/target"
+CONTEXT = 2200  # tokens of a prompt and its answer
+TEXT_TOKENS = 66  # of a question and its answer
+CLIP_TOKENS = 880  # of a clip with four answers, as EventGPT reads it
+LEARNING_BYTES = 20  # of a number that learns, in float32: it, its gradient, two moments, its average
+SPEED = 66e12  # operations a second: two fifths of an RTX 4090's bf16, assumed
+TEXT_NAMES = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")  # of EventGPT's language model
 ON_DISK = {
     "video-llava-7b": "`LanguageBind/Video-LLaVA-7B-hf`", "video-llava-0.5b": "the same",
     "video-llava-small": "the same", "video-llava-tiny": "the same",
@@ -91,6 +104,13 @@ def shapes() -> Iterator[str]:
     yield f"in half precision up to {HALF_TOLERANCE:.0%} of the largest feature is".replace("%", " %")
 
 
+def kept_token(name: str) -> int:
+    """Bytes of a token's keys and values in bf16."""
+    text = layout_of(name).config.text_config
+    width = text.num_key_value_heads * (text.head_dim or text.hidden_size // text.num_attention_heads)
+    return 2 * text.num_hidden_layers * width * DTYPE.itemsize
+
+
 def your_own_models() -> Iterator[str]:
     """Arithmetic of the real pair's memory."""
     yield f"with a margin of {SPARE - 1:.0%}".replace("%", " %")
@@ -98,12 +118,77 @@ def your_own_models() -> Iterator[str]:
         nbytes = weights(name)
         each = (nbytes, SPARE * nbytes, 2 * nbytes, 2 * SPARE * nbytes)
         yield f"| {title} | {count(nbytes / DTYPE.itemsize)} | {' | '.join(f'{one / 1e9:.1f} GB' for one in each)} |"
-    text = layout_of("video-llava-7b").config.text_config
-    width = text.num_key_value_heads * (text.head_dim or text.hidden_size // text.num_attention_heads)
-    token = 2 * text.num_hidden_layers * width * DTYPE.itemsize
-    yield f"{size(token)} a token and model in bf16, so {2200 * token / 1e9:.1f} GB for the 2,200 tokens"
+    token = kept_token("video-llava-7b")
+    yield f"{size(token)} a token and model in bf16, so {CONTEXT * token / 1e9:.1f} GB for the {CONTEXT:,} tokens"
     yield f"made for windows of {OFFICIAL_WINDOW_US / 1e3:g} ms"
     yield f"as its checkpoint says ({FRAMES})"
+
+
+def align_captured() -> Iterator[str]:
+    """Arithmetic of capturing the real pair's answers on one GPU, and of what is kept of them."""
+    token = kept_token("video-llava-7b")
+    for dtype, shown, batch in (("int4", f" (groups of {GROUP})", 8), ("bfloat16", "", 4)):
+        held = weights("video-llava-7b", dtype)
+        whole = (held + batch * CONTEXT * token) / 1e9
+        yield f"{held / 1e9:.1f} GB of weights{shown}, {size(token)} a token: {whole:.0f} GB with `--batch {batch}`"
+    width = layout_of("video-llava-7b").config.text_config.hidden_size
+    state, answers = width * DTYPE.itemsize, CLIPS * PROMPTS
+    yield (
+        f"{state / 1e3:.0f} kB a token of text kept ({width} × {DTYPE.itemsize} bytes): "
+        f"{size(state * TEXT_TOKENS * answers)} for {answers:,} answers of {TEXT_TOKENS} tokens, question included; "
+        f"{weights('eventgpt-7b') / 1e9:.1f} GB for the drafter"
+    )
+
+
+def align_tuned() -> Iterator[str]:
+    """Arithmetic of tuning the real pair's drafter: what is held, and the products of all steps."""
+    recipe = read_section(TuneRecipe, RECIPE, (), ("reference", False))
+    tensors, text = eventgpt()
+    learns = low_rank(text, recipe.rank)
+    for dtype in ("int4", "bfloat16"):
+        base = weights("eventgpt-7b", dtype) / 1e9
+        yield f"{base:.1f} GB of weights, {LEARNING_BYTES * learns / 1e9:.1f} GB of additions with their optimiser"
+    # Forwards and back, two operations a weight each; of a frozen weight no gradient is made.
+    operations = 4 * sum(one.numel() for name, one in text.items() if name.endswith("proj.weight"))
+    steps, answers = recipe.optim.steps, recipe.optim.clips
+    hours = operations * steps * answers / PROMPTS * CLIP_TOKENS / SPEED / 3600
+    yield f"tune, {steps:,} steps of {answers} answers | | {hours:.1f} hours at {SPEED / 1e12:.0f} TFLOP/s"
+    held, learned = (4 * sum(one.numel() for one in some.values()) / 1e9 for some in (tensors, text))
+    yield (
+        f"{held:.0f} GB of weights in float32, {learned:.0f} for gradients, {2 * learned:.0f} for the optimiser, "
+        f"{learned:.0f} for averaged weights: {held + 4 * learned:.0f} GB"
+    )
+
+
+def eventgpt() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """All weights of EventGPT-7B, and those of its language model, by name, without memory."""
+    tensors = dict(one for file in planned(layout_of("eventgpt-7b")).files.values() for one in file.items())
+    return tensors, {name: tensor for name, tensor in tensors.items() if name.startswith(TEXT_NAMES)}
+
+
+def low_rank(tensors: Mapping[str, torch.Tensor], rank: int) -> int:
+    """Numbers of LoRA on the attention among these weights."""
+    adapted = [tensor.shape for name, tensor in tensors.items() if name.split(".")[-2] in ADAPTED]
+    return sum(rank * sum(shape) for shape in adapted)
+
+
+def heads() -> Iterator[str]:
+    """Sizes at 7B and of the reference target, thresholds of cosines, and what else the page says of settings."""
+    rank = read_section(TuneRecipe, RECIPE, (), ("reference", False)).rank
+    learns = low_rank(eventgpt()[1], rank)
+    yield f"`l6` has {learns / MILLION:.1f} M weights of rank {rank} while it learns (computed)"
+    theirs, ours = (layout_of(name).config.text_config.vocab_size for name in ("video-llava-7b", "eventgpt-7b"))
+    yield f"the map of the former alone, {theirs:,} × {ours:,}, is {theirs * ours / 1e9:.1f} G"
+    yield "the share above {:.2f} and {:.2f}".format(*THRESHOLDS)
+    loss = ", ".join(f"{name}: {weight}" for name, weight in load_head_recipe("l4").loss.items())
+    yield f"takes others than the default, `{{{loss}}}`"
+    high = THRESHOLDS[-1]
+    yield f"from the first on with a cosine above {high:.2f}"
+    yield f"| τ | cosine | > {high:.2f} | in a row |"
+    with torch.device("meta"):
+        target: Any = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(TARGET))
+    read = sum(one.numel() for name, one in target.named_parameters() if "image_tower" not in name)
+    yield f"The target runs {read / MILLION:.1f} M, all but its image encoder"
 
 
 def formats(shipped: JSON) -> Iterator[str]:
@@ -183,7 +268,10 @@ def streams() -> Iterator[str]:
 
 
 TIES = (
+    Tie("docs/align_your_own_pair.md", (), align_captured),
+    Tie("docs/align_your_own_pair.md", (), align_tuned),
     Tie("docs/drafters.md", (), drafters),
+    Tie("docs/heads.md", (), heads),
     Tie("docs/formats.md", ("src/crossdraft/reference/event/processor_config.json",), formats),
     Tie("docs/large_models.md", (), shapes),
     Tie("docs/many_requests.md", (), many_requests),
