@@ -10,6 +10,7 @@ from tools.figures import Tie, interval, minus
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
 CARDS, SHIPPED = "src/crossdraft/reference", ("event", "heads/vision_queries", "heads/griffin")
+GATE = "src/crossdraft/reference/heads/vision_queries"
 ON_THEIR_OWN = ("event_medusa", "fast", "glance", "pass")  # draft on another core, or in the target's own passes
 LETTERS = {"eagle1": "EAGLE-1", "eagle2": "EAGLE-2", "medusa": "Medusa", "hydra": "Hydra"}  # names of methods in prose
 
@@ -29,6 +30,10 @@ def rules(run: JSON) -> Iterator[str]:
             tau, gained = interval(row["tau"]), minus(interval(row["facts_gained"]))
             yield f"| {label} | {lossless} | {tau} | {facts} | {gained} |"
     yield f"`crossdraft bench rules --pairs {run['workload']['pairs']}"
+    _, low, lower = (
+        row["rule"].partition("threshold=")[2].split(",")[0] for row in run["rules"] if "judge" in row["rule"]
+    )
+    yield f"at {low} no fewer facts are right that this many answers could show, at {lower} some are lost"
 
 
 def recordings(run: JSON) -> Iterator[str]:
@@ -243,6 +248,14 @@ def predicted_speed(run: JSON) -> Iterator[str]:
     )
 
 
+def gate(found: JSON) -> Iterator[str]:
+    """How well the shipped gate knows the clips that judge it."""
+    yield (
+        f"the {found['clips']} validation clips which judge it could show: what it expects and what is found have a "
+        f"correlation of {found['correlation']:.2f}"
+    ).replace("-", "−")
+
+
 TIES = (
     Tie("docs/how_it_works.md", (f"{RESULTS}/questions.json",), questions),
     Tie("docs/rules.md", (f"{RESULTS}/rules.json",), rules),
@@ -255,4 +268,5 @@ TIES = (
     Tie("docs/heads.md", (f"{RESULTS}/predicted_speed.json",), predicted_speed, "predicted tokens end to end"),
     Tie("docs/compression.md", (f"{RESULTS}/compression.json", f"{RESULTS}/compression_times.json"), compression),
     Tie("docs/compression.md", (f"{RESULTS}/compression_drafts.json",), compressed_drafts),
+    Tie("docs/compression.md", (f"{GATE}/gate.json",), gate),
 )

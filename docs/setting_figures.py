@@ -8,15 +8,22 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from crossdraft.bench import events as event_bench
 from crossdraft.bench.align_features import THRESHOLDS
+from crossdraft.bench.growth import LONG_S
 from crossdraft.bench.resources import MOST_GROWTH
 from crossdraft.bench.scale_checkpoint import DTYPE, planned
 from crossdraft.bench.scale_layouts import layout_of
 from crossdraft.bench.scale_models import FRAMES, SPARE
+from crossdraft.bench.significance import ALPHA
+from crossdraft.bench.statistics import DRAWS
 from crossdraft.bench.throughput_report import FLOOR
 from crossdraft.cli.align import CLIPS, PROMPTS
+from crossdraft.compression.fastv import FastVSettings
+from crossdraft.compression.visionzip import VisionZipSettings
 from crossdraft.drafters.settings import GuidedSettings, PyramidSettings
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.quantized_linear import GROUP, bytes_saved
+from crossdraft.engine.rules.classifier import Classifier
+from crossdraft.engine.runner.parallel import FORK_BYTES
 from crossdraft.engine.workers.encode import HALF_TOLERANCE
 from crossdraft.events.hdf5_write import MAX_SPAN_US
 from crossdraft.events.limits import SMALL_BYTES, EventLimits
@@ -33,7 +40,9 @@ from crossdraft.train.core.recipe import read_section
 from crossdraft.train.heads.joint import ADAPTED
 from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.video.limits import VideoLimits
-from tools.figures import ANY, ROOT, Tie
+from tests.bench.test_significance import JITTER, LEAST_FOUND, MOST_FALSE, SCENES, SLOWDOWN
+from tests.events import test_simulate as v2e
+from tools.figures import ROOT, Tie
 
 JSON = Mapping[str, Any]
 MIB, GIB = 1 << 20, 1 << 30
@@ -98,17 +107,15 @@ def shapes() -> Iterator[str]:
     for name, dtypes in LOADED.items():
         for dtype in dtypes:
             how = f"`--quantize {dtype}`" if dtype in QUANTIZED else dtype
-            yield f"| `{name}`, {how} | {weights(name, dtype) / 1e9:.2f} GB | {ANY} |"
+            yield f"| `{name}`, {how} | {weights(name, dtype) / 1e9:.2f} GB |"
     for dtype, scales in QUANTIZED.items():
         yield f"| `{dtype}` | {scales} | {weights('video-llava-7b', dtype) / 1e9:.1f} GB |"
     yield f"in half precision up to {HALF_TOLERANCE:.0%} of the largest feature is".replace("%", " %")
 
 
 def kept_token(name: str) -> int:
-    """Bytes of a token's keys and values in bf16."""
-    text = layout_of(name).config.text_config
-    width = text.num_key_value_heads * (text.head_dim or text.hidden_size // text.num_attention_heads)
-    return 2 * text.num_hidden_layers * width * DTYPE.itemsize
+    """Bytes that a language model keeps of a token: keys and values of all layers."""
+    return token_numbers(vars(layout_of(name).config.text_config)) * DTYPE.itemsize
 
 
 def your_own_models() -> Iterator[str]:
@@ -120,6 +127,15 @@ def your_own_models() -> Iterator[str]:
         yield f"| {title} | {count(nbytes / DTYPE.itemsize)} | {' | '.join(f'{one / 1e9:.1f} GB' for one in each)} |"
     token = kept_token("video-llava-7b")
     yield f"{size(token)} a token and model in bf16, so {CONTEXT * token / 1e9:.1f} GB for the {CONTEXT:,} tokens"
+    larger = SPARE * weights("video-llava-7b") / 1e9
+    plain, int8, int4 = (
+        SPARE * sum(weights(name, dtype) for name in ("video-llava-7b", "eventgpt-7b")) / 1e9
+        for dtype in ("bfloat16", "int8", "int4")
+    )
+    yield f"| two GPUs, {larger:.1f} GB free on each |"
+    yield f"| one GPU, {plain:.1f} GB free |"
+    yield f"| one GPU, {larger:.1f} GB free |"
+    yield f"{plain:.1f} GB of memory free for both, {int8:.1f} GB with `--quantize int8`, {int4:.1f} GB with `int4`"
     yield f"made for windows of {OFFICIAL_WINDOW_US / 1e3:g} ms"
     yield f"as its checkpoint says ({FRAMES})"
 
@@ -191,10 +207,22 @@ def heads() -> Iterator[str]:
     yield f"The target runs {read / MILLION:.1f} M, all but its image encoder"
 
 
+def token_numbers(text: JSON) -> int:
+    """Numbers that a decoder keeps of a token: keys and values of all layers."""
+    width = text["num_key_value_heads"] * (text["head_dim"] or text["hidden_size"] // text["num_attention_heads"])
+    return 2 * text["num_hidden_layers"] * width
+
+
 def formats(shipped: JSON) -> Iterator[str]:
     """Clocks, windows, limits, and what the bench of recordings reads; `shipped` is the event drafter's processor."""
     yield f"they hold at most {MAX_SPAN_US / 60e6:.1f} minutes"
     yield f"A 16-bit clock that wrapped (every {(1 << 16) / 1e3:.1f} ms)"
+    yield f"nothing happens for longer than {(1 << 24) / 1e6:.1f} s"  # EVT3's clock has 24 bits
+    yield (
+        f"({v2e.WIDTH}×{v2e.HEIGHT}, {(v2e.FRAMES - 1) / v2e.FPS:g} s) the event counts are within {v2e.COUNTS:.0%} of "
+        f"v2e's for every preset, and the noise on a still grey scene within {v2e.COUNTS:.0%};".replace("%", " %")
+    )
+    yield f"Spreads of counts from pixel to pixel agree within {v2e.SPREADS:.0%}.".replace("%", " %")
     yield (
         f"`window_us` ({OFFICIAL_WINDOW_US / 1e3:g} ms for the released EventGPT, {shipped['window_us'] / 1e6:g} s for "
         f"the shipped reference drafter) and `window_events`, the most events of it ({WINDOW_EVENTS // MILLION} million"
@@ -237,8 +265,10 @@ def vllm() -> Iterator[str]:
     yield f"| `drafter_timeout_s` | {settings.drafter_timeout_s:g} |"
 
 
-def many_requests() -> Iterator[str]:
-    """Bounds of both benches."""
+def many_requests(target: JSON) -> Iterator[str]:
+    """Bounds of both benches, and what a round reads of keys and values; `target` is the reference target's shape."""
+    nbytes = 16 * 416 * token_numbers(target["text_config"]) * torch.float32.itemsize
+    yield f"({nbytes / 1e6:.0f} MB for 16 rows of 416 tokens)"
     yield f"drafting must never cost more than {1 - FLOOR:.0%} against it".replace("%", " %")
     yield f"(max − min) / median is at most {MOST_GROWTH:.0%}".replace("%", " %")
     yield f"when a process has grown by {heap.GROWTH // MIB} MiB"
@@ -267,14 +297,79 @@ def streams() -> Iterator[str]:
     yield f"who pushes nothing for {SILENT_S:g} s"
 
 
+def compression() -> Iterator[str]:
+    """Defaults of compressions."""
+    zipped = VisionZipSettings()
+    yield f"the share of them that stays ({FastVSettings().keep:g})"
+    yield f"the share of a frame's tokens that is left ({zipped.keep:g})"
+    yield (
+        f"the share of those that others are merged into ({zipped.contextual:g}: {64 * zipped.contextual:g} of 64, as "
+        "the authors choose)"
+    )
+
+
+def significance() -> Iterator[str]:
+    """When a difference counts, and what the tests plant."""
+    yield f"({DRAWS:,} bootstrap samples, 95 %)"
+    yield f"the corrected p is below {ALPHA:g} and the interval excludes 1"
+    yield (
+        f"a slowdown of {SLOWDOWN:.0%} among {SCENES} scenes with {JITTER:.1%} of jitter and stalls is found in at "
+        f"least {LEAST_FOUND} of 100 samples, and none where there is none in at least {100 - MOST_FALSE} of 100"
+    ).replace("%", " %")
+
+
+def growth() -> Iterator[str]:
+    """Which runs are not repeated."""
+    yield f"of a run of more than {LONG_S:g} s there is one"
+
+
+def how_it_works() -> Iterator[str]:
+    """What drafting ahead may hold."""
+    yield f"ahead holds take {FORK_BYTES // GIB} GiB at most"
+
+
+def edge(event: JSON) -> Iterator[str]:
+    """What features of the events would take on the wire; `event` is the event drafter's shape."""
+    yield f"Copies take at most {FORK_BYTES // GIB} GiB of keys and values"
+    tokens, width = features(event)
+    yield f"would take {2 * tokens * width:,} bytes ({tokens} tokens of {width} numbers in 16 bits; computed)"
+    tokens, width = features(layout_of("eventgpt-7b").config.to_dict())
+    nbytes = 2 * tokens * width
+    yield (
+        f"of EventGPT-7B's {tokens} tokens of {width:,} it would be {nbytes / 1e6:.1f} MB (computed), "
+        f"{8 * nbytes / 100e6:.2f} s at 100 Mbit/s"
+    )
+
+
+def features(model: JSON) -> tuple[int, int]:
+    """Tokens that an EventGPT makes of its frames, one a frame and one a patch, and the numbers of each."""
+    vision = model["vision_config"]
+    patches = (vision["image_size"] // vision["patch_size"]) ** 2
+    return model["num_event_frames"] + patches + 1, model["text_config"]["hidden_size"]
+
+
+def judge() -> Iterator[str]:
+    """The threshold that its figures are of."""
+    yield f"; at a threshold of {Classifier().threshold:g}"
+
+
+CARDS = "src/crossdraft/reference"
 TIES = (
     Tie("docs/align_your_own_pair.md", (), align_captured),
     Tie("docs/align_your_own_pair.md", (), align_tuned),
     Tie("docs/drafters.md", (), drafters),
     Tie("docs/heads.md", (), heads),
     Tie("docs/formats.md", ("src/crossdraft/reference/event/processor_config.json",), formats),
+    Tie("docs/compression.md", (), compression),
+    Tie("docs/data.md", (), significance),
+    Tie("docs/edge.md", (f"{CARDS}/event/config.json",), edge),
+    Tie("docs/growth.md", (), growth),
+    Tie("docs/how_it_works.md", (), how_it_works),
+    Tie("docs/rules.md", (), judge),
+    Tie("docs/drafters.md", (), drafters),
+    Tie("docs/formats.md", (f"{CARDS}/event/processor_config.json",), formats),
     Tie("docs/large_models.md", (), shapes),
-    Tie("docs/many_requests.md", (), many_requests),
+    Tie("docs/many_requests.md", (f"{CARDS}/target/config.json",), many_requests),
     Tie("docs/serve.md", (), serve),
     Tie("docs/streams.md", (), streams),
     Tie("docs/vllm.md", (), vllm),
