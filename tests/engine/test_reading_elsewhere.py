@@ -10,6 +10,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine import admission
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.elastic import borrowing, poll
+from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.lanes import Lanes
 from crossdraft.engine.prefix_cache import PrefixCache
@@ -88,9 +90,9 @@ def test_another_thread_reads_all_of_a_prompt(target, alone, monkeypatch, cached
     assert len(prompts.elsewhere) >= (3 if max_batch == 2 else 1)  # of three rows two are free at first: crowded
 
 
-def under_way(target, monkeypatch):
+def under_way(target, monkeypatch, **options):
     """A decoder that answers one request, while another thread is held in the midst of the next one's prompt."""
-    decoder, first = begun(target)
+    decoder, first = begun(target, **options)
     prompts = Prompts(target, monkeypatch)
     prompts.held.clear()
     second = decoder.submit(REQUESTS[0])
@@ -131,6 +133,64 @@ def test_the_next_prompt_waits_behind_the_one_that_is_read(target, alone, monkey
     prompts.held.set()
     run_out(decoder)
     assert [decoder.answer(one).tokens for one in request_ids] == alone[:4]
+
+
+def test_of_a_crowd_this_thread_reads_a_prompt_before_each_round(target, alone, monkeypatch):
+    """As long as more wait than are answered: of five that wait two are read here; then the rounds go on alone."""
+    decoder, first, prompts, second = under_way(target, monkeypatch, max_batch=8)
+    (state,) = decoder._live
+    request_ids = [second, *(decoder.submit(request) for request in REQUESTS[1:])]
+    for live, here in ((2, [3]), (3, [3, 4]), (3, [3, 4])):
+        before = len(state.tokens)
+        decoder.step()
+        assert len(decoder._live) == live
+        assert prompts.here == [len(target.prepare(REQUESTS[number])) for number in here]
+        assert len(state.tokens) == before + 1
+    prompts.held.set()
+    run_out(decoder)
+    assert [decoder.answer(one).tokens for one in (first, *request_ids)] == [alone[5], *alone[:5]]
+
+
+def test_of_a_crowd_no_clip_is_read_here_that_is_read_there(target, monkeypatch):
+    decoder, *_ = under_way(target, monkeypatch, max_batch=8, prefixes=PrefixCache(1 << 30))
+    clip = torch.zeros(2, 4, 4, 3, dtype=torch.uint8).numpy()
+    encoded, encode = [], target.encode
+    monkeypatch.setattr(target, "encode", lambda prompt: encoded.append(1) or encode(prompt))
+    for name in "xyxy":
+        decoder.submit(Request(name, clip, max_new_tokens=3))
+    for _ in range(3):
+        decoder.step()
+    assert len(decoder._live) == 1
+    assert not encoded
+    decoder.drop()
+
+
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+def test_what_ends_while_this_thread_reads_it_ends_alone(target, alone, monkeypatch, ends):
+    decoder, first, prompts, second = under_way(target, monkeypatch, max_batch=8)
+    request_ids = [second, *(decoder.submit(request) for request in REQUESTS[1:])]
+    extend = target.extend
+
+    def ended(*arguments):
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.setattr(target, "extend", extend)
+            if ends == "fails":
+                raise MemoryError("no room")
+            decoder.cancel(request_ids[3])
+        return extend(*arguments)
+
+    monkeypatch.setattr(target, "extend", ended)
+    decoder.step()
+    assert request_ids[3] in decoder.finished()
+    prompts.held.set()
+    run_out(decoder)
+    others = [first, *request_ids[:3], request_ids[4]]
+    assert [decoder.answer(one).tokens for one in others] == [alone[5], *alone[:3], alone[4]]
+    if ends == "fails":
+        with pytest.raises(RequestError, match="no room"):
+            decoder.answer(request_ids[3])
+    else:
+        assert decoder.answer(request_ids[3]).finish is Finish.CANCELLED
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -200,13 +260,20 @@ def test_rounds_have_half_of_the_cores_while_the_other_half_reads(target, alone,
     """Where no drafter has cores to lend."""
     decoder, first = begun(target)
     prompts = Prompts(target, monkeypatch)
-    round_, seen = decoder._round, []
+    seen, joins, leaves = [], [], []
 
-    def watched(rows):
-        seen.append((decoder._reads_elsewhere, torch.get_num_threads()))
-        round_(rows)
+    def watch(name, seen):
+        method = getattr(decoder, name)
 
-    monkeypatch.setattr(decoder, "_round", watched)
+        def watched(*arguments):
+            seen.append((decoder._reads_elsewhere, torch.get_num_threads()))
+            return method(*arguments)
+
+        monkeypatch.setattr(decoder, name, watched)
+
+    watch("_round", seen)
+    watch("_leave", leaves)
+    watch("_join", joins)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -221,4 +288,23 @@ def test_rounds_have_half_of_the_cores_while_the_other_half_reads(target, alone,
     finally:
         torch.set_num_threads(threads)
     assert set(seen) == {(True, 1), (False, 2)}
+    assert joins == [(False, 1)]  # of the one that was read there
+    assert (True, 1) in leaves
+    assert (True, 2) not in leaves
     assert [decoder.answer(one).tokens for one in (first, second)] == [alone[5], alone[0]]
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="needs a core to lend")
+def test_what_is_borrowed_is_given_back_before_the_cores_are_halved(target):
+    """Else the loop would take what it borrows for its own, and borrow once more."""
+    (own, lent), threads = available_cores()[:2], torch.get_num_threads()
+    decoder = Decoder(target, max_batch=2)
+    with pinned([own]):
+        for _ in range(2):
+            with borrowing(lambda: () if decoder._parted else (lent,)):
+                assert torch.get_num_threads() == 2
+                with decoder._lane(Lanes(((own,), (lent,)), 1)):
+                    poll()
+                    assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == threads

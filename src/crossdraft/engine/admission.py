@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -81,17 +81,20 @@ class Admission(RequestQueue):
 
     @contextmanager
     def _own_lane(self) -> Iterator[None]:
-        """Rounds on our half of the cores, while another thread has the other one."""
-        lanes = self._lanes if self._reads_elsewhere else None
-        if lanes is None or (tuple(lanes.cores[0]), lanes.threads) == (available_cores(), torch.get_num_threads()):
+        """This thread's half of the cores, while another thread has the other one."""
+        with nullcontext() if self._lanes is None or not self._reads_elsewhere else self._lane(self._lanes):
             yield
-            return
-        self._parted = True
+
+    @contextmanager
+    def _lane(self, lanes: Lanes) -> Iterator[None]:
+        """This thread's half of the cores; what is borrowed is given back."""
+        parted, self._parted = self._parted, True
         try:
+            poll()
             with on_lane(lanes.cores[0], lanes.threads):
                 yield
         finally:
-            self._parted = False
+            self._parted = parted
 
     def _halves(self) -> Lanes | None:
         """All cores that the loop may use, in two halves; what is borrowed is given back."""
@@ -166,15 +169,33 @@ class Admission(RequestQueue):
         self._lanes = self._halves() or (self._lanes if begun else None)
         if self._lanes is None:
             return False
-        while len(self._readings) < AHEAD and self._open_next():
+        with self._lane(self._lanes):
+            self._advance()
+            if (mine := self._for_this_thread()) is not None:
+                while mine.unread:
+                    mine.read_here()
+                    self._advance(mine)
+        self._lanes = self._lanes if self._readings else None
+        return True
+
+    def _advance(self, mine: Reading | None = None) -> None:
+        """Have the other thread go on with prompts; requests whose prompts are read join. `mine` is this thread's."""
+        while len(self._readings) < AHEAD + (mine is not None) and self._open_next():
             pass
         under_way: list[Reading] = []
         for reading in [*self._readings]:
             if not any(show_the_same(earlier, reading) for earlier in under_way):
                 under_way.append(reading)
-                self._read_on(reading)
-        self._lanes = self._lanes if self._readings else None
-        return True
+                if reading is not mine or not reading.unread:
+                    self._read_on(reading)
+
+    def _for_this_thread(self) -> Reading | None:
+        """A prompt to be read here before the next round, beside the other thread's: more wait than are answered."""
+        if not (self._crowded and self._reads_elsewhere and self._open_next()):
+            return None
+        found = next((one for one in self._readings if one.fresh), None)
+        others = (one for one in self._readings if one is not found)
+        return None if found is None or any(show_the_same(one, found) for one in others) else found
 
     def _open_second(self) -> bool:
         """Whether two prompts are there that could be read at once; the second one is taken up if need be."""

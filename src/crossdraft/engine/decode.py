@@ -119,20 +119,25 @@ class Decoder(Admission):
         self.tidy()
         start, self._emitted = time.perf_counter(), 0
         with borrowing(self._spare_cores):
-            self._leave()
-            self._take_up()
-            self._leave()
-            if self._live:
-                states = self._live[(rows := self._next_rows())]
-                try:
-                    with self._own_lane():
-                        self._round(rows)
-                except Exception as error:
-                    log.exception("A round failed; its requests end.")
-                    for state in states:
-                        state.fail(error)
+            with self._own_lane():
                 self._leave()
+            self._take_up()
+            with self._own_lane():
+                self._leave()
+                if self._live:
+                    self._one_round()
+                    self._leave()
         self.policy.saw_step(time.perf_counter() - start, self._emitted, idle=not self.busy)
+
+    def _one_round(self) -> None:
+        """A round of the rows whose turn it is; an error in it ends their requests."""
+        states = self._live[(rows := self._next_rows())]
+        try:
+            self._round(rows)
+        except Exception as error:
+            log.exception("A round failed; its requests end.")
+            for state in states:
+                state.fail(error)
 
     def tidy(self) -> None:
         """What is best done when answers have been handed over: memory that requests held is given back, if due."""

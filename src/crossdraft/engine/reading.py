@@ -222,6 +222,11 @@ class Reading:
         except Exception as error:  # noqa: BLE001 - it is the request's, and raised to who reads it
             self._error = error
 
+    def read_here(self) -> None:
+        """Do what is to be done next, in this thread, while another one reads other prompts; errors as of `took`."""
+        self.chunked, self._interleaved = True, False
+        self.took(_done_here(self.work))
+
     def close(self) -> None:
         """Nothing more of it is wanted: what was read is given up."""
         self._steps.close()
