@@ -5,8 +5,9 @@ given up leaves nothing behind; its keys and values join the others' cache when 
 the pass of a round, where passes are lean (Sarathi-Serve, Agrawal et al. 2024). Preparing and encoding a clip are not
 to be cut: while others are answered a second thread does them.
 
-On a CPU that thread may read all of the front, on half of the cores, while the rounds go on on the other half. And
-while nobody is answered and two requests wait, two prompts may be read at once (`read_pair`). See `engine.lanes`.
+On a CPU that thread may read all of the front, on half of the cores, while the rounds go on on the other half, where a
+prompt is read before each round as well as long as more wait than are answered (`read_here`). And while nobody is
+answered and two requests wait, two prompts may be read at once (`read_pair`). See `engine.lanes`.
 """
 
 from collections.abc import Callable, Generator, Sequence
