@@ -135,7 +135,7 @@ def test_the_next_prompt_waits_behind_the_one_that_is_read(target, alone, monkey
     assert [decoder.answer(one).tokens for one in request_ids] == alone[:4]
 
 
-def test_of_a_crowd_this_thread_reads_a_prompt_before_each_round(target, alone, monkeypatch):
+def test_where_more_wait_than_are_answered_this_thread_reads_a_prompt_before_each_round(target, alone, monkeypatch):
     """As long as more wait than are answered: of five that wait two are read here; then the rounds go on alone."""
     decoder, first, prompts, second = under_way(target, monkeypatch, max_batch=8)
     (state,) = decoder._live
@@ -151,7 +151,7 @@ def test_of_a_crowd_this_thread_reads_a_prompt_before_each_round(target, alone, 
     assert [decoder.answer(one).tokens for one in (first, *request_ids)] == [alone[5], *alone[:5]]
 
 
-def test_of_a_crowd_no_clip_is_read_here_that_is_read_there(target, monkeypatch):
+def test_no_clip_is_read_here_that_is_read_there(target, monkeypatch):
     decoder, *_ = under_way(target, monkeypatch, max_batch=8, prefixes=PrefixCache(1 << 30))
     clip = torch.zeros(2, 4, 4, 3, dtype=torch.uint8).numpy()
     encoded, encode = [], target.encode

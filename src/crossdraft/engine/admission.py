@@ -14,11 +14,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.guarded import GuardedDrafter
 from crossdraft.engine.lanes import Lanes, halves, on_lane
