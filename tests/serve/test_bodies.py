@@ -8,19 +8,19 @@ import pytest
 from pydantic import ValidationError
 
 from crossdraft.serve.bodies import (
+    FEW_COMMAS,
     INLINE,
     MOST_COMMAS,
     MOST_MEMBERS,
     MOST_VALUES,
     BodyLimits,
     chat_of,
-    check_values,
     parsed,
 )
 from crossdraft.serve.chat import read_chat
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
-from crossdraft.serve.schema import MAX_MESSAGES
+from crossdraft.serve.schema import MAX_MESSAGES, ChatRequest
 from tests.serve.conftest import body
 from tests.serve.test_limits import KEY, keyed  # noqa: F401 - a fixture
 from tests.serve.test_security import reaches
@@ -74,8 +74,39 @@ def test_long_texts_and_whole_conversations_are_taken():
     turns = [{"role": "user", "content": [{"type": "text", "text": "x,"}]}] * MAX_MESSAGES
     bias = {str(token): 1.0 for token in range(MOST_MEMBERS)}
     assert len(chat_of(json.dumps({"model": "m", "messages": turns, "logit_bias": bias}).encode()).messages) == 256
-    check_values(b"[" * 5000 + b"," * 5000)  # no JSON: whoever validates it says so
+    with pytest.raises(ValidationError, match="Invalid JSON"):
+        chat_of(b"[" * 5000 + b"," * 5000)
     assert MOST_VALUES > 6 * MAX_MESSAGES + MOST_MEMBERS
+
+
+@pytest.mark.parametrize("text", ["x", "a," * FEW_COMMAS])
+def test_a_body_is_parsed_once(monkeypatch, text):
+    """Each time holds all answers up, if it is large."""
+    parses = []
+    monkeypatch.setattr("crossdraft.serve.bodies.from_json", lambda body: parses.append(1) or json.loads(body))
+    monkeypatch.setattr(ChatRequest, "model_validate_json", None)
+    assert chat_of(hostile(json.dumps(text))).messages[0].content == text
+    assert parses == [1]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b'{"model":"m"',
+        hostile('"\\ud800"'),
+        hostile("null"),
+        hostile('[{"type":"text"}]'),
+        hostile('"x","name":{}'),
+        hostile('"x"').replace(b"reference", b'm","tools":{},"seed":1.5,"logit_bias":[],"n":"1'),
+    ],
+)
+def test_what_is_wrong_is_said_in_words_of_json(sent):
+    said = []
+    for read in (chat_of, ChatRequest.model_validate_json):
+        with pytest.raises(ValidationError) as error:
+            read(sent)
+        said.append(error.value.errors(include_url=False))
+    assert said[0] == said[1]
 
 
 def test_bodies_that_are_refused_count_as_requests(keyed):  # noqa: F811

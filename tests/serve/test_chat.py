@@ -223,6 +223,7 @@ def test_frames_that_the_client_sampled(server, tmp_path):
         ({"messages": [{"role": "user", "content": "x", "text": "y"}]}, 400, "argument: messages[0].text;"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text: Field"),
         ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content: "),
+        ({"media_io_kwargs": {"video": {"url": "file:clip.mp4"}}}, 400, "argument: media_io_kwargs.video.url;"),
         ({"stop": 1}, 400, "stop: "),
         ({"stop": "x" * 1025}, 400, "more than 1,024 characters"),
         ({"stop": ["a", "x" * 1025]}, 400, "more than 1,024 characters"),

@@ -25,6 +25,7 @@ from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
 from crossdraft.video.read import sample_frames
+from tests.serve.conftest import body
 
 EIGHT = FrameSampling(8)
 
@@ -60,6 +61,53 @@ def test_a_worker_that_died_while_it_was_idle_is_nobodys_fault(decoder, media_ro
     assert asyncio.run(decoder.kind_of(path, "it")) == "video"
     assert worker(decoder) is not dead
     assert dead.socket.fileno() == -1
+
+
+def unknown_interpreter(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+
+
+def broken_library(monkeypatch, tmp_path):
+    (tmp_path / "av.py").write_text("raise ImportError('no-python')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
+def no_time(monkeypatch, tmp_path):
+    monkeypatch.setattr("crossdraft.serve.decode_process.START_S", 0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"), [(unknown_interpreter, "no-python"), (broken_library, "no-python"), (no_time, "TimeoutError")]
+)
+def test_a_worker_that_does_not_start_is_the_servers_fault_and_is_logged_once(
+    media_root, monkeypatch, tmp_path, caplog, broken, says
+):
+    decoder, path = MediaDecoder(1, 1 << 30, 20), media_root / "clip.mp4"
+    try:
+        for times in (1, 2):
+            with monkeypatch.context() as patched:
+                broken(patched, tmp_path)
+                for _ in range(2):
+                    with pytest.raises(ApiError, match="cannot start a process") as error:
+                        asyncio.run(decoder.clip(path, EIGHT, "it"))
+                    assert (error.value.status, error.value.code) == (503, "no_decoder")
+            said = [record.getMessage() for record in caplog.records if record.name == "crossdraft.serve"]
+            assert len(said) == times
+            assert says in said[-1]
+            assert asyncio.run(decoder.kind_of(path, "it")) == "video"  # from here on it is news again
+            decoder._idle.get().close()
+            decoder._idle.put(None)
+    finally:
+        decoder.close()
+
+
+def test_a_server_whose_workers_do_not_start_says_so_of_no_file(start, monkeypatch, tmp_path):
+    unknown_interpreter(monkeypatch, tmp_path)
+    server = start(decode_workers=1)
+    reply = server.post(body(max_tokens=1))
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert reply.json()["error"]["code"] == "no_decoder"
+    assert server.post(body(messages=[{"role": "user", "content": "Hello"}], max_tokens=1)).status_code == 200
 
 
 def test_a_worker_that_is_worn_out_is_replaced_while_another_works(media_root, monkeypatch):
@@ -287,6 +335,7 @@ def test_a_worker_is_limited(decoder, media_root):
     assert int(found["Max cpu time"]) < 100
     environment = Path(f"/proc/{worker(decoder)._process.pid}/environ").read_text()
     assert "PYTEST_CURRENT_TEST" not in environment  # nothing of ours that it does not need
+    assert Path(f"/proc/{worker(decoder)._process.pid}/fd/2").readlink() == Path(os.devnull)  # once it is there
 
 
 def test_a_deadline_ends_a_job(media_root, tmp_path):

@@ -6,8 +6,10 @@ one job and is replaced. What it sends back is JSON and plain arrays, checked he
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import LifoQueue
@@ -18,8 +20,8 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.stream import LAST_US
-from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost
-from crossdraft.serve.errors import MOST_SENTENCE
+from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost, DecoderNotStarted
+from crossdraft.serve.errors import MOST_SENTENCE, ApiError, overloaded
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.grid import WindowGrid
@@ -80,6 +82,7 @@ class MediaDecoder:
         self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # so that not all of them are worn out at a time
         for _ in range(workers):
             self._idle.put(None)
+        self._lock, self._failing = threading.Lock(), False  # the last worker that was to start did not, as is logged
 
     def warm_up(self) -> None:
         """Start the workers now."""
@@ -91,6 +94,7 @@ class MediaDecoder:
 
         Raises:
             DecodeError: it cannot be decoded.
+            ApiError: 503, no worker starts.
         """
         wanted = {key: getattr(sampling, key) for key in FrameSampling.__slots__}
         header, arrays = await self._run({"kind": "clip", "path": str(path), "sampling": wanted}, name, path)
@@ -123,7 +127,7 @@ class MediaDecoder:
 
         Raises:
             DecodeError: it cannot be read, or the whole of it holds no events.
-            ApiError: there is no room for the file.
+            ApiError: 503, there is no room for the file, or no worker starts.
         """
         job = {"kind": "events", "path": str(part.path), "format": part.format, "sensor": part.sensor}
         header, _ = await self._run(
@@ -187,7 +191,7 @@ class MediaDecoder:
             if worker is not None and not worker.alive:  # it was ended while it was idle, for memory for one
                 worker.close()
                 worker = None
-            worker = worker or DecodeProcess(self._memory, self._seconds)
+            worker = worker or self._new()
             found = job.done_by(worker)
             whole = True
             return found
@@ -214,11 +218,31 @@ class MediaDecoder:
         """In a thread of the starters."""
         worker: DecodeProcess | None = None
         try:
-            worker = DecodeProcess(self._memory, self._seconds)
-        except (DecoderLost, OSError):
-            log.exception("A process that decodes media did not start.")
+            with suppress(ApiError):  # as is logged; whoever comes next tries again
+                worker = self._new()
         finally:
             self._idle.put(worker)
+
+    def _new(self) -> DecodeProcess:
+        """A worker that was started.
+
+        Raises:
+            ApiError: 503, it was not.
+        """
+        try:
+            found = DecodeProcess(self._memory, self._seconds)
+        except DecoderNotStarted as error:
+            raise self._not_started(error) from None
+        self._failing = False
+        return found
+
+    def _not_started(self, error: DecoderNotStarted) -> ApiError:
+        """503; the log says why, once until a worker starts."""
+        with self._lock:
+            known, self._failing = self._failing, True
+        if not known:
+            log.error("A process that decodes media does not start: %s", error)
+        return overloaded("The server cannot start a process that decodes media; ask again later.", "no_decoder")
 
     def close(self) -> None:
         """End all workers; a job that runs ends with its worker's deadline."""

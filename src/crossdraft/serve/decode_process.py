@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -30,14 +30,23 @@ MOST_COLUMN = 1 << 25  # events
 EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
 AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
 START_S = 60.0  # for a worker to be there
+MOST_SAID = 1 << 16  # bytes of what it says if it is not; a pipe holds as many
 
 
 class DecoderLost(Exception):
     """A worker that ended, was late or answered nonsense."""
 
 
+class DecoderNotStarted(Exception):
+    """A worker that ended before it took a job, or could not be started at all; why, for the log."""
+
+
 class DecodeProcess:
-    """One process and the socket to it."""
+    """One process and the socket to it.
+
+    Raises:
+        DecoderNotStarted: it is not there.
+    """
 
     def __init__(self, memory: int, seconds: float) -> None:
         ours, theirs = socket.socketpair()
@@ -47,22 +56,32 @@ class DecodeProcess:
         command = [sys.executable, "-P", "-m", "crossdraft.serve.decode_worker"]
         numbers = (theirs.fileno(), memory, math.ceil(seconds))
         self.socket, self.jobs = ours, 0
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, *map(str, numbers)],
-                pass_fds=(theirs.fileno(),),
-                process_group=0,  # with a decoder's own child, which would outlive it
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
-            )
         try:
-            self._until = time.monotonic() + START_S
-            self._receive(1)  # it is there
-        except BaseException:
-            self.close()
-            raise
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command, *map(str, numbers)],
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,  # with a decoder's own child, which would outlive it
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,  # until it is there
+                    env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+                )
+        except OSError as error:
+            ours.close()
+            raise DecoderNotStarted(str(error)) from error
+        with cast(IO[bytes], self._process.stderr) as said:
+            try:
+                self._until = time.monotonic() + START_S
+                self._receive(1)  # it is there
+            except (DecoderLost, OSError) as error:
+                self.close()  # so that what it said has an end
+                text = os.read(said.fileno(), MOST_SAID).decode(errors="replace")
+                why = f"{type(error).__name__}, status {self._process.returncode}; {text.strip()}"
+                raise DecoderNotStarted(why) from None
+            except BaseException:
+                self.close()
+                raise
         self._seconds = seconds
 
     def ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:

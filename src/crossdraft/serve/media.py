@@ -18,7 +18,17 @@ from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.media_cache import MediaCache
 from crossdraft.serve.media_files import MediaFiles, MediaScope, data_of
 from crossdraft.serve.recordings import LoadedRecording, Media, Recordings
-from crossdraft.serve.schema import ChatRequest, EventPart, EventUrl, FilePart, ImagePart, TextPart, VideoPart, VideoUrl
+from crossdraft.serve.schema import (
+    ChatRequest,
+    EventPart,
+    EventUrl,
+    FilePart,
+    ImagePart,
+    TextPart,
+    VideoPart,
+    VideoSampling,
+    VideoUrl,
+)
 from crossdraft.serve.uploads import ID
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 from crossdraft.video.grid import WindowGrid
@@ -306,8 +316,8 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-def _sampling(asked: VideoUrl, param: str) -> FrameSampling | None:
-    """How many frames a part asks for; `None` if it does not say."""
+def _sampling(asked: VideoSampling, param: str) -> FrameSampling | None:
+    """How many frames a part or a request asks for; `None` if it does not say."""
     if asked.num_frames is None and asked.fps is None and asked.max_frames is None:
         return None
     if asked.num_frames is not None and (asked.fps is not None or asked.max_frames is not None):

@@ -67,13 +67,18 @@ class ImageUrl(Body):
     detail: Literal["auto", "low", "high"] | None = None  # the target's own preprocessing decides
 
 
-class VideoUrl(Body):
-    """Where a clip is, and how many frames of it are read."""
+class VideoSampling(Body):
+    """How many frames of a clip are read."""
 
-    url: Url | None = None
     num_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
     fps: Number | None = Field(default=None, gt=0, le=1000)
     max_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
+
+
+class VideoUrl(VideoSampling):
+    """Where a clip is, and how many frames of it are read."""
+
+    url: Url | None = None
 
 
 class EventUrl(Body):
@@ -177,9 +182,9 @@ class StreamOptions(Body):
 
 
 class MediaIo(Body):
-    """As vLLM's `media_io_kwargs`."""
+    """As vLLM's `media_io_kwargs`: how clips are read whose parts do not say it. Where a clip is, its part says."""
 
-    video: VideoUrl | None = None
+    video: VideoSampling | None = None
 
 
 class Extras(Body):

@@ -169,6 +169,15 @@ def test_bodies_are_bounded_before_a_replica_sees_them(proxied):
     assert not found.replicas.calls
 
 
+def test_more_media_than_a_request_may_hold_name_no_session(proxied):
+    found = proxied(parts=2)
+    assert found.post(body(max_tokens=1)).status_code == 200
+    assert found.post(body(messages=messages() * 2)).status_code == 400  # as the replica says
+    kept, none = found.replicas.sessions
+    assert kept
+    assert not none
+
+
 def test_a_client_that_leaves_ends_its_call(proxied):
     found = proxied()
     with found.connection() as connection:

@@ -166,7 +166,8 @@ class ReplicaProxy:
     async def _pass_on(self, request: Request, body: bytes, send: Send) -> None:
         """Let a replica answer, or, if that is lost, another one."""
         asked = asked_by(request)
-        session = await session_of(body, asked.client) if request.method == "POST" else ""
+        posted = request.method == "POST"
+        session = await session_of(body, asked.client, self.settings.parts) if posted else ""
         scope = _passed_on(request.scope, len(body), asked.request_id)
         for last in (False, True):
             forwarding = _Forwarding(send)

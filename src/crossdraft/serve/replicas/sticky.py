@@ -1,46 +1,62 @@
 """Session affinity: by what the requests about one clip are told, so that they meet the replica that has read it."""
 
 import hashlib
+from itertools import islice
 
 from pydantic import ValidationError
 
 from crossdraft.serve.bodies import chat_of, parsed
+from crossdraft.serve.data_url import AT_ONCE
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
-from crossdraft.serve.schema import EventPart, FilePart, ImagePart, VideoPart
+from crossdraft.serve.schema import EventPart, FilePart, ImagePart, TextPart, VideoPart
 
 
-async def session_of(body: bytes, client: Client) -> str:
+async def session_of(body: bytes, client: Client, most: int) -> str:
     """What to route a chat request by, a digest; "" where nothing is to be found again.
 
     Args:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
         client: who asks. What is kept of a clip belongs to its key, so the same clip of another is another session.
+        most: images, clips and recordings that it may hold.
     """
 
     def session(body: bytes) -> str:
-        name = clip_name(body)
-        return "" if name is None else hashlib.sha256(f"{client.name}\0{name}".encode()).hexdigest()
+        name = clip_name(body, most)
+        return "" if name is None else digest(client.name, name)
 
     return await parsed(body, session)
 
 
-def clip_name(body: bytes) -> str | None:
+def digest(owner: str, name: str) -> str:
+    """Of a client and its name of a clip, which may be a whole file: neither copied nor hashed at once."""
+    found = hashlib.sha256(f"{owner}\0".encode())
+    for at in range(0, len(name), AT_ONCE):
+        found.update(name[at : at + AT_ONCE].encode())
+    return found.hexdigest()
+
+
+def clip_name(body: bytes, most: int) -> str | None:
     r"""The client's name of the first clip or image of a conversation: its `uuid`, else its address.
 
     The first, since prompts share what they begin with: later turns add clips behind it. A recording stands for the
-    clip only where there is none, for the target does not read it.
+    clip only where there is none, for the target does not read it. Of a request of more than `most` media no replica
+    reads any.
 
-    >>> clip_name(b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "video_url", "uuid": "one"}]}]}')
+    >>> asked = b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "video_url", "uuid": "one"}]}]}'
+    >>> clip_name(asked, 1)
     'one'
     """
     try:
         chat = chat_of(body)
     except (ValidationError, ApiError):
         return None
-    parts = [part for message in chat.messages if not isinstance(message.content, str) for part in message.content]
+    parts = (part for message in chat.messages if not isinstance(message.content, str) for part in message.content)
+    media = [*islice((part for part in parts if not isinstance(part, TextPart)), most + 1)]
+    if len(media) > most:
+        return None
     for kinds in ((VideoPart, ImagePart, FilePart), (EventPart,)):
-        for part in parts:
+        for part in media:
             if isinstance(part, kinds) and (name := _name(part)) is not None:
                 return name
     return None
