@@ -170,7 +170,7 @@ class Admission(RequestQueue):
             self._advance()
             if (mine := self._for_this_thread()) is not None:
                 while mine.unread:
-                    mine.read_here()
+                    self._read_here(mine)
                     self._advance(mine)
         self._lanes = self._lanes if self._readings else None
         return True
@@ -184,15 +184,30 @@ class Admission(RequestQueue):
             if not any(show_the_same(earlier, reading) for earlier in under_way):
                 under_way.append(reading)
                 if reading is not mine or not reading.unread:
-                    self._read_on(reading)
+                    self._read_on(reading, elsewhere=True)
 
     def _for_this_thread(self) -> Reading | None:
         """A prompt to be read here before the next round, beside the other thread's: more wait than are answered."""
-        if not (self._crowded and self._reads_elsewhere and self._open_next()):
+        if not (self._crowded and self._reads_elsewhere) or len(self._readings) > AHEAD:
             return None
-        found = next((one for one in self._readings if one.fresh), None)
-        others = (one for one in self._readings if one is not found)
-        return None if found is None or any(show_the_same(one, found) for one in others) else found
+        found = self._unlike_others()
+        return self._unlike_others() if found is None and self._open_next() else found
+
+    def _unlike_others(self) -> Reading | None:
+        """A prompt that is yet to be read, and of which nothing will be known when the others have been."""
+        for one in self._readings:
+            if one.fresh and not any(show_the_same(one, other) for other in self._readings if other is not one):
+                return one
+        return None
+
+    def _read_here(self, reading: Reading) -> None:
+        """One step of a prompt in this thread; what ends the thread ends its request."""
+        try:
+            reading.read_here()
+        except BaseException as error:
+            self._close_reading(reading)
+            self._give_up(reading.state.job, reading.state, error)
+            raise
 
     def _open_second(self) -> bool:
         """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
@@ -333,14 +348,19 @@ class Admission(RequestQueue):
             self._start_drafter(state)
         self.drafter.show(state, self.target, encoded)
 
-    def _read_on(self, reading: Reading | None = None) -> bool:
-        """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on."""
+    def _read_on(self, reading: Reading | None = None, *, elsewhere: bool = False) -> bool:
+        """Read on in a prompt, whose request then may join; true if it can do no more before others have gone on.
+
+        Args:
+            reading: which; `None` = the first one.
+            elsewhere: another thread reads it, whatever has changed since that was decided.
+        """
         if not self._readings:
             return False
         reading = reading or self._readings[0]
         state = reading.state
         try:
-            if not state.over and not self._may_join(reading):
+            if not state.over and not self._may_join(reading, elsewhere=elsewhere):
                 return True
             self._readings.remove(reading)
             if state.over:
@@ -374,9 +394,9 @@ class Admission(RequestQueue):
         drafted = max(self.policy.nodes, self.policy.hidden_nodes) + self.policy.probes + 1
         return len(reading.prompt) + reading.state.request.token_limit + drafted
 
-    def _may_join(self, reading: Reading) -> bool:
+    def _may_join(self, reading: Reading, *, elsewhere: bool) -> bool:
         """Read on; whether all of a prompt but the last piece is read, and there is room for it."""
-        if not self._between_rounds or reading.paired:
+        if reading.paired or not (elsewhere or self._between_rounds):
             reading.finish()
         elif not reading.advance(self._side, self.drafter.spare_cores(), self._lanes):
             return False

@@ -192,7 +192,8 @@ class Reading:
     @property
     def piece(self) -> PrefillChunk | None:
         """The chunk to be read here next; `None` while something else is to be done, or it is read elsewhere."""
-        return self._next if isinstance(self._next, PrefillChunk) and not self.elsewhere else None
+        here = not self.elsewhere and self._error is None
+        return self._next if here and isinstance(self._next, PrefillChunk) else None
 
     def read(self, shared: TargetOut | None = None, others_s: float = 0.0) -> None:
         """Read that chunk, unless it was in a pass that was `shared`, which without it had taken `others_s` seconds."""
