@@ -67,9 +67,11 @@ def serve(cost: JSON, loaded: JSON, fuzzed: JSON) -> Iterator[str]:
         "engine's time |"
     )
     busy, matched = (cost["throughput"][name] for name in ("busy", "matched"))
+    again = loaded["throughput"]["busy"]
     yield (
         f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken "
-        f"again at once | {interval(busy, 3, 'ratio')}; asked at least {LEAST_THROUGHPUT:g}. By {matched['threads']}, "
+        f"again at once | {interval(busy, 3, 'ratio')}, in a shorter run {interval(again, 3, 'ratio')}; asked at least "
+        f"{LEAST_THROUGHPUT:g}. By {matched['threads']}, "
         f"as many as rows: {interval(matched, 3, 'ratio')}. The server's thread takes "
         f"{cost['throughput']['server_cpu_ms']:.1f} ms of CPU time for each request |"
     )
@@ -136,7 +138,9 @@ def against_vllm(loaded: JSON) -> Iterator[str]:
 
 def serve_short(cost: JSON, loaded: JSON) -> Iterator[str]:
     """What falls short of its bound, and of vLLM's server."""
-    found, rate = list[str](), Interval.from_json(cost["throughput"]["busy"], "ratio")
+    found = list[str]()
+    runs = [Interval.from_json(run["throughput"]["busy"], "ratio") for run in (cost, loaded)]
+    rate = min(runs, key=lambda run: run.value)
     if rate.value < LEAST_THROUGHPUT:
         within = ", which lies within its interval" if rate.high >= LEAST_THROUGHPUT else ""
         found.append(f"Throughput is below the bound{within}.")

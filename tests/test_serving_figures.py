@@ -57,6 +57,8 @@ def test_rows_of_the_server_say_what_came_besides(server):
 def test_what_falls_short_follows_the_figures(server):
     cost, loaded, _ = server
     busy, levels = cost["throughput"]["busy"], loaded["vllm"]["clients"]
+    again = loaded["throughput"]["busy"]
+    again |= {"ratio": 0.99, "ci95": [0.97, 1.0]}
     busy |= {"ratio": 0.9, "ci95": [0.8, 0.97]}
     (said,) = serve_short(cost, loaded)
     assert said.startswith("**What falls short.** Throughput is below the bound.")
@@ -71,6 +73,8 @@ def test_what_falls_short_follows_the_figures(server):
     assert next(serve_short(cost, loaded)).startswith("**Nothing falls short**")
     cost["overhead"]["known"]["added_ms_p50"] = 3.4
     assert next(serve_short(cost, loaded)).endswith("A request about a known clip takes longer than the bound.")
+    again |= {"ratio": 0.9, "ci95": [0.8, 0.97]}  # of two runs the worse one counts
+    assert "Throughput is below the bound. A request" in next(serve_short(cost, loaded))
 
 
 def test_the_table_against_vllm(server):
