@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     skip = pytest.mark.skip(reason="needs a CUDA device (CROSSDRAFT_TEST_DEVICE=cpu runs it on the CPU)")
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu") is not None:  # not by keywords: these name folders, too
             item.add_marker(skip)
 
 

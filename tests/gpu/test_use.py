@@ -80,13 +80,14 @@ def test_an_interrupted_batch_leaves_the_device_usable():
     placement.close()
 
 
-def test_scale_measures_every_placement(tmp_path):
+@pytest.mark.parametrize("compiled", [(), ("--compile",)])
+def test_scale_measures_every_placement(compiled, tmp_path):
     """Of tiny shapes: what the benchmark of the large ones does."""
     config, out = tmp_path / "config.json", tmp_path / "out.json"
     config.write_text(json.dumps(TINY))
     start = time.perf_counter()
     options = [f"--config={config}", f"--drafter={config}", f"--device={DEVICE.type}", f"--json-out={out}"]
-    main([*options, "--dtype=float32", "--budget=0.05"])
+    main([*options, *compiled, "--dtype=float32", "--budget=0.05"])
     found = json.loads(out.read_text())
     placements = found["drafters"][0]["placements"]
     assert [entry["placement"] for entry in placements] == ["before", "thread", "process"]

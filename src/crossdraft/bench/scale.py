@@ -17,6 +17,7 @@ from crossdraft.bench.common import add_output_arguments, check_outputs, write_j
 from crossdraft.bench.cores import Cores, choose_cores
 from crossdraft.bench.environment import environment, memory
 from crossdraft.bench.scale_measure import (
+    NODES,
     Bound,
     DraftCost,
     DraftPlacement,
@@ -53,6 +54,7 @@ class Scale:
         budget_s: time for each single measurement; large models take three runs even so.
         cores: on a CPU, whose cores are whose; `None` leaves the affinity as it is.
         seed: of the random weights.
+        compile: have decode passes run as compiled functions: the drafter's of one token, the target's of up to 8.
     """
 
     config: str
@@ -63,6 +65,7 @@ class Scale:
     budget_s: float = 3.0
     cores: Cores | None = None
     seed: int = 0
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,15 @@ def _run(scale: Scale, say: Say) -> ScaleResult:
     speed = bandwidth(scale.device, scale.budget_s)
     say(f"{scale.config}: making its weights")
     target = random_target(shape_of(scale.config, TARGETS), scale.device, scale.dtype, scale.seed)
+    if scale.compile:
+        say(f"{scale.config}: compiling its passes")
+        target.compile(widest=1 + NODES)
     say(f"{scale.config}: prefill")
     prefill = measure_prefill(target, scale.budget_s)
     say(f"{scale.config}: V(n)")
     passes = measure_passes(target, scale.budget_s)
-    where = DraftPlacement(scale.draft_device, scale.dtype, None if scale.cores is None else scale.cores.draft)
+    cores = None if scale.cores is None else scale.cores.draft
+    where = DraftPlacement(scale.draft_device, scale.dtype, cores, scale.compile)
     drafters: list[tuple[DraftCost | str, list[OverlapResult]]] = []
     for name in scale.drafters:
         try:
@@ -123,6 +130,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
     parser.add_argument("--budget", type=float, default=3.0, metavar="S", help="seconds for each measurement")
     parser.add_argument("--target-cores", help="CPU cores of the target, as 0 or 0-3; by default all but one")
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
+    parser.add_argument("--compile", action="store_true", help="compile decode passes: minutes the first time")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     add_output_arguments(parser)
     given = parser.parse_args(argv)
@@ -139,6 +147,7 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
         budget_s=given.budget,
         cores=choose_cores(given.target_cores, given.draft_cores, all_target=True) if on_cpu else None,
         seed=given.seed,
+        compile=given.compile,
     )
     return scale, given
 
@@ -185,6 +194,7 @@ def to_json(scale: Scale, measured: ScaleResult) -> dict[str, object]:
             "device": str(scale.device),
             "draft_device": str(scale.draft_device),
             "dtype": _name(scale.dtype),
+            "compiled": scale.compile,
             "cores": None if scale.cores is None else asdict(scale.cores),
         },
         "memory": memory(),
@@ -234,6 +244,8 @@ def _overlap_json(one: OverlapResult) -> dict[str, object]:
         "ttft_ms": round(one.ttft * 1e3, 3),
         "engine_ms_per_round": round(one.engine_per_round * 1e3, 4),
         "overhead_share": round(one.overhead_share, 4),
+        "gpu_alone": [use.to_json() for use in one.gpu_alone],
+        "gpu": [use.to_json() for use in one.gpu],
     }
 
 
@@ -272,8 +284,14 @@ def _overlap_line(one: OverlapResult) -> str:
         f"{one.placement:8} prefill {_ms(one.prefill_alone)} -> {_ms(one.prefill)} "
         f"({one.slowdown or 0.0:+.1%}), {one.hidden_tokens:.0f} tokens drafted{share}, TTFT "
         f"{one.ttft_alone * 1e3:.1f} -> {one.ttft * 1e3:.1f} ms, engine {one.engine_per_round * 1e3:.2f} ms "
-        f"({one.overhead_share:.1%}) per round"
+        f"({one.overhead_share:.1%}) per round{_busy_words(one)}"
     )
+
+
+def _busy_words(one: OverlapResult) -> str:
+    """How busy each GPU was without the drafter and with it."""
+    pairs = zip(one.gpu_alone, one.gpu, strict=False)
+    return "".join(f", {use.name} busy {alone.busy:.0%} -> {use.busy:.0%}" for alone, use in pairs)
 
 
 def _ms(times: Quartiles) -> str:

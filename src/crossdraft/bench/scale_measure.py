@@ -5,7 +5,7 @@ Drafting runs with the real engine: one after the other, in a thread, in a proce
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from crossdraft.bench.common import orders
+from crossdraft.bench.gpu import GpuSampler, GpuUse
 from crossdraft.bench.scale_models import cache_bytes, decode_bytes, parameters, random_drafter
 from crossdraft.bench.statistics import Quartiles, quartiles
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.pass_times import WIDTHS, timed_pass
 from crossdraft.engine.passes import Chunk
@@ -33,6 +35,7 @@ from crossdraft.errors import CrossdraftError
 LEAST, MOST = 3, 50
 MIB = 2**20
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
+SAMPLED_S = 1.5  # of answers for NVML
 Say = Callable[[str], None]
 
 
@@ -79,6 +82,8 @@ class OverlapResult:
         ttft: time to the first token with the drafter; `ttft_alone` without.
         engine_per_round: the engine's own time per round after the prefill, without target and drafter.
         overhead_share: the same relative to the round.
+        gpu_alone, gpu: how busy the GPUs were while answers without the drafter were written one after the other, and
+            with it; empty where the target is on a CPU or NVML says nothing.
     """
 
     placement: str
@@ -91,6 +96,8 @@ class OverlapResult:
     ttft: float = 0.0
     engine_per_round: float = 0.0
     overhead_share: float = 0.0
+    gpu_alone: Sequence[GpuUse] = ()
+    gpu: Sequence[GpuUse] = ()
 
     @property
     def slowdown(self) -> float | None:
@@ -112,11 +119,12 @@ class DraftCost:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlacement:
-    """Where the drafter runs: its device and dtype, and the cores of a process of its own."""
+    """Where the drafter runs: its device and dtype, the cores of a process of its own, whether it is compiled."""
 
     device: torch.device
     dtype: torch.dtype
     cores: tuple[int, ...] | None = None
+    compiled: bool = False
 
 
 def sample(action: Callable[[], float], budget_s: float) -> Quartiles:
@@ -214,7 +222,7 @@ def measure_drafter(
         CrossdraftError: its weights do not fit.
     """
     banned = tuple(sorted(target.reserved))
-    factory = partial(random_drafter, name, str(where.device), where.dtype, banned)
+    factory = partial(random_drafter, name, str(where.device), where.dtype, banned, compiled=where.compiled)
     say(f"{name}: making its weights")
     drafter = factory()
     if drafter.model.vocab_size > target.vocab_size:
@@ -243,14 +251,23 @@ def measure_drafter(
 def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Quartiles]:
     """Seconds to read the prompt, and per drafted token."""
     request, device = Request("scale", max_new_tokens=STEPS + 1), drafter.model.device
-    read = sample(lambda: clocked(device, lambda: drafter.begin([request])), budget_s)
+
+    def reads() -> float:
+        start = time.perf_counter()
+        states = drafter.begin([request])
+        settle(device)
+        seconds = time.perf_counter() - start
+        drafter.end(states)
+        return seconds
 
     def steps() -> float:
         states = drafter.begin([request])
         drafter.propose(states, [Budget(1)])  # the first token costs no pass: reading gave its logits
-        return clocked(device, lambda: drafter.propose(states, [Budget(1 + STEPS)])) / STEPS
+        seconds = clocked(device, lambda: drafter.propose(states, [Budget(1 + STEPS)])) / STEPS
+        drafter.end(states)
+        return seconds
 
-    return read, sample(steps, budget_s)
+    return sample(reads, budget_s), sample(steps, budget_s)
 
 
 def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> OverlapResult:
@@ -265,8 +282,11 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
                 if answer.notes:
                     return OverlapResult(name, skipped=answer.notes[0])
                 runs[side].append(answer.stats)
+        gpu = {side: _gpu_use(decoder, request) for side, decoder in decoders.items()}
     finally:
         runner.close()
+        for decoder in decoders.values():
+            hand_back(decoder.cache)
     alone, drafting = runs["alone"][1:], runs["drafting"][1:]
     shares = [stats.hidden_share for stats in drafting if stats.hidden_share is not None]
     return OverlapResult(
@@ -279,7 +299,20 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
         ttft=quartiles([stats.ttft_s for stats in drafting]).median,
         engine_per_round=quartiles([_engine_per_round(stats) for stats in drafting]).median,
         overhead_share=quartiles([stats.overhead_share for stats in drafting]).median,
+        gpu_alone=gpu["alone"],
+        gpu=gpu["drafting"],
     )
+
+
+def _gpu_use(decoder: Decoder, request: Request) -> Sequence[GpuUse]:
+    """What NVML says of the GPUs while answers are written for a second; nothing where the target is on a CPU."""
+    if decoder.target.device.type != "cuda":
+        return ()
+    with GpuSampler() as gpus:
+        until = time.perf_counter() + SAMPLED_S
+        while time.perf_counter() < until:
+            decoder.generate([request])
+    return gpus.uses
 
 
 def _prefill_s(stats: Stats) -> float:

@@ -149,10 +149,16 @@ def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.d
 
 
 def random_drafter(
-    name: str, device: str, dtype: torch.dtype, banned: Sequence[int] = (), seed: int = 1
+    name: str, device: str, dtype: torch.dtype, banned: Sequence[int] = (), seed: int = 1, *, compiled: bool = False
 ) -> IndependentDrafter:
-    """A drafter with random weights; a module's function, so that a process of its own can make it."""
+    """A drafter with random weights; a module's function, so that a process of its own can make it.
+
+    Args:
+        compiled: its passes over one token are a compiled function.
+    """
     target = random_target(shape_of(name, DRAFTERS), torch.device(device), dtype, seed)
+    if compiled:
+        target.compile(widest=1)
     return IndependentDrafter(target, banned)
 
 

@@ -24,6 +24,7 @@ from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.passes import Chunk, TargetOut
 from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
@@ -169,6 +170,10 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         for state in states:
             state.stop = self.stop
         return states
+
+    def end(self, states: Sequence[IndependentState]) -> None:
+        for state in states:  # forks have caches of another kind
+            hand_back(state.cache)
 
     def _begin(self, request: Request) -> IndependentState:
         prompt, cache, out = read_prompt(

@@ -361,3 +361,15 @@ def test_a_loop_for_comparison_and_a_stepped_one_hand_back_theirs(static):
         gc.collect()
         assert engine.generate(REQUESTS[0]).tokens == expected.tokens
         assert engine._scheduler._decoder.cache is kept
+
+
+def test_a_drafter_hands_back_its_cache_when_its_request_is_over(static, monkeypatch):
+    monkeypatch.setattr(StaticDecoder, "width", lambda *_: None)
+    drafter = IndependentDrafter(static)
+    states = drafter.begin(REQUESTS[:1])
+    kept, forked = states[0].cache, drafter.fork(states)[0].cache
+    kept.made["a pass"] = "its graph"
+    assert not isinstance(forked, StaticKVCache)  # and is dropped without `end`
+    drafter.end(states)
+    assert drafter.begin(REQUESTS[1:2])[0].cache is kept
+    assert kept.made == {"a pass": "its graph"}
