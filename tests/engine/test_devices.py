@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from crossdraft.engine.devices import resolve, to_device, usable_device
+from crossdraft.engine.devices import resolve, to_device, usable_device, without_cudnn_attention
 from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.errors import CrossdraftError
 
@@ -62,3 +62,15 @@ def test_a_device_that_cannot_be_used_is_one_sentence_that_names_the_option(name
         CrossdraftError, match=rf"^draft_device is '{name}', which cannot be used here; choose cpu.*\.$"
     ):
         usable_device(name, "draft_device")
+
+
+def test_on_a_gpu_no_attention_is_cudnns():
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(enabled=True)
+        without_cudnn_attention(torch.device("cpu"))
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        without_cudnn_attention(torch.device("cuda", 1))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled=before)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
+from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO
@@ -72,6 +73,20 @@ def test_with_the_drafter_in_a_process_on_the_same_device(dtype, parallel, recor
     found = answers(target, DraftRunner(worker, workers=[worker]), adaptive=False)
     check_same(target, dtype, expected, found, record_property)
     assert sum(answer.stats.drafted for answer in found) > 0  # its prefill may be over before it begins
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="cuDNN is CUDA's")
+def test_no_attention_is_cudnns(record_property):
+    """It builds a plan for each number of keys; answers as long as these lost drafters in a process of their own."""
+    name, dtype, requests = "llava_onevision", "bfloat16", [Request("x" * i, max_new_tokens=96) for i in (1, 2, 3)]
+    target = target_of(name, dtype)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    worker = ProcessDrafter(
+        partial(drafter_of, name, dtype, str(DEVICE)), drafter_timeout_s=120.0, drain_timeout_s=60.0
+    )
+    expected = answers(target, None, requests)
+    found = answers(target, DraftRunner(worker, workers=[worker]), requests, adaptive=False)
+    check_same(target, dtype, expected, found, record_property, requests)
 
 
 def test_with_a_drafter_on_the_cpu(record_property):

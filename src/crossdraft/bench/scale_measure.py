@@ -35,6 +35,7 @@ from crossdraft.errors import CrossdraftError
 LEAST, MOST = 3, 50
 MIB = 2**20
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
+WARM_UPS = 3
 SAMPLED_S = 1.5  # of answers for NVML
 Say = Callable[[str], None]
 
@@ -271,15 +272,15 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
 
 
 def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> OverlapResult:
-    """Answers with and without the drafter, interleaved, one warm-up each."""
+    """Answers with and without the drafter, interleaved, after some that warm up: the first may end without a draft."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
     decoders = {"alone": Decoder(target), "drafting": Decoder(target, runner, nodes=NODES, adaptive=False)}
     runs: dict[str, list[Stats]] = {side: [] for side in decoders}
     try:
-        for turn in islice(orders(list(decoders)), 1 + REPEATS):
+        for number, turn in enumerate(islice(orders(list(decoders)), WARM_UPS + REPEATS)):
             for side in turn:
                 answer = decoders[side].generate([request])[0]
-                if answer.notes:
+                if answer.notes and number >= WARM_UPS:
                     return OverlapResult(name, skipped=answer.notes[0])
                 runs[side].append(answer.stats)
         gpu = {side: _gpu_use(decoder, request) for side, decoder in decoders.items()}
@@ -287,7 +288,7 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
         runner.close()
         for decoder in decoders.values():
             hand_back(decoder.cache)
-    alone, drafting = runs["alone"][1:], runs["drafting"][1:]
+    alone, drafting = (runs[side][WARM_UPS:] for side in ("alone", "drafting"))
     shares = [stats.hidden_share for stats in drafting if stats.hidden_share is not None]
     return OverlapResult(
         placement=name,

@@ -58,6 +58,17 @@ def entry_device(model: Any) -> torch.device:
     return torch.device(getattr(getattr(embedding, "_hf_hook", None), "execution_device", None) or "cpu")
 
 
+def without_cudnn_attention(device: torch.device) -> None:
+    """Have no attention of this process be cuDNN's from now on, if the device is a GPU.
+
+    PyTorch takes cuDNN's first on Hopper and Blackwell. It builds a plan, in each thread, for each number of keys, of
+    which every decode pass has another; and on a B200 models with few heads of keys wrote wrong tokens (PyTorch issue
+    193893). The setting is the process's: PyTorch has no other.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(enabled=False)
+
+
 def memory_bytes(device: torch.device) -> int:
     """Memory of a device; of a CPU what this process's control group leaves of the machine's."""
     if device.type == "cuda":

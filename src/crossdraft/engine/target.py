@@ -20,7 +20,7 @@ from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
-from crossdraft.engine.devices import to_device
+from crossdraft.engine.devices import to_device, without_cudnn_attention
 from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
 from crossdraft.engine.fast.elastic import PollHook, poll_between
 from crossdraft.engine.fast.forward import PassPart, find_lean
@@ -78,6 +78,7 @@ class Target(PassInputs):
         defaults: GenerationDefaults | None = None,
     ) -> None:
         super().__init__(model)
+        without_cudnn_attention(self.device)
         self.clock = clock_of(self.device)
         self.prepare = prepare
         self.text = decode if isinstance(decode, TokenText) else TokenText(decode)

@@ -74,8 +74,9 @@ def frame_features(request: Request, frames: int, patches: int, target: Target |
         target: which encodes them here; see `FrameEncoder`.
 
     Raises:
-        CrossdraftError: the request has no clip, or the target does not encode it frame by frame.
+        CrossdraftError: the request has no clip, or the target does not encode it frame by frame, or not by itself.
     """
+    check_encodes(target)
     if target is not None:
         return visual_rows(target.encode(fewer_frames(target.prepare(request), frames))["video"])
     if request.visual_features is None:
