@@ -36,7 +36,7 @@ class QualityConfig:
     drafters: tuple[str, ...] = ("event", "glance", "ngram", "memory", "eagle2", "eaglevlm")
     compressions: tuple[str, ...] = (
         "fastv:keep=0.75", "fastv:keep=0.5", "fastv:keep=0.25", "fastv:keep=0.1",
-        "frames:count=4", "frames:count=2", "frames:count=1", "pool:factor=2", "pool:factor=3",
+        "frames:count=4", "frames:count=2", "frames:count=1", "pool:factor=2", "pool:factor=3", "token_packer",
     )  # fmt: skip
     rules: tuple[str, ...] = (
         "typical:eps=0.3", "typical:eps=0.09", "typical:eps=0.01", "ensemble:w=0.75", "ensemble:w=0.5",
