@@ -1,6 +1,6 @@
 """What docs say of single benches, written from what these wrote with `--json-out`; see `docs/figures.py`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -9,6 +9,7 @@ from tools.figures import Tie, interval, measured, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
+EDGE_ASKED, EDGE_LEAST = {20: 1.5, 100: 1.25}, 0.98  # what drafts of the edge alone should gain, and never lose
 REPLICAS = {"server": "server alone", "replicas-1": "1 replica", "replicas-2": "2 replicas"}
 
 
@@ -84,8 +85,19 @@ def edge(networks: JSON, narrow: JSON) -> Iterator[str]:
     every = [*networks["networks"], *narrow["networks"]]
     same, asked, cuts = (sum(one[name] for one in every) for name in ("identical", "answers", "cuts"))
     yield f"{same} of {asked} answers were the engine's own, token for token; the connections of {cuts} were cut"
+    yield edge_against_what_was_asked(every)
     commits = [one["ways"]["policy"]["commit_bytes"] for one in networks["networks"]]
     yield f"{min(commits):.0f} to {max(commits):,.0f} for its commits"
+
+
+def edge_against_what_was_asked(networks: Sequence[JSON]) -> str:
+    """The edge alone, as the policy wants, beside what it should reach by round trip, and nowhere fall below."""
+    found, least = [], min(one["ways"][way]["speedup"]["ratio"] for one in networks for way in ("hidden", "policy"))
+    for rtt, asked in EDGE_ASKED.items():
+        reached = [one["ways"]["policy"]["speedup"]["ratio"] for one in networks if one["rtt_ms"] == rtt]
+        short = "" if min(reached) >= asked else ", which falls short"
+        found.append(f"{min(reached):.2f} to {max(reached):.2f} at {rtt:g} ms, of {asked:g} asked{short}")
+    return f"The edge alone makes answers {'; '.join(found)}; nowhere less than {least:.2f}, of {EDGE_LEAST:g}."
 
 
 def adaedl(*found: JSON) -> Iterator[str]:
@@ -103,26 +115,74 @@ def _ratio(found: JSON) -> str:
     return f"{found['value']:.2f} times as fast [{low:.2f}, {high:.2f}]"
 
 
-def h200(found: JSON) -> Iterator[str]:
-    """The stages of the 7B shapes on one GPU."""
-    prefill, decode = found["prefill_ms"], found["decode"]
-    yield f"| prefill | clip {prefill['clip']['median']:.1f} ms, text behind it {prefill['text']['median']:.1f} ms |"
-    step, bound = decode["step_ms"]["median"], decode["bound_ms"]
-    yield f"{step:.1f} ms; to read its weights and cache takes {bound:.1f} ms, so {100 * (1 - decode['share']):.0f} %"
-    ratios, most = [row["over_v1"] for row in found["verify"][1:]], found["verify"][-1]["n"]
-    yield f"{min(ratios):.2f} to {max(ratios):.2f} for 2 to {most} tokens"
-    drafter = found["drafters"][0]
-    yield (
-        f"reads in {drafter['read_ms']['median']:.1f} ms, a token in {drafter['step_ms']['median']:.1f} ms: "
-        f"{drafter['c']:.2f} of the target's step"
+def h100(plain: JSON, compiled: JSON) -> Iterator[str]:
+    """The stages of the 7B shapes on one GPU, passes as they are and compiled."""
+    both = plain, compiled
+    steps = [run["decode"]["step_ms"]["median"] for run in both]
+    yield _row("prefill: the clip, the text behind it", *map(_pieces, both))
+    yield _row("a decode step", *(f"{step:.1f} ms" for step in steps))
+    bound = plain["decode"]["bound_ms"]
+    shares = (f"{100 * run['decode']['share']:.0f} %" for run in both)
+    yield _row(f"of it to read weights and cache ({bound:.1f} ms)", *shares)
+    yield _row("V(8) / V(1)", *(f"{next(r['over_v1'] for r in run['verify'] if r['n'] == 8):.2f}" for run in both))
+    drafters = [run["drafters"][0] for run in both]
+    reads = (f"{one['read_ms']['median']:.0f} ms, {one['step_ms']['median']:.1f} ms" for one in drafters)
+    yield _row("EventGPT-7B reads, writes a token", *reads)
+    before, beside = zip(*(one["placements"][:2] for one in drafters), strict=True)
+    yield _row(
+        "drafting before the prefill: tokens, the first token",
+        *(f"{one['hidden_tokens']:.0f}, {_instead(one)}" for one in before),
     )
-    before, thread, _ = drafter["placements"]
-    yield f"{before['hidden_tokens']:.0f} tokens; the first token comes after {_instead(before)}"
-    yield (
-        f"{thread['hidden_tokens']:.0f} tokens, {100 * thread['hidden_share']:.0f} % of them hidden; the prefill takes "
-        f"{100 * thread['prefill_slowdown']:.0f} % longer, the first token comes after {_instead(thread)}"
+    yield _row(
+        "beside it: tokens, part of them hidden",
+        *(f"{one['hidden_tokens']:.0f}, {100 * one['hidden_share']:.0f} %" for one in beside),
     )
-    yield f"| the engine's own work in a round | {before['engine_ms_per_round']:.1f} ms |"
+    longer = (f"{100 * one['prefill_slowdown']:.0f} % longer, {_instead(one)}" for one in beside)
+    yield _row("beside it: the prefill takes, the first token", *longer)
+    later = [one["ttft_ms"] - one["ttft_alone_ms"] for one in beside]
+    yield f"the first token comes {min(later):.0f} to {max(later):.0f} ms later for it"
+    yield _row("the GPU is busy (NVML), target alone, drafting beside it", *map(_busy, beside))
+    yield _row("the engine's own work in a round", *(f"{one['engine_ms_per_round']:.1f} ms" for one in before))
+
+
+def passes_h100(run: JSON) -> Iterator[str]:
+    """V(n) both ways."""
+    for one in run["passes"]:
+        lean, compiled = one["lean_ms"]["median"], one["compiled_ms"]["median"]
+        yield f"| {one['n']} | {lean:.1f} ms | {compiled:.1f} ms | {interval(one['ratio'])} |"
+
+
+def reference_h100(run: JSON) -> Iterator[str]:
+    """The reference pair on a GPU."""
+    target, hf, event = run["methods"]
+    yield f"writes {target['tokens_per_s']:.0f} tokens/s there, Hugging Face's `generate` {hf['tokens_per_s']:.0f}"
+    same = event["identical"]
+    yield f"with `event` answers came {interval(event['speedup'])} times as fast"
+    yield f"{same['equal']} of {same['total']} answers were the target's own"
+
+
+def tests_h100(run: JSON) -> Iterator[str]:
+    """The tests for CUDA."""
+    tests = run["tests"]
+    whole, half = (tests["identity"][name] for name in ("float32", "bfloat16"))
+    yield f"{tests['passed']} of {tests['passed'] + tests['failed']} passed"
+    yield f"{tests['files']['test_identity']} of identity, {tests['files']['test_passes']} of single passes"
+    same = [f"{one['identical']} of {one['answers']}" for one in (whole, half)]
+    yield f"{same[0]} answers in float32 and {same[1]} in bfloat16"
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _pieces(run: JSON) -> str:
+    clip, text = (run["prefill_ms"][name]["median"] for name in ("clip", "text"))
+    return f"{clip:.0f} ms, {text:.0f} ms"
+
+
+def _busy(placed: JSON) -> str:
+    uses = (placed[name][0] for name in ("gpu_alone", "gpu"))
+    return ", ".join(f"{100 * use['busy']:.0f} % ({use['watts']:.0f} W)" for use in uses)
 
 
 LADDER = {
@@ -252,7 +312,10 @@ TIES = (
         ("docs/results/align/reference.json", "docs/results/alignment/summary.json"),
         aligned,
     ),
-    Tie("docs/large_models.md", ("docs/results/scale/7b_h200.json",), h200),
+    Tie("docs/large_models.md", tuple(f"docs/results/scale/7b_h100{way}.json" for way in ("", "_compiled")), h100),
+    Tie("docs/large_models.md", ("docs/results/scale/7b_h100_passes.json",), passes_h100),
+    Tie("docs/large_models.md", ("docs/results/scale/reference_h100.json",), reference_h100),
+    Tie("docs/large_models.md", ("docs/results/scale/tests_h100.json",), tests_h100),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
     Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),

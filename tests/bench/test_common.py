@@ -79,6 +79,14 @@ def test_blocks_stay_balanced_though_their_rows_are_shuffled():
     assert len(followers) == 6
 
 
+def test_parts_of_a_measurement_go_on_behind_one_another():
+    """Each by itself: together they have the orders that one whole measurement has."""
+    whole = list(islice(orders("abcde"), 24))
+    parts = [order for first in (0, 8, 16) for order in islice(orders("abcde", after=first), 8)]
+    assert parts == whole
+    assert parts[:8] != parts[8:16]
+
+
 def test_to_a_file_to_stdout_or_nowhere(tmp_path, capsys):
     report = {"τ": 1.5}
     write_json(report, tmp_path / "new" / "a.json")

@@ -44,6 +44,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 QUIET_S = 60.0
+TARGET_CORE, DRAFT_CORE = 0, 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Case:
         kill: end the drafter's process during the second answer.
         temperature: above 0, answers are drawn, and compared as a distribution with those drawn without drafts.
         mended: give vLLM the temperatures behind a draft, which it loses on a CPU; see `DraftScheduler`.
+        timed: vLLM on one core and the drafter on another, and nobody waits for it; see `vllm_times`.
     """
 
     drafter: str | None
@@ -83,6 +85,7 @@ class Case:
     kill: bool = False
     temperature: float = 0.0
     mended: bool = False
+    timed: bool = False
 
 
 def total(asked: Sequence[Asked]) -> int:
@@ -155,13 +158,14 @@ def speculation(case: Case, folder: Path) -> dict[str, Any]:
     if case.drafter is None:
         return {} if case.head is None else {"speculative_config": head}
     known = f"file={folder / KNOWN}"
+    # Where passes are counted, what is ready must not depend on the machine.
+    way = {"cores": [DRAFT_CORE]} if case.timed else {"wait_ms": 1000 * QUIET_S, "parallel": "off"}
     ours = {
         "drafter": case.drafter.replace(f"file={KNOWN}", known),
         "media_root": str(folder),
-        "wait_ms": 1000 * QUIET_S,
-        "parallel": "off",  # else what is ready depends on the machine
         "dtype": "float32",
         "hidden_tokens": DRAFT,
+        **way,
     }
     custom = {"method": "custom_class", "model": f"{PACKAGE}.proposer.SilentProposer", "num_speculative_tokens": DRAFT}
     return {
@@ -185,7 +189,10 @@ def mend_temperatures() -> None:
 
 
 class Hosted:
-    """vLLM's engine, whose steps are taken in this thread, each when the drafter has nothing to do any more."""
+    """vLLM's engine, whose steps are taken in this thread, each when the drafter has nothing to do any more.
+
+    Where times are taken it is not waited for.
+    """
 
     def __init__(self, case: Case, folder: Path) -> None:
         from transformers import AutoTokenizer
@@ -210,6 +217,9 @@ class Hosted:
             limit_mm_per_prompt={"video": 1},
             **speculation(case, folder),
         ).llm_engine
+        if case.timed:
+            os.sched_setaffinity(0, {TARGET_CORE})  # of this thread, which alone computes
+        self.waits, self.first_s = not case.timed, 0.0
         self.scheduler: Any = self.engine.engine_core.engine_core.scheduler
         if case.mended:
             self.scheduler._draws = True
@@ -250,9 +260,10 @@ class Hosted:
     def answer(
         self, asked: Sequence[Asked], name: str, temperature: float = 0.0, *, drafted: bool = True
     ) -> list[tuple[int, ...]]:
-        """Of each question; `drafted`: whether the drafter hears of them."""
+        """Of each question; `drafted`: whether the drafter hears of them. `first_s`: when the first token came."""
         from vllm import SamplingParams
 
+        self.first_s = 0.0
         for number, one in enumerate(asked):
             extra = {"crossdraft_events": one.events, "crossdraft_question": one.question} if drafted else None
             most = DRAWN if temperature else LONGEST
@@ -263,9 +274,11 @@ class Hosted:
             self.engine.add_request(f"{name}-{number}", prompt, params)
         found: dict[str, tuple[int, ...]] = {}
         while self.engine.has_unfinished_requests():
-            self.wait()
+            if self.waits:
+                self.wait()
             for output in self.engine.step():
                 found[output.request_id] = tuple(output.outputs[0].token_ids)
+                self.first_s = self.first_s or time.perf_counter()
         return [found[f"{name}-{number}"] for number in range(len(asked))]
 
 

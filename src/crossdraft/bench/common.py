@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, TypeVar
@@ -100,8 +101,10 @@ def check_repeats(repeats: int, what: str = "pair") -> None:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each {what} at least once.")
 
 
-def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
+def orders(methods: Sequence[T], seed: int = 0, after: int = 0) -> Iterator[list[T]]:
     """Endless balanced orders, the same for the same seed: blocks of a Williams design, their rows shuffled.
+
+    The first `after` of them are left out: a part of a measurement that runs by itself goes on behind the parts before.
 
     Over a block, each method is first, second … equally often, and follows each other one equally often: what a method
     leaves behind (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
@@ -111,9 +114,8 @@ def orders(methods: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
 
     rng = np.random.default_rng(seed)
     rows = williams(len(methods))
-    while True:
-        for row in rng.permutation(len(rows)):
-            yield [methods[index] for index in rows[row]]
+    every = (rows[number] for _ in count() for number in rng.permutation(len(rows)))
+    return ([methods[index] for index in row] for row in islice(every, after, None))
 
 
 def williams(count: int) -> list[list[int]]:

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from crossdraft import __version__
@@ -22,6 +24,8 @@ def environment() -> dict[str, object]:
 
     return {
         "crossdraft": __version__,
+        "commit": _commit(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -70,6 +74,18 @@ def peak_bytes_of(pid: int | str) -> int | None:
         return None
     found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(found[0]) * 1024 if found else None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this runs from, marked where files differ from it; None outside a checkout."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=8"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git here, or no commit yet
+        return None
 
 
 def _cpu() -> str:

@@ -125,6 +125,7 @@ def measure(
     repeats: int,
     warm_ups: Sequence[Item] = (),
     tick: Callable[[str], None] | None = None,
+    before: int = 0,
 ) -> Results:
     """Let every method answer every pair `repeats` times.
 
@@ -138,9 +139,10 @@ def measure(
         warm_ups: pairs that every method answers first and whose runs are thrown away: caches fill, and the engine's
             cost model learns its times.
         tick: called with the method's name after every run, warm-ups included.
+        before: runs of pairs in earlier blocks of the same measurement, behind whose orders these go on.
     """
     check_repeats(repeats)
-    names, turns = list(methods), orders(list(methods))
+    names, turns = list(methods), orders(list(methods), after=before)
     results = Results({name: [[] for _ in items] for name in names})
     for item in warm_ups:
         for name in names:

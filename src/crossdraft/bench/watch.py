@@ -123,22 +123,28 @@ class StreamRun:
 Runs = dict[str, list[StreamRun]]
 
 
-def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None) -> Runs:
-    """Measure all methods, interleaved in one process that is pinned to the cores of the pair."""
+def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None, before: int = 0) -> Runs:
+    """Measure all methods, interleaved in one process that is pinned to the cores of the pair.
+
+    Args:
+        plan: what to measure.
+        tick: called with the method's name after every run, warm-ups included.
+        before: questions of earlier parts of the same measurement, behind whose orders these go on.
+    """
     with (
         forking([__name__]),
         pinned(None if plan.cores is None else plan.cores.pair),
         TemporaryDirectory(prefix="crossdraft-") as folder,
     ):
-        return _run(plan, stream_files(plan.seconds, Path(folder)), tick)
+        return _run(plan, stream_files(plan.seconds, Path(folder)), tick, before)
 
 
-def _run(plan: StreamBench, files: tuple[Path, Path], tick: Callable[[str], None] | None) -> Runs:
+def _run(plan: StreamBench, files: tuple[Path, Path], tick: Callable[[str], None] | None, before: int) -> Runs:
     target = plan.models.load_target()
     plan = replace(plan, windowing=replace(plan.windowing, frames=frames_per_window(target, plan.windowing.length_s)))
     made: dict[str, EngineMethod] = {}
     runs: Runs = {name: [] for name in plan.names}
-    turns = orders(plan.names)
+    turns = orders(plan.names, after=before)
     try:
         for name in plan.names:
             made[name] = make_engine_method(name, target, plan.models, plan.cores)

@@ -1,15 +1,38 @@
 """What blocks of runs say, worked by hand; `test_planted` has faults in methods that run."""
 
 import json
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from crossdraft import scenes
-from crossdraft.bench.experiments.blocks import BlockPlan, pooled, speed_json, speed_row, sure
+from crossdraft.bench.experiments.blocks import BlockPlan, answer_block, pooled, speed_json, speed_row, sure
+from crossdraft.bench.experiments.record import Setting
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.workload import Workload
 from crossdraft.bench.workload import questions as questions_of
 from tests.bench.experiments.planted import TOKENS, block, run
+
+
+class Noting:
+    """A method that notes when it is asked."""
+
+    cores = None
+
+    def __init__(self, name, asked):
+        self.name, self.asked = name, asked
+
+    def answer(self, item):
+        self.asked.append(self.name)
+        return run(1.0)
+
+
+class ByTokens:
+    """What decodes answers."""
+
+    def decode(self, tokens):
+        return str(tokens)
 
 
 def through_json(unit):
@@ -80,6 +103,20 @@ def test_blocks_part_the_pairs_and_never_a_clip(questions, size, firsts):
     parts = [plan.work_of(key) for key in plan.keys]
     assert [part.first for part in parts] == firsts
     assert sum(part.pairs for part in parts) == 8
+
+
+def test_over_all_blocks_each_method_is_first_and_second_equally_often():
+    """Each block alone would begin with the same orders."""
+    names = ("target", "a", "b", "c")
+    plan = BlockPlan(tuple(map(Variant, names)), Workload(8), 2, repeats=2, warm_ups=0)
+    asked: list[str] = []
+    made = {name: Noting(name, asked) for name in names}
+    for key in plan.keys:
+        answer_block(key, plan, made, ByTokens(), [], Setting(None, Path()))
+    turns = [asked[first : first + 4] for first in range(0, len(asked), 4)]
+    assert len(turns) == 16
+    for place in range(4):
+        assert Counter(turn[place] for turn in turns) == dict.fromkeys(names, 4)
 
 
 @pytest.mark.parametrize(("questions", "size"), [(1, 3), (4, 8)])

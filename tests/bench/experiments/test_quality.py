@@ -61,7 +61,7 @@ def test_the_target_is_not_counted_as_equal_to_itself():
 
 def test_compressed_targets_have_the_cores_of_what_they_are_compared_with():
     methods = {one.name: one.drafts for plan in QualityConfig().plans.values() for one in plan.variants if one.compress}
-    assert len(methods) == 9
+    assert len(methods) == 10
     assert set(methods.values()) == {ALL}
 
 

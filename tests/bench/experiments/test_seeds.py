@@ -12,7 +12,10 @@ TEST, TRAIN, VALIDATION = map(scenes.split_seeds, ("test", "train", "validation"
 
 
 def test_a_question_on_a_stream_has_the_scenes_of_the_stream(tmp_path, monkeypatch):
-    def watched(plan, tick):
+    earlier = []
+
+    def watched(plan, tick, before):
+        earlier.append(before)
         summary = WatchSummary(4, 2, 2, 2.0, 0, [0.1, 0.2], [0.2, 0.4], 8, 4)
         return {name: [StreamRun(summary, {0: (1,), 1: (2,)})] for name in ("glance", "target")}
 
@@ -20,6 +23,7 @@ def test_a_question_on_a_stream_has_the_scenes_of_the_stream(tmp_path, monkeypat
     config = streaming.StreamingConfig(seconds=3, questions=2)
     found = list(streaming.measure(config, ["question 0", "question 1"], Setting(None, tmp_path)))
     assert [unit.seeds for unit in found] == [tuple(TEST[:3])] * 2
+    assert earlier == [0, 1], "a question goes on behind the orders of those before"
     said = streaming.summarise(config, found).sure
     assert said.startswith("2 questions, one run of each method each")
     assert "all of one stream of 3 scenes: n counts questions, and no interval covers other streams." in said

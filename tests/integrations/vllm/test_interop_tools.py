@@ -10,7 +10,7 @@ from crossdraft.engine.request import Request
 from crossdraft.methods import build, read_spec
 from tests.integrations.vllm.fake_vllm import EOS
 from tests.integrations.vllm.helpers import ScriptedDrafter, ask, hosting
-from tests.interop import vllm_hosted
+from tests.interop import vllm_hosted, vllm_times
 from tests.interop.known_answers import register_known
 from tests.interop.vllm_hosted import CASES, DRAFT, Asked
 
@@ -44,7 +44,18 @@ def test_the_expected_passes_are_those_of_the_fake_engine(length, case, budget):
 
 def test_cases_name_drafters_that_there_are(no_drafters_registered):
     register_known()
-    for case in CASES.values():
+    for case in (*CASES.values(), *vllm_times.CASES.values()):
         if case.drafter is not None:
             read_spec(case.drafter)
     assert vllm_hosted.speculation(CASES["alone"], vllm_hosted.Path()) == {}
+
+
+def test_where_times_are_taken_nobody_waits_for_the_drafter():
+    """Where passes are counted everybody does."""
+    counted, timed = (
+        vllm_hosted.speculation(cases["event"], vllm_hosted.Path())["additional_config"]["crossdraft"]
+        for cases in (CASES, vllm_times.CASES)
+    )
+    assert counted["wait_ms"] == 1000 * vllm_hosted.QUIET_S
+    assert timed["cores"] == [vllm_hosted.DRAFT_CORE]
+    assert not {"wait_ms", "parallel"} & set(timed)

@@ -51,9 +51,13 @@ class BlockPlan:
         """A key for each block."""
         return [f"{self.prefix} {first}" for first in range(0, self.work.pairs, self.block)]
 
+    def first_of(self, key: str) -> int:
+        """The number of a block's first pair."""
+        return int(key.removeprefix(f"{self.prefix} "))
+
     def work_of(self, key: str) -> Workload:
         """The pairs of a block."""
-        first = int(key.removeprefix(f"{self.prefix} "))
+        first = self.first_of(key)
         scenes = first // self.work.questions
         return replace(self.work, pairs=min(self.block, self.work.pairs - first), first=self.work.first + scenes)
 
@@ -100,7 +104,7 @@ def answer_block(
 ) -> UnitResult:
     """One block."""
     asked = list(items(plan.work_of(key)))
-    results = measure(made, asked, plan.repeats, warm, setting.tick)
+    results = measure(made, asked, plan.repeats, warm, setting.tick, before=plan.first_of(key) * plan.repeats)
     pairs = [
         {
             "scene": item.seed,

@@ -123,5 +123,5 @@ def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
 def _machine(line: RunLine) -> str:
     found = line.environment
     return ", ".join(f"{found.get(name)}" for name in ("cpu", "platform")) + "".join(
-        f", {name} {found.get(name)}" for name in ("crossdraft", "torch", "transformers")
+        f", {name} {found[name]}" for name in ("crossdraft", "commit", "torch", "transformers") if found.get(name)
     )

@@ -46,8 +46,9 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
     """Question after question."""
     plan = config.bench(setting)
     for key in keys:
-        question = plan.questions[int(key.removeprefix("question "))]
-        runs = run_watch(replace(plan, questions=(question,)), setting.tick)
+        number = int(key.removeprefix("question "))
+        question = plan.questions[number]
+        runs = run_watch(replace(plan, questions=(question,)), setting.tick, before=number)
         found = {name: [_run_json(run) for run in each] for name, each in runs.items()}
         yield UnitResult(key, stream_seeds(config.seconds), {"question": question, "runs": found})
 
