@@ -73,7 +73,8 @@ docs: setup
 	$(BIN)/python docs/rooms.py
 	$(MAKE) site
 
-# mkdocs reads the source without importing it: no PyTorch here.
+# mkdocs reads the source without importing it: no PyTorch here. Its successor Zensical is at 0.0; all pages are plain
+# Markdown, which it can take over. The warning that is silenced is of MkDocs 2, which the pins exclude.
 SITE := .venv-docs
 site: $(SITE)/.ready
 	rm -rf build/site
