@@ -83,6 +83,13 @@ def readme_stages(
         f"`glance` {all_frames} (experiment 0), {eight} (1), {files} (2), {questions} (5: {quality['config']['pairs']} "
         f"questions) and {rides} (6)"
     )
+    event = (
+        drafters["figures"]["event"]["speedup"],
+        hiding["figures"]["8"]["event"]["speedup"],
+        breakdown["figures"]["speedup"]["event"],
+        quality["figures"]["greedy"]["event"]["speedup"],
+    )
+    yield "`event` {}, {}, {} and {} (0, 1, 2, 5)".format(*map(interval, event))
 
 
 def readme_pair(target: JSON, event: JSON, eagle: JSON) -> Iterator[str]:
