@@ -123,7 +123,7 @@ def readme_real_pair(plan: JSON, *replays: JSON) -> Iterator[str]:
     yield f"first token was the target's in {one['first_token_accepted']} of {one['traces']} answers to one question"
     yield f"gives τ {one['tau']:.2f} and {one['simulated_speedup']['value']:.2f}× (simulated)"
     yield f"gives {gains}× there (simulated)"
-    yield f"repeat ({gains}×, simulated, above)"
+    yield f"repeat (`memory` alone {gains}×, simulated, above)"
     yield f"acceptance of {plan['stages']['alpha']}, `crossdraft plan` gives {best(plan):.2f}×"
 
 
