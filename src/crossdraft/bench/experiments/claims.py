@@ -33,11 +33,13 @@ class Claim:
         command: what gives our figure, or the arithmetic with other numbers.
         claimed, unit: its number; a range's nearer end.
         derive: arithmetic that it is held against; see `derivations.derived`.
-        measured: an experiment's name and the keys of a figure in its summary.
+        measured: an experiment's name and the keys of a figure in its summary: an interval, or a count of how many.
+        figure: what that figure is, for people.
         no_figure: where there is neither: why no figure of ours can stand beside it, a sentence.
 
     Raises:
-        CrossdraftError: a status that is none, or a claim that is held against nothing and does not say why.
+        CrossdraftError: a status that is none, a claim that is held against nothing and does not say why, or a figure
+            of ours that is not named.
     """
 
     document: str
@@ -49,11 +51,14 @@ class Claim:
     unit: str = ""
     derive: Mapping[str, object] | None = None
     measured: tuple[str, ...] = ()
+    figure: str = ""
     no_figure: str = ""
 
     def __post_init__(self) -> None:
         if (self.derive is None and not self.measured) != bool(self.no_figure):
             raise CrossdraftError(f"Give the claim '{self.claim}' derive or measured, or else no_figure.")
+        if bool(self.measured) != bool(self.figure):
+            raise CrossdraftError(f"Give the claim '{self.claim}' both measured and figure, or neither.")
         if self.status not in STYLES:
             raise CrossdraftError(f"'{self.status}' is no status of a claim; write one of: {', '.join(STYLES)}.")
 
@@ -89,7 +94,7 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
     """The figure of another experiment and the size that it ran at; `None` if that has not run, or has no such figure.
 
     Raises:
-        CrossdraftError: its summary cannot be read.
+        CrossdraftError: its summary cannot be read, or has no interval there.
     """
     nothing: dict[str, Any] = {"measured": None, "size": None}
     if not path:
@@ -108,6 +113,8 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
         if not isinstance(found, Mapping) or key not in found:
             return nothing
         found = found[key]
+    if isinstance(found, Mapping) and not found.keys() >= {"value", "ci95", "n"}:
+        raise CrossdraftError(f"{' → '.join(path[1:])} of {summary} has no interval; run {path[0]} again.")
     return {"measured": found, "size": size}
 
 
@@ -123,7 +130,7 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
     rows = [
         (
             str(number), one.document, one.claim, one.status, shown(value["derived"], one.unit),
-            _sized(value), f"{one.why} {one.no_figure}".strip(), one.command,
+            _cell(one, value), f"{one.why} {one.no_figure}".strip(), one.command,
         )
         for number, (one, value) in enumerate(zip(known, values, strict=True), 1)
     ]  # fmt: skip
@@ -144,8 +151,8 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
                 ("", "document", "claim", "status", "derived", "measured here", "why", "command"),
                 tuple(rows),
                 "Derived: what the arithmetic gives in the claim's unit. Measured here: our figure of the reference "
-                "pair, from the experiments that ran into the same folder, with their size where it is not the full "
-                "one; empty if they did not.",
+                "pair with its 95 % interval and n, from the experiments that ran into the same folder, with their "
+                "size where it is not the full one; empty if they did not.",
             ),
         ),
         figure=stacked_bars(
@@ -163,17 +170,20 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
         figures={
             "statuses": dict(counts),
             "claims": [
-                {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status, **value}
+                {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status,
+                 "figure": one.figure, **value}
                 for one, value in zip(known, values, strict=True)
             ],
         },
     )  # fmt: skip
 
 
-def _sized(value: Mapping[str, Any]) -> str:
-    """What was measured, with the size of its experiment unless that is the full one."""
+def _cell(claim: Claim, value: Mapping[str, Any]) -> str:
+    """What was measured, by its name, with the size of its experiment unless that is the full one."""
     text, size = shown(value["measured"], ""), value.get("size")
-    return f"{text} ({size})" if text and size != FULL else text
+    if not text:
+        return ""
+    return f"{claim.figure}: {text}" + ("" if size == FULL else f" ({size})")
 
 
 def shown(value: Any, unit: str) -> str:
