@@ -30,6 +30,9 @@ INTERVAL = re.compile(r": -?\d+\.\d+ \[-?\d+\.\d+, -?\d+\.\d+; n=\d+\]$")
         ({"kind": "least alpha", "c": 0.2, "verify": 1.0, "gamma": 1}, 0.2),
         ({"kind": "hidden", "prefill": 100, "drafting": 90, "verify": 20, "accepted": 8, "tokens": 8, "step": 9}, 120),
         ({"kind": "bound", "prefill": 50.0, "total": 200.0}, 4.0),
+        ({"kind": "sum", "parts": [2.0, 3.0, -1.0]}, 4.0),
+        ({"kind": "product", "factors": [2.0, 3.0, 4.0]}, 24.0),
+        ({"kind": "ratio", "top": 3.0, "bottom": 4.0}, 0.75),
         ({"kind": "amdahl", "share": 0.5, "factor": 1e9}, 2.0),
     ],
 )
@@ -52,7 +55,8 @@ def test_unknown_derivations_are_refused():
 
 def test_every_claim_stands_with_its_reason_and_command():
     found = claims()
-    assert len(found) > 60
+    assert len(found) > 150
+    assert len({(one.document, one.claim) for one in found}) == len(found)
     assert len({one.document for one in found}) == 5
     for one in found:
         assert one.why.endswith("."), one.claim
@@ -78,7 +82,7 @@ def test_every_figure_of_ours_is_in_the_results_with_its_interval(experiment):
         found = measured(RESULTS, one.measured)["measured"]
         assert found is not None, f"{experiment} has no {' → '.join(one.measured[1:])}: {one.claim}"
         counted = isinstance(found, list) and len(found) == 2 and all(isinstance(count, int) for count in found)
-        assert counted or (isinstance(found, dict) and set(found) == {"value", "ci95", "n"}), (one.claim, found)
+        assert counted or (isinstance(found, dict) and found.keys() >= {"value", "ci95", "n"}), (one.claim, found)
 
 
 def test_every_cell_of_ours_says_what_it_is_and_of_how_many(tmp_path):
@@ -87,7 +91,7 @@ def test_every_cell_of_ours_says_what_it_is_and_of_how_many(tmp_path):
     table = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None).summary.tables[0]
     assert table.heads[5] == "measured here"
     cells = {row[2]: row[5] for row in table.rows if row[5]}
-    assert len(cells) > 20
+    assert len(cells) > 50
     for claim, cell in cells.items():
         assert INTERVAL.search(cell) or COUNT.search(cell), (claim, cell)
 
@@ -147,10 +151,13 @@ def test_figures_of_other_experiments_are_looked_up(tmp_path):
     assert found == {"measured": SPEEDUP, "size": "full size"}
     assert measured(tmp_path, ("drafters", "dream", "speedup")) == nothing
     assert measured(tmp_path, ()) == nothing
+    summary_of(tmp_path, "quality", {"metrics": [{"name": "BLEU-4", **SPEEDUP}]})
+    assert measured(tmp_path, ("quality", "metrics", "BLEU-4"))["measured"]["value"] == 1.25
+    assert measured(tmp_path, ("quality", "metrics", "CIDEr")) == nothing
     outcome = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
     assert [row[5] for row in outcome.summary.tables[0].rows if row[5]] == [SHOWN]
     assert sum(outcome.summary.figures["statuses"].values()) == len(claims())
-    with pytest.raises(CrossdraftError, match="eagle3 of .* has no interval; run drafters again"):
+    with pytest.raises(CrossdraftError, match=r"eagle3 of .* has no interval; run drafters again"):
         measured(tmp_path, ("drafters", "eagle3"))
     summary.write_text("nonsense")
     with pytest.raises(CrossdraftError, match="run drafters again"):

@@ -110,12 +110,20 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise CrossdraftError(f"{summary} is no summary of an experiment; run {path[0]} again.") from error
     for key in path[1:]:
-        if not isinstance(found, Mapping) or key not in found:
+        named = _by_name(found)
+        if key not in named:
             return nothing
-        found = found[key]
+        found = named[key]
     if isinstance(found, Mapping) and not found.keys() >= {"value", "ci95", "n"}:
         raise CrossdraftError(f"{' → '.join(path[1:])} of {summary} has no interval; run {path[0]} again.")
     return {"measured": found, "size": size}
+
+
+def _by_name(found: Any) -> Mapping[str, Any]:
+    """Figures under their names; a list of those that carry their own, too."""
+    if isinstance(found, list):
+        return {one["name"]: one for one in found if isinstance(one, Mapping) and "name" in one}
+    return found if isinstance(found, Mapping) else {}
 
 
 def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
@@ -141,9 +149,11 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
         ),
         sure=(
             "Refuted are claims that contradict their own numbers, the field's formulas, or what the public project "
-            "behind them recorded (github.com/xifan-zhang/EventGPT); the arithmetic is code, and tested. Figures of "
-            "ours are of the shipped pair: they stand beside claims about 7B models, and refute none of them. Formulas "
-            "take acceptances to be independent, and passes over a draft to cost what the claim says, or a step."
+            "behind them recorded (github.com/xifan-zhang/EventGPT); confirmed are those that these bear out, which "
+            "says nothing of how fast the pair is. The arithmetic is code, and tested. A number that is repeated "
+            "stands once, and a table of many that say one thing is one claim. Figures of ours are of the shipped "
+            "pair: they stand beside claims about 7B models, and refute none of them. Formulas take acceptances to be "
+            "independent, and passes over a draft to cost what the claim says, or a step."
         ),
         tables=(
             FigureTable(
@@ -189,8 +199,8 @@ def _cell(claim: Claim, value: Mapping[str, Any]) -> str:
 def shown(value: Any, unit: str) -> str:
     """A figure for people; two whole numbers are a count of how many, and a mapping is an interval's.
 
-    >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(120.0, "ms")
-    ('1.07 ×', '8/8', '', '120 ms')
+    >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(2286.0, "ms")
+    ('1.07 ×', '8/8', '', '2,286 ms')
     >>> shown({"value": 8.18, "ci95": [7.49, 9.0], "n": 16}, "")
     '8.18 [7.49, 9.00; n=16]'
     """
@@ -200,7 +210,7 @@ def shown(value: Any, unit: str) -> str:
         return "/".join(map(str, value))
     if isinstance(value, Mapping):
         return f"{Interval.from_json(value)} {unit}".strip()
-    return f"{value:.3g} {unit}".strip()
+    return f"{value:,.0f} {unit}".strip() if abs(value) >= 1000 else f"{value:.3g} {unit}".strip()
 
 
 CLAIMS = Experiment(
