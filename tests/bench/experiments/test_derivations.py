@@ -1,6 +1,9 @@
 """Derivations against values worked by hand, and the claims against their derivations."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +14,10 @@ from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.runner import run_experiment
 from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+COUNT = re.compile(r": \d+/\d+$")
+INTERVAL = re.compile(r": -?\d+\.\d+ \[-?\d+\.\d+, -?\d+\.\d+; n=\d+\]$")
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,9 @@ from crossdraft.errors import CrossdraftError
         ({"kind": "least alpha", "c": 0.2, "verify": 1.0, "gamma": 1}, 0.2),
         ({"kind": "hidden", "prefill": 100, "drafting": 90, "verify": 20, "accepted": 8, "tokens": 8, "step": 9}, 120),
         ({"kind": "bound", "prefill": 50.0, "total": 200.0}, 4.0),
+        ({"kind": "sum", "parts": [2.0, 3.0, -1.0]}, 4.0),
+        ({"kind": "product", "factors": [2.0, 3.0, 4.0]}, 24.0),
+        ({"kind": "ratio", "top": 3.0, "bottom": 4.0}, 0.75),
         ({"kind": "amdahl", "share": 0.5, "factor": 1e9}, 2.0),
     ],
 )
@@ -45,7 +55,8 @@ def test_unknown_derivations_are_refused():
 
 def test_every_claim_stands_with_its_reason_and_command():
     found = claims()
-    assert len(found) > 60
+    assert len(found) > 150
+    assert len({(one.document, one.claim) for one in found}) == len(found)
     assert len({one.document for one in found}) == 5
     for one in found:
         assert one.why.endswith("."), one.claim
@@ -58,6 +69,31 @@ def test_every_claim_is_held_against_something_or_says_why_not():
         assert (one.derive is not None or bool(one.measured)) != one.no_figure.endswith("."), one.claim
     with pytest.raises(CrossdraftError, match="derive or measured, or else no_figure"):
         Claim("survey", "fast", REFUTED, "No.", "crossdraft plan")
+    with pytest.raises(CrossdraftError, match="both measured and figure, or neither"):
+        Claim("survey", "fast", REFUTED, "No.", "crossdraft plan", measured=("drafters", "event", "speedup"))
+
+
+@pytest.mark.parametrize("experiment", sorted({one.measured[0] for one in claims() if one.measured}))
+def test_every_figure_of_ours_is_in_the_results_with_its_interval(experiment):
+    """A path that leads nowhere is an empty cell, which says nothing; a plain number has no n."""
+    for one in claims():
+        if one.measured[:1] != (experiment,):
+            continue
+        found = measured(RESULTS, one.measured)["measured"]
+        assert found is not None, f"{experiment} has no {' → '.join(one.measured[1:])}: {one.claim}"
+        counted = isinstance(found, list) and len(found) == 2 and all(isinstance(count, int) for count in found)
+        assert counted or (isinstance(found, dict) and found.keys() >= {"value", "ci95", "n"}), (one.claim, found)
+
+
+def test_every_cell_of_ours_says_what_it_is_and_of_how_many(tmp_path):
+    for summary in RESULTS.glob("*/summary.json"):
+        shutil.copytree(summary.parent, tmp_path / summary.parent.name)
+    table = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None).summary.tables[0]
+    assert table.heads[5] == "measured here"
+    cells = {row[2]: row[5] for row in table.rows if row[5]}
+    assert len(cells) > 50
+    for claim, cell in cells.items():
+        assert INTERVAL.search(cell) or COUNT.search(cell), (claim, cell)
 
 
 def test_commands_print_the_figure_of_the_claim():
@@ -103,17 +139,26 @@ def summary_of(folder, name, figures, size="full size"):
     return path
 
 
+SPEEDUP = {"value": 1.25, "ci95": [1.0, 1.5], "n": 32}
+SHOWN = "speed-up of eagle3: 1.25 [1.00, 1.50; n=32]"
+
+
 def test_figures_of_other_experiments_are_looked_up(tmp_path):
     nothing = {"measured": None, "size": None}
-    assert measured(tmp_path, ("drafters", "event", "speedup", "value")) == nothing
-    summary = summary_of(tmp_path, "drafters", {"eagle3": {"speedup": {"value": 1.25}}})
-    found = measured(tmp_path, ("drafters", "eagle3", "speedup", "value"))
-    assert found == {"measured": 1.25, "size": "full size"}
-    assert measured(tmp_path, ("drafters", "dream", "speedup", "value")) == nothing
+    assert measured(tmp_path, ("drafters", "event", "speedup")) == nothing
+    summary = summary_of(tmp_path, "drafters", {"eagle3": {"speedup": SPEEDUP}})
+    found = measured(tmp_path, ("drafters", "eagle3", "speedup"))
+    assert found == {"measured": SPEEDUP, "size": "full size"}
+    assert measured(tmp_path, ("drafters", "dream", "speedup")) == nothing
     assert measured(tmp_path, ()) == nothing
+    summary_of(tmp_path, "quality", {"metrics": [{"name": "BLEU-4", **SPEEDUP}]})
+    assert measured(tmp_path, ("quality", "metrics", "BLEU-4"))["measured"]["value"] == 1.25
+    assert measured(tmp_path, ("quality", "metrics", "CIDEr")) == nothing
     outcome = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
-    assert [row[5] for row in outcome.summary.tables[0].rows if row[5]] == ["1.25"]
+    assert [row[5] for row in outcome.summary.tables[0].rows if row[5]] == [SHOWN]
     assert sum(outcome.summary.figures["statuses"].values()) == len(claims())
+    with pytest.raises(CrossdraftError, match=r"eagle3 of .* has no interval; run drafters again"):
+        measured(tmp_path, ("drafters", "eagle3"))
     summary.write_text("nonsense")
     with pytest.raises(CrossdraftError, match="run drafters again"):
         measured(tmp_path, ("drafters", "event"))
@@ -121,8 +166,9 @@ def test_figures_of_other_experiments_are_looked_up(tmp_path):
 
 def test_figures_of_another_size_are_named(tmp_path):
     """A quick run takes two pairs: what it gives does not stand unnamed beside what a full one gave."""
-    summary_of(tmp_path, "drafters", {"eagle3": {"speedup": {"value": 1.25}}}, "quick size")
-    summary_of(tmp_path, "utilisation", {"decode_reached": 0.5}, "a size of its own")
+    summary_of(tmp_path, "drafters", {"eagle3": {"speedup": SPEEDUP}}, "quick size")
+    summary_of(tmp_path, "quality", {"greedy": {"event": {"equal": [96, 96]}}}, "a size of its own")
     found = run_experiment(CLAIMS, CLAIMS.full, tmp_path, None).summary
-    assert [row[5] for row in found.tables[0].rows if row[5]] == ["1.25 (quick size)", "0.5 (a size of its own)"]
+    cells = [row[5] for row in found.tables[0].rows if row[5]]
+    assert cells == [f"{SHOWN} (quick size)", "answers of event that are the target's own: 96/96 (a size of its own)"]
     assert "quick size" in {one["size"] for one in found.figures["claims"]}

@@ -74,9 +74,9 @@ def test_every_time_by_stage_has_its_interval():
     assert found.figures["lanes_ms"]["event"]["hidden"]["value"] == 0.0
 
 
-def stream(name, first, tokens=((0, (1, 2)), (1, (3,))), **more):
-    summary = {"due": 4, "answered": 2, "dropped": 2, "seconds": 1.0, "first_s": first, "whole_s": first, "tokens": 3,
-               "rounds": 3}  # fmt: skip
+def stream(name, first, tokens=((0, (1, 2)), (1, (3,))), answered=2, **more):
+    counts = {"due": 4, "answered": answered, "dropped": 4 - answered, "tokens": 3, "rounds": 3}
+    summary = {**counts, "seconds": 1.0, "first_s": first, "whole_s": first}
     return {name: [{"summary": summary, "tokens": [list(one) for one in tokens], **more}]}
 
 
@@ -94,3 +94,20 @@ def test_a_stream_has_intervals_of_its_percentiles_and_faults_of_its_rows():
     (glance,) = (row for row in found.tables[0].rows if row[0] == "glance")
     assert glance[4].startswith("100 [100, 200; n=2] / 294 [100, 300; n=2]")
     assert found.figures["glance"]["last_frame_to_first_token_ms"]["p50"]["n"] == 2
+
+
+def test_a_stream_has_what_it_drops_and_its_rate_over_the_targets_with_their_intervals():
+    units = [
+        block("question 0", {"target": [[run(1.0)]]}, {"question": "?", "runs": {
+            **stream("target", [0.2], answered=1), **stream("target-all", [0.1], answered=2),
+            **stream("glance", [0.1], answered=answered)}})
+        for answered in (2, 4)
+    ]  # fmt: skip
+    found = summarise(StreamingConfig(), units)
+    dropped = {row[0]: row[2] for row in found.tables[0].rows}
+    assert dropped == {"target": "75.0 % [75.0, 75.0; n=2]", "target-all": "50.0 % [50.0, 50.0; n=2]",
+                       "glance": "25.0 % [0.0, 50.0; n=2]"}  # fmt: skip
+    assert found.figures["glance"]["windows_dropped_share"] == {"value": 0.25, "ci95": [0.0, 0.5], "n": 2}
+    assert found.figures["glance"]["rate_over_alone"] == {"value": 1.5, "ci95": [1.0, 2.0], "n": 2}
+    assert found.figures["target"]["rate_over_alone"]["value"] == 0.5, "over the faster way to run it"
+    assert "1.50 [1.00, 2.00; n=2] times the rate." in found.found

@@ -104,11 +104,11 @@ def test_a_report_shows_what_the_experiments_say_now(tmp_path):
     drafters = tmp_path / "drafters"
     drafters.mkdir()
     for speedup in (1.25, 7.75):
-        figures = {"eagle3": {"speedup": {"value": speedup}}}
+        figures = {"eagle3": {"speedup": {"value": speedup, "ci95": [1.0, 8.0], "n": 32}}}
         (drafters / "summary.json").write_text(json.dumps({"figures": figures, "size": "full size"}))
         if speedup == 1.25:
             run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
     write_report(tmp_path)
     page = (tmp_path / "report.md").read_text()
-    assert "| 7.75 |" in page
-    assert "| 1.25 |" not in page
+    assert "| speed-up of eagle3: 7.75 [1.00, 8.00; n=32] |" in page
+    assert "1.25 [1.00" not in page

@@ -7,8 +7,9 @@ import pytest
 from crossdraft.bench.experiments import utilisation
 from crossdraft.bench.experiments.blocks import pooled
 from crossdraft.bench.experiments.record import Setting
-from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape
-from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, machine_peaks, summarise
+from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork
+from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, machine_peaks, reached, summarise
+from crossdraft.bench.statistics import Interval
 from crossdraft.load import load_target
 from tests.bench.experiments.planted import block, run
 
@@ -78,7 +79,25 @@ def test_no_pass_reaches_more_than_the_peak():
     slow = {"gflops": 0.01, "copy_gbs": 0.001, "cached_gbs": 0.002}
     found = summarise(UtilisationConfig(), [planted(peaks={"target": slow, "target-all": PEAK})])
     _, roofline = found.tables
-    reached = [float(row[-1].removesuffix("%")) for row in roofline.rows]
-    assert max(reached) == 100
-    assert found.figures["decode_reached"] <= 1
+    assert max(float(row[-1].split(" %")[0]) for row in roofline.rows) == 100
+    assert found.figures["decode_reached"]["value"] <= 1
     assert found.figures["peaks"]["target-all"] == PEAK
+
+
+def test_what_a_pass_reaches_has_its_interval():
+    work, peak = PassWork(flops=1e9, bytes=1.0), MachinePeak(10.0, 1.0, 1.0)
+    assert reached(work, Interval(0.2, 0.16, 0.25, 16), peak) == Interval(0.5, 0.4, 0.625, 16), "0.1 s is the bound"
+    assert reached(work, Interval(0.1, 0.05, 0.2, 16), peak) == Interval(1.0, 0.5, 1.0, 16), "no draw passes the peak"
+    fast, slow = run(4.0, prefill=1.0), run(7.0, prefill=1.0)  # three decode steps of 1 s, and of 2 s
+    methods = {name: [[fast], [slow]] for name in ("target", "target-all", "event")}
+    far = {"gflops": 100.0, "copy_gbs": 0.01, "cached_gbs": 0.01}
+    more = {**MORE, "peaks": {"target": far, "target-all": far}}
+    found = summarise(UtilisationConfig(), [block("pairs 0", methods, more)])
+    figure = found.figures["decode_reached"]
+    assert figure["n"] == 2
+    assert figure["ci95"][0] < figure["value"] < figure["ci95"][1]
+    assert figure["ci95"][1] == pytest.approx(2 * figure["ci95"][0], rel=1e-3)
+    share = Interval.from_json(figure).percent()
+    assert f"ms, {share} of which the roofline explains" in found.found
+    assert found.negative == (f"Computing and reading weights at the measured peaks are {share} of a decode step.",)
+    assert found.tables[1].rows[1][-1] == share

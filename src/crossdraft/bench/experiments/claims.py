@@ -33,11 +33,13 @@ class Claim:
         command: what gives our figure, or the arithmetic with other numbers.
         claimed, unit: its number; a range's nearer end.
         derive: arithmetic that it is held against; see `derivations.derived`.
-        measured: an experiment's name and the keys of a figure in its summary.
+        measured: an experiment's name and the keys of a figure in its summary: an interval, or a count of how many.
+        figure: what that figure is, for people.
         no_figure: where there is neither: why no figure of ours can stand beside it, a sentence.
 
     Raises:
-        CrossdraftError: a status that is none, or a claim that is held against nothing and does not say why.
+        CrossdraftError: a status that is none, a claim that is held against nothing and does not say why, or a figure
+            of ours that is not named.
     """
 
     document: str
@@ -49,11 +51,14 @@ class Claim:
     unit: str = ""
     derive: Mapping[str, object] | None = None
     measured: tuple[str, ...] = ()
+    figure: str = ""
     no_figure: str = ""
 
     def __post_init__(self) -> None:
         if (self.derive is None and not self.measured) != bool(self.no_figure):
             raise CrossdraftError(f"Give the claim '{self.claim}' derive or measured, or else no_figure.")
+        if bool(self.measured) != bool(self.figure):
+            raise CrossdraftError(f"Give the claim '{self.claim}' both measured and figure, or neither.")
         if self.status not in STYLES:
             raise CrossdraftError(f"'{self.status}' is no status of a claim; write one of: {', '.join(STYLES)}.")
 
@@ -89,7 +94,7 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
     """The figure of another experiment and the size that it ran at; `None` if that has not run, or has no such figure.
 
     Raises:
-        CrossdraftError: its summary cannot be read.
+        CrossdraftError: its summary cannot be read, or has no interval there.
     """
     nothing: dict[str, Any] = {"measured": None, "size": None}
     if not path:
@@ -105,10 +110,20 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise CrossdraftError(f"{summary} is no summary of an experiment; run {path[0]} again.") from error
     for key in path[1:]:
-        if not isinstance(found, Mapping) or key not in found:
+        named = _by_name(found)
+        if key not in named:
             return nothing
-        found = found[key]
+        found = named[key]
+    if isinstance(found, Mapping) and not found.keys() >= {"value", "ci95", "n"}:
+        raise CrossdraftError(f"{' → '.join(path[1:])} of {summary} has no interval; run {path[0]} again.")
     return {"measured": found, "size": size}
+
+
+def _by_name(found: Any) -> Mapping[str, Any]:
+    """Figures under their names; a list of those that carry their own, too."""
+    if isinstance(found, list):
+        return {one["name"]: one for one in found if isinstance(one, Mapping) and "name" in one}
+    return found if isinstance(found, Mapping) else {}
 
 
 def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
@@ -123,7 +138,7 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
     rows = [
         (
             str(number), one.document, one.claim, one.status, shown(value["derived"], one.unit),
-            _sized(value), f"{one.why} {one.no_figure}".strip(), one.command,
+            _cell(one, value), f"{one.why} {one.no_figure}".strip(), one.command,
         )
         for number, (one, value) in enumerate(zip(known, values, strict=True), 1)
     ]  # fmt: skip
@@ -134,9 +149,11 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
         ),
         sure=(
             "Refuted are claims that contradict their own numbers, the field's formulas, or what the public project "
-            "behind them recorded (github.com/xifan-zhang/EventGPT); the arithmetic is code, and tested. Figures of "
-            "ours are of the shipped pair: they stand beside claims about 7B models, and refute none of them. Formulas "
-            "take acceptances to be independent, and passes over a draft to cost what the claim says, or a step."
+            "behind them recorded (github.com/xifan-zhang/EventGPT); confirmed are those that these bear out, which "
+            "says nothing of how fast the pair is. The arithmetic is code, and tested. A number that is repeated "
+            "stands once, and a table of many that say one thing is one claim. Figures of ours are of the shipped "
+            "pair: they stand beside claims about 7B models, and refute none of them. Formulas take acceptances to be "
+            "independent, and passes over a draft to cost what the claim says, or a step."
         ),
         tables=(
             FigureTable(
@@ -144,8 +161,8 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
                 ("", "document", "claim", "status", "derived", "measured here", "why", "command"),
                 tuple(rows),
                 "Derived: what the arithmetic gives in the claim's unit. Measured here: our figure of the reference "
-                "pair, from the experiments that ran into the same folder, with their size where it is not the full "
-                "one; empty if they did not.",
+                "pair with its 95 % interval and n, from the experiments that ran into the same folder, with their "
+                "size where it is not the full one; empty if they did not.",
             ),
         ),
         figure=stacked_bars(
@@ -163,24 +180,27 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
         figures={
             "statuses": dict(counts),
             "claims": [
-                {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status, **value}
+                {"claim": one.claim, "claimed": one.claimed, "unit": one.unit, "status": one.status,
+                 "figure": one.figure, **value}
                 for one, value in zip(known, values, strict=True)
             ],
         },
     )  # fmt: skip
 
 
-def _sized(value: Mapping[str, Any]) -> str:
-    """What was measured, with the size of its experiment unless that is the full one."""
+def _cell(claim: Claim, value: Mapping[str, Any]) -> str:
+    """What was measured, by its name, with the size of its experiment unless that is the full one."""
     text, size = shown(value["measured"], ""), value.get("size")
-    return f"{text} ({size})" if text and size != FULL else text
+    if not text:
+        return ""
+    return f"{claim.figure}: {text}" + ("" if size == FULL else f" ({size})")
 
 
 def shown(value: Any, unit: str) -> str:
     """A figure for people; two whole numbers are a count of how many, and a mapping is an interval's.
 
-    >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(120.0, "ms")
-    ('1.07 ×', '8/8', '', '120 ms')
+    >>> shown(1.0741, "×"), shown([8, 8], ""), shown(None, "×"), shown(2286.0, "ms")
+    ('1.07 ×', '8/8', '', '2,286 ms')
     >>> shown({"value": 8.18, "ci95": [7.49, 9.0], "n": 16}, "")
     '8.18 [7.49, 9.00; n=16]'
     """
@@ -190,7 +210,7 @@ def shown(value: Any, unit: str) -> str:
         return "/".join(map(str, value))
     if isinstance(value, Mapping):
         return f"{Interval.from_json(value)} {unit}".strip()
-    return f"{value:.3g} {unit}".strip()
+    return f"{value:,.0f} {unit}".strip() if abs(value) >= 1000 else f"{value:.3g} {unit}".strip()
 
 
 CLAIMS = Experiment(

@@ -1,6 +1,7 @@
 """Arithmetic that claims about speculative decoding are held against: the formulas of `engine.estimates`, by name."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from crossdraft.engine.estimates import expected_accepted, hidden_time, hiding_bound, steady_speedup
@@ -13,6 +14,16 @@ HALVINGS = 60
 def ratio(top: float, bottom: float) -> float:
     """A quotient of two times or sizes."""
     return top / bottom
+
+
+def total(parts: Sequence[float]) -> float:
+    """A sum of times, sizes or shares."""
+    return math.fsum(parts)
+
+
+def product(factors: Sequence[float]) -> float:
+    """So many of a size each."""
+    return math.prod(factors)
 
 
 def amdahl(share: float, factor: float) -> float:
@@ -76,6 +87,8 @@ def bound(prefill: float, total: float) -> float:
 DERIVATIONS: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
         "ratio": ratio,
+        "sum": total,
+        "product": product,
         "amdahl": amdahl,
         "accepted": accepted,
         "emitted": emitted,

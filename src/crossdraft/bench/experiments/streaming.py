@@ -6,7 +6,7 @@ from typing import Any
 
 from crossdraft.bench.experiments.blocks import MODELS, note_lines
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
-from crossdraft.bench.statistics import Interval, percentile
+from crossdraft.bench.statistics import Interval, percentile, ratio_of_some
 from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
@@ -76,28 +76,35 @@ def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]
     }
 
 
+def dropped_shares(runs: Runs) -> dict[str, Interval | None]:
+    """Σ dropped over Σ due windows of each method, drawn over runs; `None` where no window was due."""
+    sums = {name: [(run.summary.dropped, run.summary.due) for run in each] for name, each in runs.items()}
+    return {name: ratio_of_some(each) for name, each in sums.items()}
+
+
 def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     """A row for each method, of all questions."""
     names = list(found[0].found["runs"])
     runs: Runs = {name: [_run_of(run) for unit in found for run in unit.found["runs"][name]] for name in names}
     shown = {row.name: row for row in rows(runs)}
     times = {name: times_of(each) for name, each in runs.items()}
+    dropped = dropped_shares(runs)
     pair, alone = shown[config.drafter], [row for row in shown.values() if row.name != config.drafter]
     best = max(alone, key=lambda row: row.rate.value)
     table = FigureTable(
         f"{config.seconds} s of {config.fps:g} frames a second, a window of {config.window_s:g} s at each frame",
         ("", "answered", "dropped", "answers a second", "first token p50 / p99, ms", "whole answer p50 / p99, ms",
          "same tokens", "τ"),
-        tuple(_row(row, times[row.name]) for row in shown.values()),
+        tuple(_row(row, times[row.name], dropped[row.name]) for row in shown.values()),
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains. Times count from a window's last frame.",
     )  # fmt: skip
-    faster = rate_over(runs, config.drafter, best.name)
+    over = {name: rate_over(runs, name, best.name) for name in names}
     slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
     return Findings(
         found=(
             f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
-            f"{best.answered} of {best.due}, {best.rate} a second: {faster} times the rate. "
+            f"{best.answered} of {best.due}, {best.rate} a second: {over[config.drafter]} times the rate. "
             f"{pair.identical} of {pair.compared} answers to the same windows are the same."
         ),
         sure=(
@@ -112,7 +119,15 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
             "/ s",
             None,
         ),
-        figures={name: {**row.to_json(), **_times_json(times[name])} for name, row in shown.items()},
+        figures={
+            name: {
+                **row.to_json(),
+                **_times_json(times[name]),
+                "windows_dropped_share": _json(dropped[name]),
+                "rate_over_alone": over[name].to_json(),
+            }
+            for name, row in shown.items()
+        },
         negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
         faults=faults_of_runs(runs, [row.name for row in shown.values() if row.identical < row.compared]),
     )  # fmt: skip
@@ -134,11 +149,13 @@ def _style(row: StreamRow, config: StreamingConfig) -> str:
     return "draft" if row.name == config.drafter else "prefill"
 
 
-def _row(row: StreamRow, times: Mapping[str, Mapping[str, Interval | None]]) -> tuple[str, ...]:
+def _row(
+    row: StreamRow, times: Mapping[str, Mapping[str, Interval | None]], dropped: Interval | None
+) -> tuple[str, ...]:
     return (
         row.name,
         f"{row.answered}/{row.due}",
-        f"{row.dropped / row.due:.0%}" if row.due else "–",
+        "–" if dropped is None else dropped.percent(),
         str(row.rate),
         _times(times["first"]),
         _times(times["whole"]),
@@ -154,9 +171,13 @@ def _times(found: Mapping[str, Interval | None]) -> str:
 def _times_json(found: Mapping[str, Mapping[str, Interval | None]]) -> dict[str, object]:
     """Under the names of `StreamRow.to_json`."""
     return {
-        f"last_frame_to_{end}_ms": {rank: None if one is None else one.to_json() for rank, one in found[name].items()}
+        f"last_frame_to_{end}_ms": {rank: _json(one) for rank, one in found[name].items()}
         for name, end in (("first", "first_token"), ("whole", "whole_answer"))
     }
+
+
+def _json(found: Interval | None) -> dict[str, object] | None:
+    return None if found is None else found.to_json()
 
 
 STREAMING = Experiment(

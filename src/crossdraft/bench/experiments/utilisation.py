@@ -104,18 +104,18 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
         for work, seconds in each.values():
             peaks[name] = peaks[name].raised(work, seconds.value)
     decode, seconds = stages[OWN]["decode step"]
-    share = decode.least_s(peaks[OWN]) / seconds.value
+    share = reached(decode, seconds, peaks[OWN])
     pair = max((name for name in group.names if name not in (OWN, ALL)), key=lambda name: busy[name]["both"].value)
     return Findings(
         found=(
-            f"A decode step of the target on its core takes {seconds.scaled(1e3)} ms, {share:.0%} of which the "
-            f"roofline explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
+            f"A decode step of the target on its core takes {seconds.scaled(1e3)} ms, {share.percent()} of which "
+            f"the roofline explains ({decode.intensity:.1f} FLOPs a byte). With {pair} the target's lane is busy "
             f"{busy[pair]['target'].percent()} and the drafter's {busy[pair]['drafter'].percent()} of an answer's time."
         ),
         sure=(
             f"{sure(group, config.repeats)} Peaks are the best of five repetitions in each block, or what a pass "
             "reached; FLOPs and bytes are counted from shapes, not by hardware counters, and bytes are the least that "
-            "a pass reads. "
+            "a pass reads. Intervals of what is reached are of the passes' times, the peaks held. "
             f"{_gpu_sentence(found)}"
         ),
         tables=(_busy_table(busy), _roofline_table(stages, peaks)),
@@ -124,12 +124,12 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
             "peaks": {name: peak.to_json() for name, peak in peaks.items()},
             "busy": {name: {lane: one.to_json() for lane, one in each.items()} for name, each in busy.items()},
             "decode_ms": seconds.scaled(1e3).to_json(),
-            "decode_reached": round(share, 4),
+            "decode_reached": share.to_json(),
             "gpu": [unit.found["gpu"] for unit in found],
         },
         negative=(
-            (f"{1 - share:.0%} of a decode step is neither computing nor reading weights at the measured peaks.",)
-            if share < 0.9
+            (f"Computing and reading weights at the measured peaks are {share.percent()} of a decode step.",)
+            if share.value < 0.9
             else ()
         ),
         faults=faults_of([(config.plan(), group)]),
@@ -213,8 +213,14 @@ def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tupl
     }
 
 
+def reached(work: PassWork, mean: Interval, peak: MachinePeak) -> Interval:
+    """The roofline's bound over a pass's mean time, drawn as that is; at most 1, for what a pass reaches is a peak."""
+    share = mean.inverse.scaled(work.least_s(peak))
+    return replace(share, value=min(1.0, share.value), low=min(1.0, share.low), high=min(1.0, share.high))
+
+
 def _against(work: PassWork, mean: Interval, peak: MachinePeak) -> tuple[str, ...]:
-    least, seconds = work.least_s(peak), mean.value
+    seconds = mean.value
     return (
         str(mean.scaled(1e3)),
         f"{work.flops / 1e9:.3f}",
@@ -222,8 +228,8 @@ def _against(work: PassWork, mean: Interval, peak: MachinePeak) -> tuple[str, ..
         f"{work.intensity:.1f}",
         f"{work.flops / seconds / 1e9:.1f}",
         f"{work.bytes / seconds / 1e9:.1f}",
-        f"{1e3 * least:.2f}",
-        f"{least / seconds:.0%}",
+        f"{1e3 * work.least_s(peak):.2f}",
+        reached(work, mean, peak).percent(),
     )
 
 
