@@ -8,8 +8,11 @@ import pytest
 
 from crossdraft.bench.align_controls import accepted, best_text
 from crossdraft.bench.significance import (
+    PairedCosts,
     cohens_dz,
     compare_paired,
+    compare_together,
+    comparison_cells,
     holm,
     minimum_detectable,
     paired_difference,
@@ -138,6 +141,27 @@ def test_what_is_detectable_among_many_methods_is_found_among_them():
         spread = float(np.std(np.log(noise[1]), ddof=1))
         assert compared["1"].detectable == pytest.approx(math.expm1(least * spread))
     assert 0.6 <= found / 30 <= 0.97
+
+
+def test_comparisons_with_baselines_of_their_own_are_corrected_together():
+    scenes = list(range(8))
+    halves = [1 + number / 100 for number in scenes]
+    pairs = {
+        "twice": PairedCosts([2.0] * 8, halves, scenes),
+        "same": PairedCosts(halves, halves[::-1], scenes),
+        "few": PairedCosts([9.0] * 6, [1.0] * 6, range(6)),
+    }
+    found = compare_together(pairs)
+    assert list(found) == ["twice", "same"], "of three, 6 scenes show nothing; 7 can"
+    assert found["twice"].p == pytest.approx(2 / 2**8)
+    assert found["twice"].adjusted_p == pytest.approx(2 * 2 / 2**8), "two were tested"
+    assert found["twice"].differs
+    assert not found["same"].differs
+    spread = float(np.std([math.log(2 / half) for half in halves], ddof=1))
+    assert found["twice"].detectable == pytest.approx(math.expm1(minimum_detectable(8, 0.05 / 2) * spread))
+    assert comparison_cells(found["twice"])[0] == "0.016"
+    assert comparison_cells(None) == ("–", "–", "–")
+    assert compare_together({}) == {}
 
 
 def test_a_planted_leak_of_one_token_is_found():

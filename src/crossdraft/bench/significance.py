@@ -17,6 +17,12 @@ from crossdraft.errors import CrossdraftError
 
 ALPHA = 0.05  # of two-sided tests
 POWER = 0.8  # of the minimum detectable effect
+COMPARISON_HEADS = ("p", "d_z", "detectable")
+COMPARISON_NOTE = (
+    "p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows that have one; d_z: mean of the "
+    "scenes' log ratios over their standard deviation; detectable: the smallest change of the ratio that so many "
+    "scenes of this spread show in four of five experiments, at the strictest level of Holm's correction."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,27 @@ class PairedComparison:
         return f"{self.ratio}; p = {self.adjusted_p:.2g} (Wilcoxon, Holm), d_z = {self.effect:.2f}: {seen}"
 
 
+@dataclass(frozen=True, slots=True)
+class PairedCosts:
+    """What one comparison is made of.
+
+    Args:
+        baseline, method: seconds (or another cost above 0) of each run, run by run on the same scenes.
+        scenes: of each run.
+    """
+
+    baseline: Sequence[float]
+    method: Sequence[float]
+    scenes: Sequence[Hashable]
+
+
+def comparison_cells(found: PairedComparison | None) -> tuple[str, ...]:
+    """Under `COMPARISON_HEADS`; dashes where nothing could be tested."""
+    if found is None:
+        return ("–",) * len(COMPARISON_HEADS)
+    return f"{found.adjusted_p:.2g}", f"{found.effect:.2f}", f"{found.detectable:.1%}"
+
+
 def compare_paired(
     baseline: Sequence[float], methods: Mapping[str, Sequence[float]], scenes: Sequence[Hashable]
 ) -> dict[str, PairedComparison]:
@@ -77,26 +104,37 @@ def compare_paired(
     Raises:
         CrossdraftError: lengths that differ, a cost that is not above 0, or too few scenes to say anything.
     """
-    own = by_scene(baseline, scenes)
-    if len(own) < (least := least_scenes(len(methods))):
+    if (here := len(by_scene(baseline, scenes))) < (least := least_scenes(len(methods))):
         raise CrossdraftError(
-            f"{len(own)} scenes cannot show a difference of {len(methods)} methods, whatever it is; compare at least "
+            f"{here} scenes cannot show a difference of {len(methods)} methods, whatever it is; compare at least "
             f"{least}."
         )
-    logs = {name: _log_ratio(own, by_scene(values, scenes), name) for name, values in methods.items()}
+    return compare_together({name: PairedCosts(baseline, values, scenes) for name, values in methods.items()})
+
+
+def compare_together(pairs: Mapping[str, PairedCosts]) -> dict[str, PairedComparison]:
+    """Comparisons that have baselines of their own, with Holm's correction over all of them.
+
+    Those of fewer than `least_scenes` of all are left out: no test of so few scenes can show anything.
+
+    Raises:
+        CrossdraftError: lengths that differ, or a cost that is not above 0.
+    """
+    least = least_scenes(len(pairs))
+    shown = {name: pair for name, pair in pairs.items() if len(set(pair.scenes)) >= least}
+    logs = {name: _log_ratio(pair, name) for name, pair in shown.items()}
     p_values = {name: wilcoxon(log) for name, log in logs.items()}
-    detectable = minimum_detectable(len(own), ALPHA / max(1, len(methods)))
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return {
         name: PairedComparison(
-            Figure.ratio(name, baseline, values, scenes),
+            Figure.ratio(name, pair.baseline, pair.method, pair.scenes),
             p_values[name],
             adjusted[name],
             cohens_dz(logs[name]),
             rank_biserial(logs[name]),
-            math.expm1(detectable * float(np.std(logs[name], ddof=1))),
+            math.expm1(minimum_detectable(len(logs[name]), ALPHA / len(shown)) * float(np.std(logs[name], ddof=1))),
         )
-        for name, values in methods.items()
+        for name, pair in shown.items()
     }
 
 
@@ -203,7 +241,8 @@ def minimum_detectable(n: int, alpha: float = ALPHA, power: float = POWER) -> fl
     return float(optimize.brentq(missing, 1e-6, 6 * limit)) / math.sqrt(n)  # pyright: ignore[reportArgumentType]
 
 
-def _log_ratio(baseline: NDArray[np.float64], method: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+def _log_ratio(pair: PairedCosts, name: str) -> NDArray[np.float64]:
+    baseline, method = by_scene(pair.baseline, pair.scenes), by_scene(pair.method, pair.scenes)
     if len(baseline) != len(method) or not (baseline > 0).all() or not (method > 0).all():
         raise CrossdraftError(f"{name} was not measured on the same scenes, or took no time on one; measure it again.")
     return np.log(baseline / method)

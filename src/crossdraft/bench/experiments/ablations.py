@@ -19,6 +19,15 @@ from crossdraft.bench.experiments.blocks import (
     speed_row,
     sure,
 )
+from crossdraft.bench.experiments.parts import (
+    AblatedPart,
+    compare_parts,
+    no_help,
+    parts_json,
+    parts_sentence,
+    parts_table,
+    untested,
+)
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.statistics import Interval
@@ -36,12 +45,14 @@ class AblationGroup:
     Args:
         title: of its table.
         variants: besides the target alone.
+        parts: rows that differ in one thing alone, and are compared with each other.
         temperature: of the answers.
         questions: about each clip, one after another.
     """
 
     title: str
     variants: tuple[Variant, ...]
+    parts: tuple[AblatedPart, ...] = ()
     temperature: float = 0.0
     questions: int = 1
 
@@ -65,10 +76,16 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 _inline("one core, drafts beside the prefill", "beside"),
                 Variant("one core, a process of its own", "event", one_core=True),
             ),
+            (
+                AblatedPart("a core of its own", "one core, a process of its own"),
+                AblatedPart("a core of its own", "one core, drafts before the prefill"),
+                AblatedPart("one core, drafts beside the prefill", "one core, drafts before the prefill"),
+            ),
         ),
         "length": AblationGroup(
             "Length of a draft, the hidden one included; nothing adapts",
             (*map(_fixed, LENGTHS), Variant("event, adaptive", "event")),
+            tuple(AblatedPart("event, adaptive", _fixed(nodes).name) for nodes in LENGTHS),
         ),
         "trees": AblationGroup(
             "Shape of a draft tree",
@@ -78,6 +95,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("eagle2, beams", "eagle2:tree=beams"),
                 Variant("eagle2, dynamic", "eagle2:tree=dynamic"),
             ),
+            tuple(AblatedPart(f"eagle2, {shape}", "eagle2, chain") for shape in ("static", "beams", "dynamic")),
         ),
         "parallel": AblationGroup(
             "What the drafter does while the target verifies",
@@ -87,6 +105,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("pearl", "event-pearl"),
                 Variant("ssd", "event-ssd"),
             ),
+            tuple(AblatedPart(policy, "nothing") for policy in ("pipespec", "pearl", "ssd")),
         ),
         "ride-along": AblationGroup(
             "A hidden draft that rides along with the prefill, or none",
@@ -96,6 +115,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("glance, rides along", "glance"),
                 Variant("glance, none", "glance", options={"hidden": "off"}),
             ),
+            tuple(AblatedPart(f"{name}, rides along", f"{name}, none") for name in ("event", "glance")),
         ),
         "cache": AblationGroup(
             f"Prefix cache, {QUESTIONS} questions about each clip",
@@ -104,6 +124,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("event, no cache", "event"),
                 Variant("event, cache", "event", options={"cache_bytes": None}),
             ),
+            (AblatedPart("target, cache", OWN), AblatedPart("event, cache", "event, no cache")),
             questions=QUESTIONS,
         ),
         "elastic": AblationGroup(
@@ -114,6 +135,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("glance, lends its core", "glance"),
                 Variant("glance, keeps its core", "glance", lends=False),
             ),
+            tuple(AblatedPart(f"{name}, lends its core", f"{name}, keeps its core") for name in ("event", "glance")),
         ),
         **{
             f"temperature {warm:g}": AblationGroup(
@@ -164,11 +186,14 @@ def measure(config: AblationsConfig, keys: Sequence[str], setting: Setting) -> I
 
 
 def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
-    """A table for each group."""
+    """A table of all parts, and one for each group."""
     groups = {
         name: pooled([unit for unit in found if unit.key in set(config.plan(name).keys)]) for name in config.groups
     }
-    tables = tuple(_table(GROUPS[name], group) for name, group in groups.items())
+    effects = compare_parts({name: (GROUPS[name].parts, group) for name, group in groups.items()})
+    tables = [_table(GROUPS[name], group) for name, group in groups.items()]
+    if effects:
+        tables.insert(0, parts_table(effects))
     best = {name: max(_own(name), key=lambda one: _speedup(name, group, one).value) for name, group in groups.items()}
     sentences = [f"{GROUPS[name].title}: {best[name]} ({_speedup(name, groups[name], best[name])})" for name in groups]
     lost = [
@@ -183,15 +208,16 @@ def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
         for one in _own(name)
     ]
     return Findings(
-        found=f"The fastest of each group. {'; '.join(sentences)}.",
-        sure=sure(next(iter(groups.values())), config.repeats),
-        tables=tables,
+        found=f"{parts_sentence(effects)}The fastest of each group. {'; '.join(sentences)}.",
+        sure=f"{sure(next(iter(groups.values())), config.repeats)}{untested(effects)}",
+        tables=tuple(tables),
         figure=interval_bars("Speed-up over the target alone, the faster way, by what varies", bars, "×"),
         figures={
             name: {one: speed_json(group, one, per_token=_sampled(name)) for one in group.names}
             for name, group in groups.items()
-        },
-        negative=tuple(lost),
+        }
+        | {"parts": parts_json(effects)},
+        negative=(*lost, *no_help(effects, {name: GROUPS[name].title for name in groups})),
         faults=faults_of((config.plan(name), group) for name, group in groups.items()),
     )
 

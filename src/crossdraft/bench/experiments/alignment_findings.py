@@ -7,6 +7,7 @@ from typing import Any
 from crossdraft.bench.align import CONTROLS, HELD_OUT, TRAINED
 from crossdraft.bench.experiments.alignment_ladder import (
     ACCEPTANCE,
+    CAPTURE,
     COMPARED,
     DISTILLED,
     FOREIGN,
@@ -28,6 +29,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
     accepted = by_key[ACCEPTANCE]
     times = pooled([unit for unit in found if unit.key.startswith(TIMES)])
     trained = {rung: by_key[training(rung)] for rung in config.rungs}
+    answers = by_key[CAPTURE]["train"]["said"]["total_answers"]
     prefix = {name: _prefix(row) for name, row in accepted.items()}
     measured = {name: one for name, one in prefix.items() if one is not None}
     best = max(config.rungs, key=lambda name: measured[name].value)
@@ -51,7 +53,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
             f"wordings; trained on {config.clips} other clips for {config.steps} steps{_fewer(config)}, one training "
             f"of each. Times: {sure(times, 1)}"
         ),
-        tables=(_table(accepted, prefix, times, trained), *([_steps_table(steps)] if steps else ())),
+        tables=(_table(accepted, prefix, times, trained, answers), *([_steps_table(steps)] if steps else ())),
         figure=interval_bars(
             "Accepted tokens of the hidden draft",
             [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
@@ -65,6 +67,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
                 "tau": row[HELD_OUT]["tau"],
                 "features": row[HELD_OUT]["features"],
                 "training_s": trained[name]["said"]["wall_s"] if name in trained else None,
+                "training": _training(trained[name]) if name in trained else None,
                 "speedup": times.speedup(name).to_json() if name in times.names else None,
             }
             for name, row in accepted.items()
@@ -105,6 +108,7 @@ def _table(
     prefix: Mapping[str, Interval | None],
     times: Pooled,
     trained: Mapping[str, Mapping[str, Any]],
+    answers: int,
 ) -> FigureTable:
     rows = []
     for name, row in accepted.items():
@@ -119,18 +123,33 @@ def _table(
                 "–" if features is None else str(Interval.from_json(features["same_position"])),
                 times.mean(name, "total_s").scaled(1e3).shown(digits=1) if runs else "–",
                 str(times.speedup(name)) if runs else "–",
-                f"{trained[name]['said']['wall_s']:.0f}" if name in trained else "–",
+                *_training_cells(trained.get(name)),
             )
         )
-    heads = ("", "accepted prefix", "τ after it", "cosine", "same token", "E2E, ms", f"× {times.alone}", "training, s")
+    heads = ("", "accepted prefix", "τ after it", "cosine", "same token", "E2E, ms", f"× {times.alone}")
     return FigureTable(
         "Accepted prefix of the hidden draft, in held-out wordings; features; end to end",
-        heads,
+        (*heads, "parameters trained", "steps", "training, s"),
         tuple(rows),
-        "Training is the time of steps and checks with one thread, some trainings at once. Controls read neither "
-        "events nor frames; memory remembers the target's answers, to earlier questions about the same clip, too. The "
+        f"Every rung learned from the same {answers:,} answers of the target. Steps: all of them, and that of the best "
+        "check, whose weights are measured. Training, s: steps and checks with one thread; trainings run beside one "
+        "another and may have run beside other work, so it is no figure. Controls read neither events nor frames; "
+        "memory remembers the target's answers, to earlier questions about the same clip, too. The "
         "target's own feature, offered as itself, is the bound of feature figures.",
     )  # fmt: skip
+
+
+def _training(found: Mapping[str, Any]) -> dict[str, float]:
+    """How much was trained, and how long in steps."""
+    return {name: found["said"][name] for name in ("parameters", "steps", "best_step")}
+
+
+def _training_cells(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Parameters, steps, seconds; dashes where nothing was trained."""
+    if found is None:
+        return "–", "–", "–"
+    said = found["said"]
+    return f"{said['parameters']:,}", f"{said['steps']:.0f}, best {said['best_step']:.0f}", f"{said['wall_s']:.0f}"
 
 
 def _steps(accepted: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Experiment 0: every drafter that is shipped, beside the target alone and Hugging Face, on equal hardware."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crossdraft.bench.experiments.blocks import (
     ALL,
@@ -19,7 +19,14 @@ from crossdraft.bench.experiments.blocks import (
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.heads_select import is_here
-from crossdraft.bench.significance import PairedComparison, compare_paired, holm, least_scenes
+from crossdraft.bench.significance import (
+    COMPARISON_HEADS,
+    COMPARISON_NOTE,
+    PairedComparison,
+    PairedCosts,
+    compare_together,
+    comparison_cells,
+)
 from crossdraft.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
@@ -98,14 +105,14 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     differing = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
     table = FigureTable(
         "Drafters on equal hardware",
-        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", "p", "d_z", "detectable"),
-        tuple((name, *_traits(name), *speed_row(rows[name], name)[1:], *_tested(compared, name)) for name in ranked),
+        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", *COMPARISON_HEADS),
+        tuple(
+            (name, *_traits(name), *speed_row(rows[name], name)[1:], *comparison_cells(compared.get(name)))
+            for name in ranked
+        ),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
-        "engine. p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows; d_z: mean of the "
-        "scenes' log ratios over their standard deviation; detectable: the smallest change of the ratio that so many "
-        "scenes of this spread show in four of five experiments. Drafters without a row "
-        "need weights, a folder or a machine that are not shipped.",
+        f"engine. {COMPARISON_NOTE} Drafters without a row need weights, a folder or a machine that are not shipped.",
     )  # fmt: skip
     return Findings(
         found=(
@@ -129,24 +136,19 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def _compared(groups: Sequence[Pooled]) -> dict[str, PairedComparison]:
-    """Each method against its group's baseline, p corrected over all; nothing where there are too few scenes."""
-    found: dict[str, PairedComparison] = {}
-    least = least_scenes(sum(len(group.names) - len(BASELINES) for group in groups))
-    for group in groups:
-        scenes, baseline = [pair["scene"] for pair in group.pairs], group.results.seconds(group.alone or OWN)
-        if len(set(scenes)) >= least:
-            methods = {name: group.results.seconds(name) for name in group.names if name not in BASELINES}
-            found |= compare_paired(baseline, methods, scenes)
-    adjusted = holm([one.p for one in found.values()])
-    return {name: replace(one, adjusted_p=p) for (name, one), p in zip(found.items(), adjusted, strict=True)}
-
-
-def _tested(compared: Mapping[str, PairedComparison], name: str) -> tuple[str, str, str]:
-    """p, the size of the effect, and the smallest that would have been seen."""
-    if name not in compared:
-        return "–", "–", "–"
-    one = compared[name]
-    return f"{one.adjusted_p:.2g}", f"{one.effect:.2f}", f"{one.detectable:.1%}"
+    """Each method against its group's baseline, corrected over all; nothing where there are too few scenes."""
+    return compare_together(
+        {
+            name: PairedCosts(
+                group.results.seconds(group.alone or OWN),
+                group.results.seconds(name),
+                [pair["scene"] for pair in group.pairs],
+            )
+            for group in groups
+            for name in group.names
+            if name not in BASELINES
+        }
+    )
 
 
 def _tested_json(compared: Mapping[str, PairedComparison], name: str) -> dict[str, float | None]:
