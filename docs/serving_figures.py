@@ -315,6 +315,12 @@ HOSTED = {
     "EAGLE-1": "EAGLE-1 of ours in vLLM, four tokens a draft",
     "event, then EAGLE-3": "the first draft `event`'s, the others EAGLE-3's in vLLM",
 }
+TIMED = {
+    "event": "`event`",
+    "event, riding": "`event`, prompts in two chunks",
+    "known": "a drafter that knows the answers",
+    "known, riding": "the same, prompts in two chunks",
+}
 BY_HAND = ("known", "known, riding")  # whose passes the bench holds against a count that was worked out
 
 
@@ -334,6 +340,26 @@ def hosted(run: JSON) -> Iterator[str]:
     yield f"(chi-square {drawn['deviation']:.2f} standard deviations above its mean, at most)"
 
 
+def hosted_times(run: JSON) -> Iterator[str]:
+    """A row for each case: the first token and the whole answer in vLLM, alone and with drafts."""
+    yield "| case | first token: alone, with drafts | as fast | whole answer: alone, with drafts | as fast |"
+    yield "|---|---|---|---|---|"
+    for name, label in TIMED.items():
+        row = run["cases"][name]
+        cells = [
+            f"{one['alone_ms']['median']:,.0f}, {one['drafted_ms']['median']:,.0f} ms | {interval(one['speedup'])}"
+            for one in (row["first"], row["whole"])
+        ]
+        yield f"| {label} | {' | '.join(cells)} |"
+    rows = run["cases"].values()
+    same, answers = (sum(row[name] for row in rows) for name in ("identical", "answers"))
+    first = next(iter(rows))
+    yield (
+        f"{first['questions']} questions, {first['runs']} runs of each with drafts and without, in turn; {same} of {answers} "
+        "answers were our own engine's. Intervals are over the questions."
+    )
+
+
 def hosted_heads(run: JSON) -> Iterator[str]:
     """What vLLM accepts of an exported head."""
     row = run["cases"]["EAGLE-1"]
@@ -351,6 +377,7 @@ TIES = (
     Tie("docs/vllm.md", (f"{RESULTS}/vllm.json",), hosted),
     Tie("docs/heads.md", (f"{RESULTS}/vllm.json",), hosted_heads),
     *measured(
+        Tie("docs/vllm.md", (f"{RESULTS}/vllm_times.json",), hosted_times, "vllm times"),
         Tie(
             "docs/many_requests.md",
             (f"{RESULTS}/throughput.json", f"{RESULTS}/throughput_again.json"),
