@@ -355,8 +355,8 @@ def hosted_times(run: JSON) -> Iterator[str]:
     same, answers = (sum(row[name] for row in rows) for name in ("identical", "answers"))
     first = next(iter(rows))
     yield (
-        f"{first['questions']} questions, {first['runs']} runs of each with drafts and without, in turn; {same} of {answers} "
-        "answers were our own engine's. Intervals are over the questions."
+        f"{first['questions']} questions, {first['runs']} runs of each with drafts and without, in turn; {same} of "
+        f"{answers} answers were our own engine's. Intervals are over the questions."
     )
 
 
