@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from crossdraft import Engine
+from crossdraft.engine.decode import Decoder
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.server import DrainingServer, bound_socket, configured
@@ -117,6 +118,28 @@ def drafted_for(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = getattr(server.engine.drafter, "drafter", None)
     assert isinstance(worker, ProcessDrafter)
     wait_for(monkeypatch, worker)
+
+
+@dataclass
+class HeldRounds:
+    """Rounds of an engine that wait, once begun, until they may go on; how many have begun."""
+
+    begun: int = 0
+    go: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def held_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRounds]:
+    held, decode_round = HeldRounds(), Decoder._round
+
+    def late(decoder: Decoder, rows: slice) -> None:
+        held.begun += 1
+        assert held.go.wait(60)
+        decode_round(decoder, rows)
+
+    monkeypatch.setattr(Decoder, "_round", late)
+    yield held
+    held.go.set()
 
 
 @pytest.fixture

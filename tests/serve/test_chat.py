@@ -12,6 +12,7 @@ import pytest
 from crossdraft import Request
 from crossdraft.events.excerpt import Excerpt
 from tests.serve.conftest import QUESTION, body, content, messages
+from tests.serve.test_security import reaches
 
 
 def direct(server, question: str = QUESTION, tokens: int = 24):
@@ -257,7 +258,7 @@ def test_what_is_wrong_is_said_in_openais_shape(server, change, status, says):
         assert str(server.root) not in error["message"]
 
 
-def test_a_client_that_goes_away_ends_its_request_within_a_round(server):
+def test_a_client_that_goes_away_leaves_nothing_of_its_request(server):
     asked = body(messages=messages("Describe the scene in detail."), max_tokens=200, stream=True)
     for _ in range(5):
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=asked, timeout=30) as response:
@@ -276,6 +277,22 @@ def test_a_client_that_waits_for_a_whole_answer_may_go_away_too(server):
             time.sleep(0.02)
     assert idle(server)
     assert 0 in [server.rows() for _ in range(5)]  # each is looked up between two rounds
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_no_round_begins_after_the_one_in_which_a_client_left(server, held_rounds, stream):
+    """The server gives its answer up while that round runs: it waits for no piece to notice."""
+    data, said = json.dumps(body(max_tokens=200, min_tokens=200, stream=stream)).encode(), b""
+    with server.connection() as connection:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        connection.sendall(head.encode() + data)
+        while stream and b"data: " not in said:
+            said += connection.recv(4096)
+        assert reaches(lambda: held_rounds.begun, 1)
+    assert idle(server)
+    held_rounds.go.set()
+    assert reaches(server.rows, 0)
+    assert held_rounds.begun == 1
 
 
 def idle(server) -> bool:

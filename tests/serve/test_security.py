@@ -328,6 +328,10 @@ def test_a_zip_bomb_is_no_recording(server, tmp_path):
     began = time.monotonic()
     found = server.post({"model": "reference", "messages": [{"role": "user", "content": parts}], "max_tokens": 1})
     assert found.status_code == 400
+    message = found.json()["error"]["message"]
+    assert re.match(
+        r"messages\[0\]\.content\[0\] unpacks from [\d,]+ to 67,108,872 bytes, more than 1000 times", message
+    )
     assert time.monotonic() - began < 30
 
 

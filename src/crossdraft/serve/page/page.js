@@ -209,7 +209,7 @@ async function ask() {
     answered = { asked: { model, messages: body.messages }, text: live.text, stats: live.stats };
     $("compare").disabled = false;
     $("whole").textContent = live.text; // which screen readers say once; word by word they would stumble
-    say(`Answered: ${counted(live.stats.new_tokens, "token", "tokens")}.`);
+    say([`Answered: ${counted(live.stats.new_tokens, "token", "tokens")}.`, ...live.notes].join(" "));
   });
 }
 
@@ -259,6 +259,7 @@ class Live {
   constructor() {
     this.text = "";
     this.stats = null;
+    this.notes = [];
     this.done = false;
     this.since = performance.now();
     this.bars = [];
@@ -309,6 +310,7 @@ class Live {
   end({ spans, stats, notes }) {
     this.stop();
     this.stats = stats;
+    this.notes = notes;
     const rides = stats.hidden_drafted > 0;
     const bars = spans.map((span) => {
       let kind = KINDS[span.name] ?? "other";
@@ -325,7 +327,6 @@ class Live {
     const early = stats.first_provisional_ms !== null;
     $("first").textContent = early ? `${Math.round(stats.first_provisional_ms)} ms` : "–";
     $("first-note").textContent = `first final text at ${Math.round(stats.ttft_ms)} ms${early ? "" : `; ${none}`}`;
-    if (notes.length) say(notes.join(" "));
   }
 }
 
@@ -457,7 +458,6 @@ document.addEventListener("dragleave", () => $("media").classList.remove("droppi
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   $("media").classList.remove("dropping");
-  opened(event.dataTransfer.files);
 });
 
 $("question").value = sessionStorage.getItem("question") ?? $("question").value;
