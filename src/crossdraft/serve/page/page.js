@@ -458,6 +458,7 @@ document.addEventListener("dragleave", () => $("media").classList.remove("droppi
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   $("media").classList.remove("dropping");
+  opened(event.dataTransfer.files);
 });
 
 $("question").value = sessionStorage.getItem("question") ?? $("question").value;
