@@ -10,6 +10,7 @@ import pytest
 
 from crossdraft import Engine, Options
 from tests.serve.conftest import Runner, settings
+from tests.serve.test_security import reaches
 from tests.support import endless_target
 
 
@@ -44,11 +45,6 @@ def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, secon
     reader.start()
     assert begun.wait(60)
     network.handle_exit(signal.SIGTERM, None)
-    try:
-        found = [httpx.get(f"{server.url}/{path}").status_code for path in ("ready", "health")]
-    except httpx.TransportError:  # it has ended already
-        found = None
-    assert found in (None, [503, 200], [503, 503])
     reader.join(60)
     thread.join(60)
     assert not thread.is_alive()
@@ -56,6 +52,30 @@ def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, secon
     assert said[-1] == "data: [DONE]"
     assert any('"error"' in line and "shutting_down" in line for line in said) != whole
     assert any('"finish_reason":"length"' in line for line in said) == whole
+    server.service.close()
+
+
+def test_what_comes_while_it_drains_is_refused_and_what_runs_ends_whole(endless, tmp_path, held_rounds):
+    chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=60)
+    server, network, thread = Runner(endless, tmp_path).start(chosen)
+    lines, begun = [], threading.Event()
+    reader = threading.Thread(target=ask, args=(server, 300, lines, begun))
+    reader.start()
+    assert begun.wait(60)
+    network.handle_exit(signal.SIGTERM, None)
+    assert reaches(lambda: network._draining is not None, True)
+    found = [httpx.get(f"{server.url}/{path}").status_code for path in ("ready", "health")]
+    refused = server.post({"model": "endless", "messages": [{"role": "user", "content": "what?"}]})
+    held_rounds.go.set()
+    reader.join(60)
+    thread.join(60)
+    assert found == [503, 200]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    assert refused.headers["retry-after"]
+    assert not thread.is_alive()
+    said = [line for line in lines if line]
+    assert said[-1] == "data: [DONE]"
+    assert any('"finish_reason":"length"' in line for line in said)
     server.service.close()
 
 

@@ -17,6 +17,7 @@ from crossdraft import Engine
 from crossdraft.drawing.kinds import KINDS
 from crossdraft.drawing.shapes import PALETTE
 from crossdraft.engine.request import Finish
+from crossdraft.engine.target import Target
 from crossdraft.events import Events
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
@@ -38,6 +39,28 @@ WATCHED = """() => {
         window.seen.push(...added);
         window.mixed += added.at(-1) !== 'provisional' && answer.querySelector('.provisional') !== null;
     }).observe(answer, {childList: true});
+}"""
+
+# Of the target's reading as the timeline shows it: where it ends, its share of the track, and where the track ends.
+READING = """() => {
+    const bar = document.querySelector('.bar.prefill'), lanes = document.querySelector('#lanes');
+    return bar && {
+        end: Number(/to ([\\d.]+) ms/.exec(bar.title)[1]),
+        share: bar.getBoundingClientRect().width / bar.parentElement.getBoundingClientRect().width,
+        now: Number(/(\\d+) ms/.exec(lanes.getAttribute('aria-label'))[1]),
+    };
+}"""
+
+# Of an element's words with its card, by WCAG 2.
+CONTRAST = """(found) => {
+    const rgb = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    const linear = (value) => (value <= 10 ? value / 3294 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+    const luminance = ([red, green, blue]) => 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    const {color, opacity} = getComputedStyle(found);
+    const card = rgb(getComputedStyle(found.closest('.card')).backgroundColor);
+    const seen = rgb(color).map((value, at) => opacity * value + (1 - opacity) * card[at]);
+    const [less, more] = [luminance(seen), luminance(card)].sort((a, b) => a - b);
+    return (more + 0.05) / (less + 0.05);
 }"""
 
 
@@ -154,6 +177,42 @@ def test_the_hidden_draft_dims_in_before_the_answer(server, opened, drafted_for)
     assert re.fullmatch(r"[1-9]\d* ms", page.text_content("#inside"))
     assert page.locator("#answer .provisional").count() == 0
     assert page.locator(".lane .bar.hidden-draft").count() > 0
+
+
+def test_the_timelines_go_on_while_an_answer_is_on_its_way(server, opened, monkeypatch, held_rounds):
+    """By the page's own clock: while the target reads, and when its first words are there."""
+    page, read, prefill = ready(opened(server)), threading.Event(), Target.prefill
+
+    def late(*given, **more):
+        assert read.wait(60)
+        return prefill(*given, **more)
+
+    def goes_on(seen):
+        """The next look, at least 200 ms later by the page's clock."""
+        until(page, f"({READING})()?.now >= {seen['now'] + 200}")
+        return page.evaluate(READING)
+
+    monkeypatch.setattr(Target, "prefill", late)
+    longer = {"min_tokens": 100, "max_tokens": 100}  # than a draft
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | longer)),
+    )
+    with ExitStack() as holding:
+        holding.callback(read.set)
+        page.click("#ask")
+        first = goes_on({"now": 0})
+        second = goes_on(first)
+        assert second["end"] - first["end"] == pytest.approx(second["now"] - first["now"], abs=2)
+        assert first["share"] == second["share"] == 1  # it reads on
+    until(page, "document.querySelector('#answer .target')")  # the first words, of which one is the target's
+    third = goes_on(page.evaluate(READING))
+    fourth = goes_on(third)
+    assert fourth["end"] == third["end"]
+    assert fourth["share"] == pytest.approx(third["share"] * third["now"] / fourth["now"], abs=0.01)
+    assert fourth["share"] < third["share"] < 1
+    held_rounds.go.set()
+    assert answer_of(page)
 
 
 def test_events_are_shown_in_time_with_the_clip(server, opened):
@@ -342,6 +401,29 @@ def test_a_phone_scrolls_in_one_direction_alone(server, opened, scheme):
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", background))) > 3 * 128
     assert light == (scheme == "light")
+    words = "h2, dt, figcaption, .hint, .legend, .legend span, #answer span"
+    assert min(page.eval_on_selector_all(words, f"all => all.map({CONTRAST})")) >= 4.5  # of WCAG's level AA
+
+
+def test_a_long_word_and_the_last_mark_of_the_axis_fit_on_a_phone(server, opened):
+    """Of an answer that is made up: 1,031 ms, so that the last mark stands near the edge."""
+    span = {"lane": "target", "name": "prefill", "start_ms": 0, "end_ms": 1031}
+    stats = {"hidden_drafted": 0, "cached_tokens": 0, "first_provisional_ms": None, "ttft_ms": 1031, "total_ms": 1031}
+    stats |= {"new_tokens": 1, "rounds": 1}
+    piece = {"choices": [{"delta": {"content": "yes"}}], "crossdraft": {"origin": "target", "tokens": 1, "ms": 1031}}
+    news = {"timeline": {"spans": [span], "stats": stats, "notes": ["A note.", "x" * 200]}}
+    said = f"data: {json.dumps(piece)}\n\n: crossdraft {json.dumps(news)}\n\ndata: [DONE]\n\n"
+    page = ready(opened(server, viewport={"width": 390, "height": 844}))
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=said))
+    page.click("#ask")
+    assert answer_of(page) == "yes"
+    assert page.text_content("#status") == f"Answered: 1 token. A note. {'x' * 200}"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    mark = page.locator(".axis span").last
+    assert mark.text_content() == "1000"
+    assert page.locator(".axis .track").evaluate("one => getComputedStyle(one).overflow") == "visible"
+    right, card = "one => one.getBoundingClientRect().right", page.locator(".card", has=mark)
+    assert mark.evaluate(right) < card.evaluate(right)
 
 
 def test_files_are_opened_and_asked_about(server, opened):
@@ -354,6 +436,28 @@ def test_files_are_opened_and_asked_about(server, opened):
     page.reload()  # the upload is there still
     ready(page)
     assert page.evaluate("JSON.parse(sessionStorage.shown).clip.url.startsWith('file-')")
+
+
+def test_files_are_dropped_and_asked_about(server, opened):
+    page = ready(opened(server))
+    box = page.locator("#media").bounding_box()
+    at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    data = {
+        "items": [],
+        "files": [str(server.root / name) for name in ("clip.h5", "clip.mp4")],
+        "dragOperationsMask": 1,
+    }
+    browser, marked = page.context.new_cdp_session(page), "document.querySelector('#media.dropping') !== null"
+    for kind in ("dragEnter", "dragOver"):
+        browser.send("Input.dispatchDragEvent", {"type": kind, "data": data, **at})
+    until(page, marked)
+    browser.send("Input.dispatchDragEvent", {"type": "drop", "data": data, **at})
+    shown = "JSON.parse(sessionStorage.shown)"
+    until(page, f"{shown}.clip.url.startsWith('file-') && {shown}.events?.url.startsWith('file-')")
+    assert not page.evaluate(marked)
+    assert [page.text_content(at) for at in ("#clip-name", "#events-name")] == ["clip.mp4", "clip.h5"]
+    ready(page).click("#ask")
+    assert answer_of(page) == api_answer(server)
 
 
 def test_a_server_with_keys_asks_for_one(start, opened, tmp_path):
