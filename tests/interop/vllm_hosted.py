@@ -362,9 +362,9 @@ def report(folder: Path, chosen: Sequence[str]) -> dict[str, object]:
     return {"versions": {name: version(name) for name in packages}, "cases": cases}
 
 
-def in_a_process(folder: Path, name: str) -> bool:
-    """`run` in a process of its own."""
-    command = [sys.executable, __file__, "case", str(folder), name]
+def in_a_process(folder: Path, name: str, script: str = __file__) -> bool:
+    """A script's `run` in a process of its own."""
+    command = [sys.executable, script, "case", str(folder), name]
     return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode == 0
 
 

@@ -9,7 +9,6 @@ One engine for each case, vLLM on one core and the drafter on another, one reque
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from crossdraft.bench.environment import environment
 from crossdraft.bench.statistics import quartiles, ratio
-from tests.interop.vllm_hosted import CUT, ENVIRONMENT, Case, Hosted, keep, make, read, report, say
+from tests.interop.vllm_hosted import CUT, Case, Hosted, in_a_process, keep, make, read, report, say
 
 CASES: Mapping[str, Case] = {
     "event": Case("event", timed=True),
@@ -60,12 +59,6 @@ def run(folder: Path, name: str) -> bool:
     return same == answers
 
 
-def in_a_process(folder: Path, name: str) -> bool:
-    """`run` in a process of its own."""
-    command = [sys.executable, __file__, "case", str(folder), name]
-    return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode == 0
-
-
 def main() -> None:
     """Run all cases, or those that are named; exit status 1 if an answer differs."""
     if len(sys.argv) > 2 and sys.argv[1] == "case":
@@ -79,7 +72,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as room:
         folder = Path(room)
         make(folder)
-        failed = [name for name in chosen if not in_a_process(folder, name)]
+        failed = [name for name in chosen if not in_a_process(folder, name, __file__)]
         if given.json_out is not None:
             found = {"environment": machine, **report(folder, chosen)}
             given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -35,15 +35,20 @@ def ask(server, tokens: int, lines: list[str], begun: threading.Event) -> None:
             lines.append(line)
 
 
-@pytest.mark.parametrize(("tokens", "seconds", "whole"), [(300, 30, True), (15_000, 0.3, False)])
-def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, seconds, whole):
-    runner = Runner(endless, tmp_path)
+def answering(endless, tmp_path, tokens: int, seconds: float):
+    """A server, its network and thread, and who reads an answer that has begun, with the lines that came."""
     chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=seconds)
-    server, network, thread = runner.start(chosen)
-    lines, begun = [], threading.Event()
+    server, network, thread = Runner(endless, tmp_path).start(chosen)
+    lines, begun = list[str](), threading.Event()
     reader = threading.Thread(target=ask, args=(server, tokens, lines, begun))
     reader.start()
     assert begun.wait(60)
+    return server, network, thread, reader, lines
+
+
+@pytest.mark.parametrize(("tokens", "seconds", "whole"), [(300, 30, True), (15_000, 0.3, False)])
+def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, seconds, whole):
+    server, network, thread, reader, lines = answering(endless, tmp_path, tokens, seconds)
     network.handle_exit(signal.SIGTERM, None)
     reader.join(60)
     thread.join(60)
@@ -56,12 +61,7 @@ def test_answers_end_or_are_ended_with_an_error(endless, tmp_path, tokens, secon
 
 
 def test_what_comes_while_it_drains_is_refused_and_what_runs_ends_whole(endless, tmp_path, held_rounds):
-    chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=60)
-    server, network, thread = Runner(endless, tmp_path).start(chosen)
-    lines, begun = [], threading.Event()
-    reader = threading.Thread(target=ask, args=(server, 300, lines, begun))
-    reader.start()
-    assert begun.wait(60)
+    server, network, thread, reader, lines = answering(endless, tmp_path, 300, 60)
     network.handle_exit(signal.SIGTERM, None)
     assert reaches(lambda: network._draining is not None, True)
     found = [httpx.get(f"{server.url}/{path}").status_code for path in ("ready", "health")]
@@ -80,12 +80,7 @@ def test_what_comes_while_it_drains_is_refused_and_what_runs_ends_whole(endless,
 
 
 def test_a_second_signal_ends_at_once(endless, tmp_path):
-    chosen = settings(target=str(tmp_path / "endless"), max_new_tokens=20_000, drain_seconds=60)
-    server, network, thread = Runner(endless, tmp_path).start(chosen)
-    lines, begun = [], threading.Event()
-    reader = threading.Thread(target=ask, args=(server, 15_000, lines, begun))
-    reader.start()
-    assert begun.wait(60)
+    server, network, thread, reader, _ = answering(endless, tmp_path, 15_000, 60)
     began = time.monotonic()
     network.handle_exit(signal.SIGTERM, None)
     network.handle_exit(signal.SIGTERM, None)
