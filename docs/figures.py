@@ -364,7 +364,7 @@ def report(*summaries: JSON) -> Iterator[str]:
             yield from ("| " + " | ".join(map(cell, row)) + " |" for row in table["rows"])
             if table["note"]:
                 yield prose(table["note"])
-        yield f"`{summary['command']}` ({summary['size']}, {ANY}, {summary['units']} units)"
+        yield f"`{summary['command']}` ({summary['size']}, {ANY}, {summary['units']} units"
 
 
 def report_pair(target: JSON, event: JSON) -> Iterator[str]:
@@ -465,8 +465,8 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/growth.md", ("docs/growth.json",), growth),
     Tie("docs/drafters.md", (f"{RESULTS}/drafters/summary.json",), adaedl),
     Tie("docs/experiments.md", (f"{RESULTS}/drafters/summary.json",), experiments),
-    Tie("docs/results/experiments.md", tuple(f"{RESULTS}/{name}/summary.json" for name in FULL_RUN), report),
-    Tie("docs/results/experiments.md", _provenance("target", "event"), report_pair),
+    Tie("docs/results/report.md", tuple(f"{RESULTS}/{name}/summary.json" for name in FULL_RUN), report),
+    Tie("docs/results/report.md", _provenance("target", "event"), report_pair),
     Tie("docs/rules.md", _provenance("judge"), rules),
     *bench_figures.TIES,
     *method_figures.TIES,

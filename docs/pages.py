@@ -15,7 +15,8 @@ import crossdraft
 
 ROOT = Path(__file__).parents[1]
 TAKEN = (
-    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/results/**/*.*", "docs/*.css",
+    "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/*.css",
+    "docs/results/*.*", "docs/results/*/*.json", "docs/results/*/*.svg",
     "examples/*.py", "deploy/*", "src/crossdraft/reference/**/README.md",
 )  # fmt: skip
 API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here

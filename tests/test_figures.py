@@ -224,7 +224,7 @@ def test_the_pages_are_what_was_measured(capsys):
     assert main([]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/growth.md", "docs/real_pair.md", "docs/results/experiments.md",
+@pytest.mark.parametrize("page", ["README.md", "docs/growth.md", "docs/real_pair.md", "docs/results/report.md",
                                   "src/crossdraft/reference/heads/glance/README.md"])  # fmt: skip
 def test_a_digit_that_is_changed_in_a_page_is_found(page):
     text = pages()[page]

@@ -1,17 +1,27 @@
 """The report: nothing in it is markup that a text brought along, and nothing is loaded from elsewhere."""
 
-import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
+from crossdraft.bench.common import write_json
 from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft.bench.experiments.claims import CLAIMS
+from crossdraft.bench.experiments.drafters import DRAFTERS
+from crossdraft.bench.experiments.kept import kept_outcome
 from crossdraft.bench.experiments.markdown import outcome_page
 from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings
-from crossdraft.bench.experiments.report import html_report, leaderboard, markdown_report, sort_key, write_report
-from crossdraft.bench.experiments.runner import run_experiment
+from crossdraft.bench.experiments.report import (
+    has_experiments,
+    html_report,
+    leaderboard,
+    markdown_report,
+    sort_key,
+    write_report,
+)  # fmt: skip
+from crossdraft.bench.experiments.runner import run_experiment, write_outcome
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
 
@@ -105,10 +115,44 @@ def test_a_report_shows_what_the_experiments_say_now(tmp_path):
     drafters.mkdir()
     for speedup in (1.25, 7.75):
         figures = {"eagle3": {"speedup": {"value": speedup, "ci95": [1.0, 8.0], "n": 32}}}
-        (drafters / "summary.json").write_text(json.dumps({"figures": figures, "size": "full size"}))
+        write_json(
+            replace(outcome("plain"), experiment=DRAFTERS, config=DRAFTERS.full).to_json() | {"figures": figures},
+            drafters / "summary.json",
+        )
         if speedup == 1.25:
             run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
     write_report(tmp_path)
     page = (tmp_path / "report.md").read_text()
     assert "| speed-up of eagle3: 7.75 [1.00, 8.00; n=32] |" in page
     assert "1.25 [1.00" not in page
+
+
+def test_a_report_of_summaries_says_the_same_as_that_of_the_runs_and_that_it_is_one(tmp_path):
+    """A repository keeps summary.json and figure.svg of each experiment; its report is made of those again."""
+    found = outcome()
+    write_outcome(found, tmp_path / BREAKDOWN.name)
+    kept = kept_outcome(BREAKDOWN, tmp_path)
+    assert kept is not None
+    assert kept.summary == replace(found.summary, figure=None)
+    assert (kept.config, kept.size, kept.machines) == (found.config, found.size, found.machines)
+    own, of_summary = markdown_report([found]).splitlines(), markdown_report([kept]).splitlines()
+    (differs,) = [(one, other) for one, other in zip(own, of_summary, strict=True) if one != other]
+    assert differs[1] == differs[0].replace(")", "; from its summary, for the raw runs are not in this folder)")
+    page = html_report([kept])
+    assert "script" not in read(page).tags
+    assert page.count("data:image/svg+xml;base64,") == 1  # as an image, a foreign picture runs and loads nothing
+    assert has_experiments(tmp_path)
+
+
+def test_a_summary_that_is_none_or_of_another_version_is_refused(tmp_path):
+    path = tmp_path / BREAKDOWN.name / "summary.json"
+    path.parent.mkdir()
+    for content in ("", "[]", '{"figures": []}'):
+        path.write_text(content)
+        with pytest.raises(CrossdraftError, match="no summary of an experiment; run breakdown again"):
+            kept_outcome(BREAKDOWN, tmp_path)
+    whole = outcome().to_json()
+    for changed in ({"config": {"pairs": 1}}, {"tables": [{"title": "T"}]}, {"faults": {"unknown": []}}):
+        write_json(whole | changed, path)
+        with pytest.raises(CrossdraftError, match="another version's"):
+            kept_outcome(BREAKDOWN, tmp_path)

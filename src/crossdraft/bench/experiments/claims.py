@@ -1,6 +1,5 @@
 """Experiment 8: every quantitative claim of the documents that proposed this project, and what became of it."""
 
-import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.bench.experiments.derivations import derived
+from crossdraft.bench.experiments.kept import SUMMARY, read_summary
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.statistics import Interval
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
@@ -18,7 +18,6 @@ from crossdraft.errors import CrossdraftError
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
 STYLES = {CONFIRMED: "hidden-draft", REFUTED: "other", UNTESTABLE: "encoder"}
 FULL = "full size"  # see `ExperimentOutcome.size`
-LARGEST = 1 << 26  # bytes of a summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +98,11 @@ def measured(results: Path, path: Sequence[str]) -> dict[str, Any]:
     nothing: dict[str, Any] = {"measured": None, "size": None}
     if not path:
         return nothing
-    summary = results / path[0] / "summary.json"
+    summary = results / path[0] / SUMMARY
     if not summary.exists():
         return nothing
-    if summary.stat().st_size > LARGEST:
-        raise CrossdraftError(f"{summary} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
-    try:
-        whole = json.loads(summary.read_text(encoding="utf-8"))
-        found, size = whole.get("figures", {}), whole.get("size")
-    except (OSError, ValueError, AttributeError) as error:
-        raise CrossdraftError(f"{summary} is no summary of an experiment; run {path[0]} again.") from error
+    whole = read_summary(summary)
+    found, size = whole["figures"], whole.get("size")
     for key in path[1:]:
         named = _by_name(found)
         if key not in named:

@@ -50,8 +50,7 @@ def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
         yield from ("", "Of the rows:", "", *(f"- {prose(sentence)}" for sentence in summary.faults.sentences))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
-    took = f"{found.size}, {found.seconds:.0f} s, {found.units} units"
-    yield from ("", f"`{experiment.command(quick=found.quick)}` ({took})")
+    yield from ("", f"`{experiment.command(quick=found.quick)}` ({found.took})")
 
 
 def outcome_page(found: ExperimentOutcome) -> str:

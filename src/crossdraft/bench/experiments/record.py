@@ -155,6 +155,7 @@ class ExperimentOutcome:
         environment: of its first unit; `machines` says how many different ones there were.
         units, seconds: how many there are, and how long they took together.
         machines: processors and versions of the libraries, each set once.
+        kept_figure: the picture as a data: address, of an outcome whose raw runs are gone; `None` where they are there.
     """
 
     experiment: Experiment[Any]
@@ -164,6 +165,18 @@ class ExperimentOutcome:
     units: int
     seconds: float
     machines: tuple[str, ...] = field(default=())
+    kept_figure: str | None = None
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether there is a picture, drawn or kept."""
+        return self.summary.figure is not None or bool(self.kept_figure)
+
+    @property
+    def took(self) -> str:
+        """Its size, its time, and what it was made of, for people."""
+        kept = "" if self.kept_figure is None else "; from its summary, for the raw runs are not in this folder"
+        return f"{self.size}, {self.seconds:.0f} s, {self.units} units{kept}"
 
     @property
     def quick(self) -> bool:

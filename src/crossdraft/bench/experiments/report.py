@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossdraft import __version__
+from crossdraft.bench.experiments.kept import SUMMARY, kept_outcome
 from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
 from crossdraft.bench.experiments.real_pair import RealPairPage
 from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome
@@ -77,15 +78,16 @@ def section_of(outcome: ExperimentOutcome) -> ReportSection:
 
 
 def has_experiments(out: Path) -> bool:
-    """Whether any experiment ran into this folder."""
-    return any((out / name / RUNS).exists() for name in EXPERIMENTS)
+    """Whether the folder holds any experiment."""
+    return any((out / name / file).exists() for name in EXPERIMENTS for file in (RUNS, SUMMARY))
 
 
 def write_report(out: Path) -> list[Path]:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
     Everything is made of the runs themselves, so that nothing is shown that is not in them; what is derived from other
-    experiments is made anew, for those may have run again.
+    experiments is made anew, for those may have run again. An experiment of which only the summary is there is shown
+    as that says, and its section says so.
 
     Raises:
         CrossdraftError: no experiment ran there, or one is not complete.
@@ -107,10 +109,10 @@ def write_report(out: Path) -> list[Path]:
 
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """Of the runs that are there."""
+    """Of the runs that are there; without any, of what was kept of them."""
     if one.derived and (out / one.name / RUNS).exists():
         return run_experiment(one, one.full, out, None)
-    return read_outcome(one, out)
+    return read_outcome(one, out) or kept_outcome(one, out)
 
 
 def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
@@ -172,7 +174,7 @@ def _markdown(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
     yield from ("", SETTING, "", *setting_lines(found), f"crossdraft {__version__}.")
     for outcome in found:
         yield from ("", *outcome_lines(outcome, level=2))
-        if outcome.summary.figure is not None:
+        if outcome.has_figure:
             yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
     yield from ("", "## Negative results", "")
     yield from (f"- {prose(sentence)}" for sentence in negative_results(found))

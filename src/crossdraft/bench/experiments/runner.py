@@ -9,6 +9,7 @@ from typing import Any
 from crossdraft.bench.common import write_json
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.environment import environment
+from crossdraft.bench.experiments.kept import FIGURE, SUMMARY
 from crossdraft.bench.experiments.markdown import outcome_page
 from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, Setting
 from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
@@ -17,7 +18,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, make_folder
 
 WORK = "work"
-PICTURES = ("figure.svg", "figure.png")
+PICTURES = (FIGURE, "figure.png")
 Progress = Callable[[str], None]
 
 
@@ -112,7 +113,7 @@ def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
 
 def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
     """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
-    write_json(found.to_json(), folder / "summary.json")
+    write_json(found.to_json(), folder / SUMMARY)
     with atomic_path(folder / "table.md") as temporary:
         temporary.write_text(outcome_page(found), encoding="utf-8")
     if (drawn := found.summary.figure) is not None:
