@@ -51,6 +51,11 @@ def test_a_machine_without_a_gpu_is_said_and_one_with_a_gpu_too():
     assert busy.rows[2][:2] == ("event", "50.0 % [25.0, 75.0; n=2]")
     assert busy.rows[0][2] == "–"
     assert [row[0] for row in roofline.rows[:2]] == ["target, prefill", "target, decode step"]
+    (_, ms, flops, *_), rate = roofline.rows[0], roofline.rows[0][5]
+    assert (ms, flops) == ("1000.00 [1000.00, 1000.00; n=2]", "0.203"), (
+        "100 tokens: 2·100·10⁶ of layers, 2·10⁵ of the head, 4·100·50·64·2 of attention"
+    )
+    assert rate == "0.2 [0.2, 0.2; n=2]", "as many GFLOP a second, with the interval of the time"
     sampled = summarise(UtilisationConfig(), [planted(gpu=[GPU], no_gpu=None)])
     assert "means of 12 readings by NVML: H100 busy 50%, its memory 25%, at most 2,000 MiB, 300 W." in sampled.sure
     earlier = planted()

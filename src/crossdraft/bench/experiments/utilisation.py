@@ -220,14 +220,14 @@ def reached(work: PassWork, mean: Interval, peak: MachinePeak) -> Interval:
 
 
 def _against(work: PassWork, mean: Interval, peak: MachinePeak) -> tuple[str, ...]:
-    seconds = mean.value
+    rate = mean.inverse
     return (
         str(mean.scaled(1e3)),
         f"{work.flops / 1e9:.3f}",
         f"{work.bytes / 1e6:.1f}",
         f"{work.intensity:.1f}",
-        f"{work.flops / seconds / 1e9:.1f}",
-        f"{work.bytes / seconds / 1e9:.1f}",
+        rate.scaled(work.flops / 1e9).shown(digits=1),
+        rate.scaled(work.bytes / 1e9).shown(digits=1),
         f"{1e3 * work.least_s(peak):.2f}",
         reached(work, mean, peak).percent(),
     )
