@@ -22,11 +22,18 @@ def block(
     methods: Mapping[str, Sequence[Sequence[Run]]],
     more: Mapping[str, Any] | None = None,
     scenes: Sequence[int] = (),
+    kinds: Sequence[str] = (),
 ) -> UnitResult:
-    """A unit: of each method the runs of each pair, each about a scene of its own unless `scenes` says which."""
+    """A unit: of each method the runs of each pair, each about a scene of its own unless `scenes` says which.
+
+    All ask for the layout unless `kinds` says otherwise.
+    """
     count = len(next(iter(methods.values())))
     seeds = tuple(scenes or range(count))
-    pairs = [{"scene": seed, "kind": "layout", "question": "?", "facts": {}, "reference": "a road"} for seed in seeds]
+    pairs = [
+        {"scene": seed, "kind": kind, "question": "?", "facts": {}, "reference": "a road"}
+        for seed, kind in zip(seeds, kinds or ["layout"] * count, strict=True)
+    ]
     return UnitResult(
         key,
         seeds,

@@ -69,13 +69,14 @@ def test_what_was_built_fits_and_shows_every_figure(opened, name, width):
 
 def test_every_column_of_the_built_leaderboard_sorts(opened):
     page = opened(pages()[LEADERBOARD])
-    buttons = page.locator("#ranking thead button")
-    assert buttons.count() >= 2
-    rows = page.locator("#ranking tbody tr").count()
-    for number in range(buttons.count()):
-        buttons.nth(number).click()
-        assert page.locator("th[aria-sort=descending]").count() == 1
-    assert page.locator("#ranking tbody tr").count() == rows
+    for table in page.locator("table.sortable").all():
+        buttons = table.locator("thead button")
+        assert buttons.count() >= 2
+        rows = table.locator("tbody tr").count()
+        for number in range(buttons.count()):
+            buttons.nth(number).click()
+            assert table.locator("th[aria-sort=descending]").count() == 1
+        assert table.locator("tbody tr").count() == rows
 
 
 def test_dark_where_the_reader_wants_it(opened):
@@ -90,7 +91,7 @@ def test_the_leaderboard_sorts_by_any_column(opened):
     table = FigureTable("t", ("", "speed-up", "same"), rows)
     ranked = outcome("plain")
     page = opened(leaderboard(replace(ranked, summary=replace(ranked.summary, tables=(table,)))))
-    names = "[...document.querySelectorAll('#ranking tbody th')].map(cell => cell.textContent)"
+    names = "[...document.querySelectorAll('.sortable tbody th')].map(cell => cell.textContent)"
     assert page.evaluate(names) == ["b", "a", "c"]
     page.get_by_role("button", name="speed-up").click()
     assert page.evaluate(names) in (["c", "a", "b"], ["a", "b", "c"])
@@ -99,3 +100,13 @@ def test_the_leaderboard_sorts_by_any_column(opened):
     assert page.evaluate(names)[-3:] in (["b", "a", "c"], ["c", "b", "a"])
     page.get_by_role("button", name="drafter").click()
     assert page.evaluate(names) == ["c", "b", "a"]
+
+
+def test_each_table_of_the_leaderboard_sorts_by_itself(opened):
+    ranked, rows = outcome("plain"), (("a", "1.5 [1.0, 2.0; n=4]"), ("b", "2.5 [2.0, 3.0; n=4]"))
+    tables = tuple(FigureTable(title, ("", "speed-up"), rows) for title in ("all", "by kind"))
+    page = opened(leaderboard(replace(ranked, summary=replace(ranked.summary, tables=tables))))
+    page.get_by_role("button", name="speed-up").nth(1).click()
+    names = [table.locator("tbody th").all_inner_texts() for table in page.locator("table.sortable").all()]
+    assert names == [["a", "b"], ["b", "a"]]
+    assert page.locator("th[aria-sort]").count() == 1

@@ -157,6 +157,25 @@ class Pooled:
             grouped[name] = list(each.values())
         return Results(grouped)
 
+    @property
+    def by_kind(self) -> dict[str, "Pooled"]:
+        """The pairs about each kind of question, in order of appearance.
+
+        >>> one, pairs = Run((1,), 2.0, 1.0, {}, 1), ({"scene": 7, "kind": "road"}, {"scene": 8, "kind": "weather"})
+        >>> found = Pooled(pairs, Results({"target": [[one], [one]]}), {"target": ("Wide.", "Dry.")}).by_kind
+        >>> {kind: each.answers["target"] for kind, each in found.items()}
+        {'road': ('Wide.',), 'weather': ('Dry.',)}
+        """
+        chosen: dict[str, list[int]] = {}
+        for index, pair in enumerate(self.pairs):
+            chosen.setdefault(pair["kind"], []).append(index)
+        return {kind: self._of(indices) for kind, indices in chosen.items()}
+
+    def _of(self, indices: Sequence[int]) -> "Pooled":
+        runs = {name: [found[index] for index in indices] for name, found in self.results.runs.items()}
+        answers = {name: tuple(texts[index] for index in indices) for name, texts in self.answers.items()}
+        return Pooled(tuple(self.pairs[index] for index in indices), Results(runs), answers)
+
     def speedup(self, name: str, against: str | None = None, *, per_token: bool = False) -> Interval:
         """Σ time of the target alone, the faster way, over Σ time of a method; drawn over scenes."""
         return self.by_scene.speedup(name, against or self.alone or OWN, per_token=per_token)

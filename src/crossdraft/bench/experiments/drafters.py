@@ -19,6 +19,7 @@ from crossdraft.bench.experiments.blocks import (
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.heads_select import is_here
+from crossdraft.bench.report import FEW_PAIRS
 from crossdraft.bench.significance import (
     COMPARISON_HEADS,
     COMPARISON_NOTE,
@@ -28,6 +29,7 @@ from crossdraft.bench.significance import (
     comparison_cells,
 )
 from crossdraft.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
+from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.methods import SHIPPED
@@ -99,6 +101,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     rows = {**dict.fromkeys(BASELINES, first), **by_name}
     ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
     drafting = [name for name in ranked if name in SHIPPED]
+    kinds = {name: _by_kind(rows[name], name) for name in ranked}
     compared = _compared(groups)
     best = drafting[0]
     slower = [name for name in drafting if rows[name].speedup(name).high < 1]
@@ -123,16 +126,41 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
             f"{sure(first, config.repeats, 'all rows of a group')} Rows of different groups share their pairs, and not "
             "their process."
         ),
-        tables=(table,),
+        tables=(table, _kinds_table(kinds)),
         figure=interval_bars(
             "Speed-up over the faster of the target alone on one core and on two",
             [_bar(rows[name], name) for name in ranked],
             "×",
         ),
-        figures={name: {**speed_json(rows[name], name), **_tested_json(compared, name)} for name in ranked},
+        figures={
+            name: {
+                **speed_json(rows[name], name),
+                **_tested_json(compared, name),
+                "by_kind": {kind: one.to_json() for kind, one in kinds[name].items()},
+            }
+            for name in ranked
+        },
         negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
         faults=faults_of(zip(config.plans(), groups, strict=True)),
     )  # fmt: skip
+
+
+def _by_kind(group: Pooled, name: str) -> dict[str, Interval]:
+    """A method's speed-up over the faster of both baselines, for each kind of question."""
+    return {kind: pairs.speedup(name) for kind, pairs in sorted(group.by_kind.items())}
+
+
+def _kinds_table(kinds: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
+    """The same rows, a column for each kind of question."""
+    least = min(one.n for found in kinds.values() for one in found.values())
+    few = f" Intervals of fewer than {FEW_PAIRS} scenes are narrower than the truth." if least < FEW_PAIRS else ""
+    return FigureTable(
+        "Speed-up by kind of question",
+        ("", *next(iter(kinds.values()))),
+        tuple((name, *map(str, found.values())) for name, found in kinds.items()),
+        "Σ time of the baseline over Σ time of the row, of the same runs. The baseline of each kind is the faster of "
+        f"the target alone on its own core and on both, in the row's group; n counts scenes.{few}",
+    )
 
 
 def _compared(groups: Sequence[Pooled]) -> dict[str, PairedComparison]:

@@ -153,12 +153,11 @@ def html_report(found: Sequence[ExperimentOutcome]) -> str:
 
 
 def leaderboard(ranked: ExperimentOutcome) -> str:
-    """All drafters in one table that sorts by any column."""
+    """All drafters, over all questions and by kind of question, in tables that sort by any column."""
     return _templates().get_template("leaderboard.html.j2").render(
         title="Leaderboard of drafters",
         version=__version__,
         outcome=ranked,
-        table=ranked.summary.tables[0],
         machines=_machines([ranked]),
         report=HTML,
     )  # fmt: skip
