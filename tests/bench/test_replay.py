@@ -1,6 +1,7 @@
 """Recorded answers: read, replayed by hand, priced."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +115,38 @@ def test_an_answer_is_never_known_before_it_is_over():
     assert found.simulated_speedup.value > first.simulated_speedup.value == 1.0
 
 
+def test_answers_about_one_clip_are_drawn_together():
+    """Clip 1's five drafts are all right, clip 2's all wrong: over clips a draw is one of three cases, never 6 to 4."""
+    drafts = {"1": ANSWER, "2": (99,)}
+    traces = [Trace(scene, f"{number}?", ANSWER, drafts[scene]) for number in range(5) for scene in drafts]
+    found = replay(traces, RecordedDrafter(traces), ReplayConfig(shared_clip=True), StageCosts(100, 10, draft=0.0))
+    assert (found.traces, found.tau.n, found.to_json()["of"]) == (10, 2, "clips")
+    assert (found.tau.low, found.tau.high) == (1.0, 10.0)  # each clip drawn twice in a quarter of the draws
+    assert found.tau.value == pytest.approx(100 / 55)
+    assert (found.hidden.low, found.hidden.value, found.hidden.high) == (0.0, 4.5, 9.0)
+    for speedup in (found.simulated_speedup, found.simulated_speedup_shared):
+        assert speedup.n == 2
+        assert speedup.low < speedup.value < speedup.high
+    one = found.by_question["0?"]
+    assert (one.answers, one.tau.n, one.hidden.n) == (2, 2, 2)
+
+
+def test_a_clip_is_the_same_one_in_every_working_directory(tmp_path, monkeypatch):
+    """`memory` numbers a clip by its resolved path, and how ties between its matches fall depends on that number."""
+    resolved = []
+
+    class Noting(RecordedDrafter):
+        def begin(self, requests):
+            resolved.extend(Path(request.video).resolve() for request in requests)
+            return super().begin(requests)
+
+    trace = of(ANSWER)
+    for folder in (tmp_path, tmp_path.parent):
+        monkeypatch.chdir(folder)
+        replay([trace], Noting([trace]), ReplayConfig(), FREE)
+    assert resolved[0] == resolved[1]
+
+
 def test_another_order_is_the_same_answers():
     traces = [Trace(str(scene), "?", (scene,)) for scene in range(20)]
     assert shuffled(traces, 1) != traces
@@ -186,6 +219,7 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
     assert found["simulated_speedup"]["value"] > 1.5
     assert found["simulated_speedup_shared"]["value"] > 1.5
     assert found["settings"]["shared_clip"]
+    assert "n=3 clips" in shown
 
 
 @pytest.mark.parametrize(

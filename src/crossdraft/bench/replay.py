@@ -7,6 +7,8 @@ no others.
 With a shared clip (`ReplayConfig.shared_clip`) the traces of one scene are a conversation about it, and a prefix cache
 that holds every clip is assumed: only the scene's first question pays the prefill, a later one pays a pass over its
 text alone.
+
+Intervals draw whole clips again: answers about one clip resemble each other, and are no independent evidence.
 """
 
 import time
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from crossdraft.bench.figure import by_scene
 from crossdraft.bench.statistics import Interval, Quartiles, acceptance_length, quartiles, ratio
 from crossdraft.bench.traces import Trace
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
@@ -153,12 +156,11 @@ class QuestionReplay:
     @classmethod
     def of(cls, played: Sequence[TraceReplay]) -> "QuestionReplay":
         """Of these."""
-        each = [1] * len(played)
         return cls(
             len(played),
             fmean(len(entry.trace.target_tokens) for entry in played),
-            acceptance_length([(entry.tokens, entry.passes) for entry in played]),
-            ratio([entry.hidden for entry in played], each),
+            tau_over_clips(played),
+            hidden_over_clips(played),
             sum(entry.hidden > 0 for entry in played),
         )
 
@@ -199,6 +201,7 @@ class ReplayResult:
             "tokens": self.tokens,
             "passes": self.passes,
             **self.tau.to_json("tau"),
+            "of": "clips",  # what each n counts
             "hidden_accepted": None if self.hidden is None else self.hidden.to_json(),
             "draft_ms": {name: round(getattr(self.draft_ms, name), 4) for name in ("median", "q1", "q3")},
             "nodes_per_pass": round(self.nodes, 2),
@@ -210,6 +213,28 @@ class ReplayResult:
             "first_token_accepted": sum(found.begun for found in self.by_question.values()),
             "by_question": {question: found.to_json() for question, found in self.by_question.items()},
         }
+
+
+def ratio_over_clips(
+    played: Sequence[TraceReplay], numerator: Sequence[float], denominator: Sequence[float]
+) -> Interval:
+    """Σ numerator / Σ denominator over answers; the answers about one clip are drawn together, and n counts clips."""
+    clips = [entry.trace.scene for entry in played]
+    return ratio(by_scene(numerator, clips).tolist(), by_scene(denominator, clips).tolist())
+
+
+def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
+    """Tokens accepted in the prefill's own pass, per answer; as `ratio_over_clips`."""
+    return ratio_over_clips(played, [entry.hidden for entry in played], [1.0] * len(played))
+
+
+def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
+    """τ; the answers about one clip are drawn together, and n counts clips."""
+    counts: dict[str, tuple[int, int]] = {}
+    for entry in played:
+        tokens, passes = counts.get(entry.trace.scene, (0, 0))
+        counts[entry.trace.scene] = tokens + entry.tokens, passes + entry.passes
+    return acceptance_length(list(counts.values()))
 
 
 class RecordedDrafter:
@@ -272,12 +297,12 @@ def replay(
         traces=len(played),
         tokens=sum(entry.tokens for entry in played),
         passes=sum(entry.passes for entry in played),
-        tau=acceptance_length([(entry.tokens, entry.passes) for entry in played]),
-        hidden=ratio([entry.hidden for entry in played], [1] * len(played)) if config.ride_along else None,
+        tau=tau_over_clips(played),
+        hidden=hidden_over_clips(played) if config.ride_along else None,
         draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
         nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
-        simulated_speedup=ratio(alone, drafted) if complete else None,
-        simulated_speedup_shared=ratio(shared, drafted) if sharing else None,
+        simulated_speedup=ratio_over_clips(played, alone, drafted) if complete else None,
+        simulated_speedup_shared=ratio_over_clips(played, shared, drafted) if sharing else None,
         simulated_alone_ms=round(fmean(alone), 2) if complete else None,
         simulated_alone_shared_ms=round(fmean(shared), 2) if sharing else None,
         simulated_ms=round(fmean(drafted), 2) if complete else None,
@@ -328,4 +353,5 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
 
 
 def _clip(trace: Trace) -> str:
-    return f"scene {trace.scene}"
+    """A name that no file has; absolute, for `memory` resolves it, and drafts the same in every working directory."""
+    return f"/scene {trace.scene}"

@@ -68,9 +68,9 @@ def replay(
     with progress("replaying", len(recorded)) as tick:
         found = run(recorded, build(drafter, context), config, costs, lambda: tick(""))
     table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
-    table.add_row("τ, tokens per pass [95 % bootstrap over answers]", str(found.tau))
+    table.add_row("τ, tokens per pass [95 % bootstrap over clips]", found.tau.shown("clips"))
     if found.hidden is not None:
-        table.add_row("hidden draft: tokens accepted", str(found.hidden))
+        table.add_row("hidden draft: tokens accepted", found.hidden.shown("clips"))
     table.add_row("nodes per pass", f"{found.nodes:.1f}")
     table.add_row("time of a draft, ms, measured here", f"{found.draft_ms.median:.3f}")
     if found.simulated_speedup is not None:
@@ -78,9 +78,10 @@ def replay(
         if found.simulated_speedup_shared is not None:
             table.add_row("target alone, shared clip, ms, simulated", f"{found.simulated_alone_shared_ms:.1f}")
         table.add_row("with the drafter, ms, simulated", f"{found.simulated_ms:.1f}")
-        table.add_row("speedup, simulated", str(found.simulated_speedup))
+        table.add_row("speedup, simulated", found.simulated_speedup.shown("clips"))
         if found.simulated_speedup_shared is not None:
-            table.add_row("speedup over the shared clip alone, simulated", str(found.simulated_speedup_shared))
+            over_shared = found.simulated_speedup_shared.shown("clips")
+            table.add_row("speedup over the shared clip alone, simulated", over_shared)
     else:
         table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
     output.console.print(table)

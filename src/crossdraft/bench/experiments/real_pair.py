@@ -6,8 +6,16 @@ from pathlib import Path
 from statistics import median
 
 from crossdraft.bench.experiments.record import FigureTable
-from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, TraceReplay, play
-from crossdraft.bench.statistics import ratio
+from crossdraft.bench.replay import (
+    RecordedDrafter,
+    ReplayConfig,
+    StageCosts,
+    TraceReplay,
+    hidden_over_clips,
+    play,
+    ratio_over_clips,
+    tau_over_clips,
+)
 from crossdraft.bench.traces import Trace, read_traces
 from crossdraft.methods import DrafterContext, Method, build
 
@@ -47,7 +55,8 @@ def real_pair(paths: Sequence[Path]) -> RealPairPage:
         "SIMULATED, all but acceptance. The answers were recorded, each model alone, greedily; EventGPT as released, "
         f"never tuned on this target. Drafting is free during the prefill and, by {RECORDED}, always; nothing adapts. "
         f"{times} A verifying pass costs {CHEAP} steps, or {AS_RECORDED} as recorded of 4-bit weights. Recordings "
-        "overlap in time, so answers are no independent evidence; what memory knows is from earlier ones, in order."
+        "overlap in time, so even clips, over which the intervals are, are no independent evidence; what memory knows "
+        "is from earlier answers, in order."
     )
     costs = {verify: StageCosts(prefill, step, verify) for verify in (CHEAP, AS_RECORDED)}
     return RealPairPage(setting, tuple(_table(path.stem, traces, costs) for path, traces in files.items()))
@@ -85,15 +94,15 @@ def question_row(
     question: str, drafter: str, played: Sequence[TraceReplay], costs: Mapping[float, StageCosts]
 ) -> tuple[str, ...]:
     """The figures of some answers by one drafter."""
-    tau = ratio([one.tokens for one in played], [one.passes for one in played])
-    hidden = ratio([one.hidden for one in played], [1.0] * len(played))
     speedups = []
     for cost in costs.values():
         times = [found for one in played if (found := one.times(cost)) is not None]
         whole = len(times) == len(played)
-        speedups.append(str(ratio([t.alone for t in times], [t.drafted for t in times])) if whole else "–")
+        ms = [t.alone for t in times], [t.drafted for t in times]
+        speedups.append(ratio_over_clips(played, *ms).shown("clips") if whole else "–")
     stages = [(found, one) for one in played if (found := next(iter(costs.values())).of(one.trace)) is not None]
     prefill = sum(found[0] for found, _ in stages)
     decode = sum(found[1] * (len(one.trace.target_tokens) - 1) for found, one in stages)
     bound = f"{(prefill + decode) / prefill:.2f}" if len(stages) == len(played) else "–"
-    return question, drafter, str(len(played)), str(hidden), str(tau), *speedups, bound
+    hidden, tau = (one(played).shown("clips") for one in (hidden_over_clips, tau_over_clips))
+    return question, drafter, str(len(played)), hidden, tau, *speedups, bound
