@@ -1,7 +1,10 @@
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from crossdraft.datasets import video_qa
 from crossdraft.datasets.catalogue import dataset_in, open_dataset
 from crossdraft.errors import CrossdraftError
 from tests.datasets.helpers import activitynet, film, msrvtt, msvd, write_json
@@ -39,6 +42,88 @@ def test_answers_that_are_held_back(tmp_path):
     assert [one.answers for one in samples(tmp_path)[1]] == [(), (), ()]
     problems = [problem.what for problem in open_dataset(tmp_path, "activitynet-qa").problems("test")]
     assert sum("no answer" in what for what in problems) == 3
+
+
+def test_of_several_answers_the_last_counts_and_others_change_nothing(tmp_path):
+    activitynet(tmp_path)
+    rows = [
+        {"answer": "van", "type": 2, "question_id": "v1_0"},
+        {"answer": "no", "question_id": "nobody asked"},
+        {"answer": "half a pair: \ud83d", "question_id": "v1_1"},
+        {"answer": "car", "question_id": "v1_0"},
+    ]
+    write_json(tmp_path / "dataset" / "test_a.json", rows)
+    found = samples(tmp_path)[1]
+    assert [one.answers for one in found] == [("car",), ("half a pair: \ud83d",), ()]
+    assert [one.kind for one in found] == [
+        "",
+        "",
+        "",
+    ]  # the last answer has no type, and an earlier one's is not its own
+
+
+def open_temporaries() -> list[str]:
+    """SQLite's temporary files that this process has open, as Linux names them."""
+    return [target for handle in Path("/proc/self/fd").iterdir() if "etilqs_" in (target := _target(handle))]
+
+
+def _target(handle: Path) -> str:
+    try:
+        return str(handle.readlink())
+    except OSError:  # it was that of the listing itself
+        return ""
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A data set with more answers than are kept in memory, in reverse order; nothing is open before and after."""
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("only Linux says which files are open")
+    monkeypatch.setattr(video_qa, "CACHE_KIB", 64)
+    root = activitynet(tmp_path)
+    rows = [{"video_name": "v1", "question": "what?", "question_id": str(number)} for number in range(5000)]
+    write_json(root / "dataset" / "test_q.json", rows)
+    answers = [{"answer": f"it is {number}", "question_id": row["question_id"]} for number, row in enumerate(rows)]
+    write_json(root / "dataset" / "test_a.json", answers[::-1])
+    assert open_temporaries() == []
+    yield root
+    assert open_temporaries() == []
+
+
+def test_more_answers_than_fit_into_memory_are_joined_through_a_file_that_leaves_nothing(many):
+    reading = open_dataset(many, "activitynet-qa").samples("test")
+    assert next(reading).answers == ("it is 0",)
+    (held,) = open_temporaries()
+    assert held.endswith("(deleted)"), "whoever is killed leaves nothing either"
+    assert [one.answers for one in reading] == [(f"it is {number}",) for number in range(1, 5000)]
+
+
+def test_the_file_is_gone_where_nobody_reads_on(many):
+    reading = open_dataset(many, "activitynet-qa").samples("test")
+    next(reading)
+    assert open_temporaries()
+    reading.close()
+
+
+def test_the_file_is_gone_where_an_answer_is_broken(many):
+    path = many / "dataset" / "test_a.json"
+    path.write_text(path.read_text().replace('"question_id": "3"', '"question_id": null'))
+    with pytest.raises(CrossdraftError, match="lacks 'question_id'"):
+        next(open_dataset(many, "activitynet-qa").samples("test"))
+
+
+def test_no_room_for_the_join_is_one_sentence(many, monkeypatch):
+    connect = video_qa.sqlite3.connect
+
+    def full(*given, **more):
+        database = connect(*given, **more)
+        database.execute("PRAGMA max_page_count = 8")
+        return database
+
+    monkeypatch.setattr(video_qa.sqlite3, "connect", full)
+    with pytest.raises(CrossdraftError, match=r"cannot be joined .* full") as caught:
+        list(open_dataset(many, "activitynet-qa").samples("test"))
+    assert "\n" not in str(caught.value)
 
 
 def test_clips_of_one_youtube_video_are_a_group(tmp_path):

@@ -1,11 +1,15 @@
 """Open-ended questions about videos: ActivityNet-QA, MSRVTT-QA, MSVD-QA.
 
 Questions and answers come in one file (`test_qa.json`) or in two (`test_q.json`, `test_a.json`), which are joined on
-`question_id`: neither file promises an order.
+`question_id`: neither file promises an order. The join is on disk, so that millions of answers take no more memory than
+a thousand.
 """
 
+import json
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,7 @@ from crossdraft.errors import CrossdraftError
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
 QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
-MOST_ANSWERS = 4_000_000  # of one file, joined in memory
+CACHE_KIB = 16 << 10  # of the answers that are joined, as much is in memory
 
 
 class VideoQa:
@@ -39,10 +43,14 @@ class VideoQa:
     def samples(self, part: str) -> Iterator[DatasetSample]:
         together, questions = self.folder / f"{part}_qa.json", self.folder / f"{part}_q.json"
         path = together if together.is_file() else questions
-        answers = {} if path == together else self._answers(part)
-        for number, row in enumerate(json_rows(path)):
-            key = str(row.get("question_id", row.get("id", number)))
-            yield self._sample(part, key, {**row, **answers.get(key, {})}, path)
+        answered = self.folder / f"{part}_a.json"
+        # ActivityNet-QA's test answers were held back at first.
+        separate = path == questions and answered.is_file()
+        with closing(AnswersOnDisk(answered)) if separate else nullcontext() as answers:
+            for number, row in enumerate(json_rows(path)):
+                key = str(row.get("question_id", row.get("id", number)))
+                answer = {} if answers is None else answers.to(key)
+                yield self._sample(part, key, {**row, **answer}, path)
 
     def problems(self, part: str) -> Iterator[Problem]:
         seen: set[str] = set()
@@ -52,17 +60,6 @@ class VideoQa:
                 yield Problem(sample.missing, "the video is missing")
             if not sample.answers:
                 yield Problem(f"{part}_a.json", f"no answer to question {sample.id}")
-
-    def _answers(self, part: str) -> Mapping[str, Mapping[str, Any]]:
-        path = self.folder / f"{part}_a.json"
-        if not path.is_file():  # ActivityNet-QA's test answers were held back at first
-            return {}
-        found: dict[str, Mapping[str, Any]] = {}
-        for row in json_rows(path):
-            found[field(row, "question_id", path)] = {key: row[key] for key in ("answer", "type") if key in row}
-            if len(found) > MOST_ANSWERS:
-                raise CrossdraftError(f"{path} has more than {MOST_ANSWERS:,} answers, the limit; divide it.")
-        return found
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
         name = self._name(row, path)
@@ -97,6 +94,60 @@ class VideoQa:
     def _kind(self, row: Mapping[str, Any], question: str) -> str:
         first = question.split(maxsplit=1)[0].casefold() if question.strip() else ""
         return first if first in QUESTION_WORDS else "other"
+
+
+class AnswersOnDisk:
+    """The answers of a file by question, of several to one question the last.
+
+    They are in a database without a name, which SQLite removes with its connection, however the process ends.
+
+    Args:
+        path: of a list of objects with `question_id`, `answer` and perhaps `type`.
+
+    Raises:
+        CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for the database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # The samples of a part are a generator, which another thread may end than the one that began it.
+        self._db = sqlite3.connect("", check_same_thread=False)
+        try:
+            with self._errors():
+                self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KIB}")
+                self._db.execute("CREATE TABLE answers (question TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID")
+                self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", self._rows())
+        except BaseException:
+            self.close()
+            raise
+
+    def to(self, question: str) -> Mapping[str, Any]:
+        """`answer` and `type` of a question, as far as the file has them."""
+        with self._errors():
+            found = self._db.execute(
+                "SELECT answer FROM answers WHERE question = ?", (json.dumps(question),)
+            ).fetchone()
+        return {} if found is None else json.loads(found[0])
+
+    def close(self) -> None:
+        """Remove the database."""
+        self._db.close()
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Both as JSON, which is ASCII: SQLite takes no text with half a surrogate pair."""
+        for row in json_rows(self.path):
+            answer = {key: row[key] for key in ("answer", "type") if key in row}
+            yield json.dumps(field(row, "question_id", self.path)), json.dumps(answer)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise CrossdraftError(
+                f"The answers {self.path} cannot be joined to their questions ({error}); free some room for temporary "
+                "files, or name another place for them in SQLITE_TMPDIR."
+            ) from error
 
 
 class ActivityNetQa(VideoQa):
@@ -173,8 +224,6 @@ def cut_from(stem: str) -> tuple[str, float | None, float | None]:
 
 def _msrvtt_sources(path: Path) -> dict[str, tuple[str, float | None, float | None]]:
     """Of each video: its URL, and from where to where it was cut."""
-    import json
-
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         return {
