@@ -1,6 +1,7 @@
 """Experiment 0 on planted runs: what its tables say of each kind of question."""
 
-from crossdraft.bench.experiments.drafters import DraftersConfig, summarise
+from crossdraft.bench.experiments.drafters import COLUMNS, DraftersConfig, summarise
+from crossdraft.scenes import KINDS as ALL_KINDS
 from tests.bench.experiments.planted import block, run
 
 KINDS = ("weather", "layout", "weather", "layout")
@@ -30,3 +31,12 @@ def test_questions_about_one_scene_are_one_of_a_kind():
     unit = block("group 0, pairs 0", methods, scenes=(7, 7, 8), kinds=("layout",) * 3)
     kinds = summarise(config, [unit]).figures["ngram"]["by_kind"]
     assert kinds["layout"]["n"] == 2
+
+
+def test_all_kinds_have_a_column_and_no_table_more_than_fit_a_page():
+    methods = {name: [[run(2.0)]] * len(ALL_KINDS) for name in ("target", "target-all", "ngram")}
+    config = DraftersConfig(methods=("ngram",), group=1, pairs=len(ALL_KINDS), block=len(ALL_KINDS))
+    _, *by_kind = summarise(config, [block("group 0, pairs 0", methods, kinds=ALL_KINDS)]).tables
+    assert [kind for table in by_kind for kind in table.heads[1:]] == sorted(ALL_KINDS)
+    assert all(len(table.heads) <= 1 + COLUMNS for table in by_kind)
+    assert all(len(row) == len(table.heads) for table in by_kind for row in table.rows)

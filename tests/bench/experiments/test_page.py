@@ -1,20 +1,32 @@
-"""The report and the leaderboard in a real browser: they fit, are dark where asked to be, and the table sorts.
+"""The report and the leaderboard in a real browser: they fit, on paper too, are dark where asked to be, and sort.
 
 Pages are made of a planted outcome, and where CROSSDRAFT_REPORT names a folder that `crossdraft experiment all` wrote,
 as CI does, they are those in it, too.
 """
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from crossdraft.bench.experiments.drafters import COLUMNS, DRAFTERS
+from crossdraft.bench.experiments.kept import kept_outcome
 from crossdraft.bench.experiments.record import FigureTable
+from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.report import HTML, LEADERBOARD, html_report, leaderboard
+from crossdraft.scenes import KINDS
 from tests.bench.experiments.test_report import HOSTILE, outcome
 
 pytestmark = pytest.mark.slow
+
+FULL_RUN = Path(__file__).parents[3] / "docs" / "results"
+A4 = {"width": 718, "height": 1047}  # 190 x 277 mm, what the margins leave, in CSS pixels of 1/96 inch
+TOO_WIDE = """[...document.querySelectorAll("table")].filter(one => {
+  const {left, right} = one.getBoundingClientRect();
+  return left < 0 || right > document.documentElement.clientWidth;
+}).map(one => one.caption.textContent)"""
 
 
 @pytest.fixture
@@ -65,6 +77,42 @@ def test_what_was_built_fits_and_shows_every_figure(opened, name, width):
     drawn = page.evaluate("[...document.querySelectorAll('svg')].map(one => one.getBoundingClientRect().width)")
     assert (name == LEADERBOARD) == (not drawn)
     assert all(wide > 100 for wide in drawn)
+
+
+def printed() -> dict[str, str]:
+    """Report and leaderboard: those that were built, or those of the full run that this repository keeps."""
+    if os.environ.get("CROSSDRAFT_REPORT"):
+        return pages()
+    kept = [found for one in EXPERIMENTS.values() if (found := kept_outcome(one, FULL_RUN)) is not None]
+    (ranked,) = [found for found in kept if found.experiment is DRAFTERS]
+    return {HTML: html_report(kept), LEADERBOARD: leaderboard(ranked)}
+
+
+def too_wide_on_paper(opened, content: str) -> list[str]:
+    page = opened(content, viewport=A4)
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    return page.evaluate(TOO_WIDE)
+
+
+@pytest.mark.parametrize("name", [HTML, LEADERBOARD])
+def test_every_table_fits_a_printed_a4(opened, name):
+    assert too_wide_on_paper(opened, printed()[name]) == []
+
+
+def test_a_column_for_each_kind_of_question_fits_a_printed_a4(opened):
+    ranked, cell = outcome("plain"), "12.34 [10.55, 14.19; n=1,024]"
+    longest = sorted(KINDS, key=len)[-COLUMNS:]
+    table = FigureTable("by kind", ("", *longest), (("event_medusa", *[cell] * COLUMNS),) * 3)
+    content = leaderboard(replace(ranked, summary=replace(ranked.summary, tables=(table,))))
+    assert too_wide_on_paper(opened, content) == []
+
+
+def test_the_paper_is_a4_with_the_margins_that_the_check_assumes(opened):
+    pdf = opened(html_report([outcome("plain")])).pdf(prefer_css_page_size=True)
+    width, height = map(float, re.search(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf).groups())
+    assert (round(width / 72 * 25.4), round(height / 72 * 25.4)) == (210, 297)
+    assert "@page{size:A4;margin:10mm}" in html_report([outcome("plain")])
 
 
 def test_every_column_of_the_built_leaderboard_sorts(opened):

@@ -36,6 +36,7 @@ from crossdraft.methods import SHIPPED
 from crossdraft.specs import Spec
 
 BASELINES = (OWN, ALL)
+COLUMNS = 8  # kinds of question of a table: so many fit a printed A4
 FIRST_LOOK = (
     "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
     "redrafter", "dflash",
@@ -126,7 +127,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
             f"{sure(first, config.repeats, 'all rows of a group')} Rows of different groups share their pairs, and not "
             "their process."
         ),
-        tables=(table, _kinds_table(kinds)),
+        tables=(table, *_kinds_tables(kinds)),
         figure=interval_bars(
             "Speed-up over the faster of the target alone on one core and on two",
             [_bar(rows[name], name) for name in ranked],
@@ -150,17 +151,20 @@ def _by_kind(group: Pooled, name: str) -> dict[str, Interval]:
     return {kind: pairs.speedup(name) for kind, pairs in sorted(group.by_kind.items())}
 
 
-def _kinds_table(kinds: Mapping[str, Mapping[str, Interval]]) -> FigureTable:
-    """The same rows, a column for each kind of question."""
+def _kinds_tables(kinds: Mapping[str, Mapping[str, Interval]]) -> Iterator[FigureTable]:
+    """The same rows, a column for each kind of question, and no more columns to a table than a page is wide."""
     least = min(one.n for found in kinds.values() for one in found.values())
     few = f" Intervals of fewer than {FEW_PAIRS} scenes are narrower than the truth." if least < FEW_PAIRS else ""
-    return FigureTable(
-        "Speed-up by kind of question",
-        ("", *next(iter(kinds.values()))),
-        tuple((name, *map(str, found.values())) for name, found in kinds.items()),
-        "Σ time of the baseline over Σ time of the row, of the same runs. The baseline of each kind is the faster of "
-        f"the target alone on its own core and on both, in the row's group; n counts scenes.{few}",
-    )
+    names = list(next(iter(kinds.values())))
+    for first in range(0, len(names), COLUMNS):
+        shown = names[first : first + COLUMNS]
+        yield FigureTable(
+            f"Speed-up by kind of question, {shown[0]} to {shown[-1]}",
+            ("", *shown),
+            tuple((name, *(str(found[kind]) for kind in shown)) for name, found in kinds.items()),
+            "Σ time of the baseline over Σ time of the row, of the same runs. The baseline of each kind is the faster "
+            f"of the target alone on its own core and on both, in the row's group; n counts scenes.{few}",
+        )
 
 
 def _compared(groups: Sequence[Pooled]) -> dict[str, PairedComparison]:
