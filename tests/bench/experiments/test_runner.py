@@ -1,14 +1,19 @@
 """The runner: what is there is not run again, and what is missing is."""
 
 import json
+import multiprocessing
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
+from crossdraft.bench.experiments import registry
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.experiments.runner import read_outcome, run_experiment
 from crossdraft.bench.experiments.runs import RUNS
+from crossdraft.cli.main import main
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.errors import CrossdraftError
 
@@ -109,3 +114,42 @@ def test_a_derived_experiment_is_always_made_anew(tmp_path):
 
 def test_what_never_ran_has_no_outcome(tmp_path):
     assert read_outcome(SQUARES, tmp_path) is None
+
+
+def wait_at_three(config: Squares, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    for unit in measure(config, keys, setting):
+        if unit.key == "3":
+            (setting.work / "waiting").touch()
+            time.sleep(60)
+        yield unit
+
+
+def run_and_wait(out: Path) -> None:
+    run_experiment(replace(SQUARES, measure=wait_at_three), SQUARES.full, out, None)
+
+
+@pytest.mark.parametrize("more", [[], ["--force"], ["--quick"]])
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypatch, capsys, more):
+    """Its lines would be among those of the first; with --force it would take away the file that the first writes."""
+    monkeypatch.setattr(registry, "EXPERIMENTS", {"squares": SQUARES})
+    folder, again = tmp_path / "squares", ["experiment", "squares", "--out", str(tmp_path)]
+    first = multiprocessing.get_context("spawn").Process(target=run_and_wait, args=(tmp_path,))
+    first.start()
+    try:
+        end = time.monotonic() + 60
+        while not (folder / "work" / "waiting").exists():
+            assert first.is_alive()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        before = (folder / RUNS).read_bytes()
+        assert main([*again, *more]) == 2
+        assert capsys.readouterr().err == (
+            f"crossdraft: Another process fills {folder}; wait for it, or name another folder.\n"
+        )
+        assert (folder / RUNS).read_bytes() == before
+        assert RAN == []
+    finally:
+        first.kill()
+        first.join()
+    assert main(again) == 0, "the lock is gone with its holder, and what it measured is kept"
+    assert RAN == ["3", "4"]

@@ -15,7 +15,7 @@ from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, S
 from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
 from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path, make_folder
+from crossdraft.files import atomic_path, make_folder, only_process
 
 WORK = "work"
 PICTURES = (FIGURE, "figure.png")
@@ -42,12 +42,21 @@ def run_experiment(
         force: begin anew, whatever is there.
 
     Raises:
-        CrossdraftError: the folder cannot be written, or holds runs of another configuration.
+        CrossdraftError: the folder cannot be written, another process runs into it, or it holds runs of another
+            configuration.
         ModuleNotFoundError: matplotlib, which draws the PNG, is not installed.
     """
     folder = out / experiment.name
     make_folder(folder)
     check_picture(folder / PICTURES[1])
+    with only_process(folder):
+        return _run(experiment, config, folder, cores, tick, force=force)
+
+
+def _run(
+    experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Progress, *, force: bool
+) -> ExperimentOutcome:
+    """The same in its folder, by the one process that fills it."""
     if force or experiment.derived:
         (folder / RUNS).unlink(missing_ok=True)
         shutil.rmtree(folder / WORK, ignore_errors=True)
