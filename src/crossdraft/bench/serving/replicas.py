@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from crossdraft.bench.environment import environment
 from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft.bench.serving.process import PerThread, ServerProcess, serving
-from crossdraft.bench.statistics import Interval, median_added, ratio_per_token
+from crossdraft.bench.statistics import Interval, bootstrap, ratio, ratio_per_token
 from crossdraft.bench.workload import Workload, items
 from crossdraft.serve.service import load_engine
 
@@ -29,11 +32,11 @@ class ServerReplies:
     """What one contestant answered.
 
     Args:
-        singles: seconds of each request of one client.
+        singles: seconds of one client's requests, one a question, of each block.
         tokens, seconds: of many clients, of each block.
     """
 
-    singles: list[float] = field(default_factory=list)
+    singles: list[list[float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -42,8 +45,8 @@ class ServerReplies:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "e2e_ms": percentiles_ms(self.singles),
-            "tokens_per_s": round(sum(self.tokens) / sum(self.seconds), 1),
+            "e2e_ms": percentiles_ms([*chain.from_iterable(self.singles)]),
+            "tokens_per_s": ratio(self.tokens, self.seconds).to_json(),
             "statuses": {str(status): count for status, count in self.statuses.items()},
             "wrong_answers": self.wrong,
         }
@@ -78,21 +81,34 @@ def run_replicas(plan: ServePlan, counts: Sequence[int], clients: int, tick: Tic
             tick("starting")
         found = _ask(servers, plan, asked, clients, tick)
     figures = {name: one.to_json() | against(one, found[ALONE]) for name, one in found.items()}
+    fewest, *more = (_name(count) for count in sorted(set(counts)))
     return {
         "environment": surroundings,
         "passed": all(not one.wrong and set(one.statuses) == {200} for one in found.values()),
         "clients": clients,
         "pairs": plan.pairs,
         "repeats": plan.repeats,
+        "drafter": plan.drafter,
         "contestants": figures,
+        "fewest_replicas": fewest,
+        "of_the_fewest": {name: throughput_ratio(found[name], found[fewest]).to_json() for name in more},
     }
 
 
 def against(one: ServerReplies, alone: ServerReplies) -> dict[str, Any]:
-    """One contestant beside the server alone: throughput drawn over blocks, times over requests."""
-    rate = ratio_per_token(alone.seconds, alone.tokens, one.seconds, one.tokens)
-    singles = [1e3 * (own - other) for own, other in zip(one.singles, alone.singles, strict=True)]
-    return {"of_the_server": rate.to_json(), "added_ms_p50": median_added(singles, [0.0] * len(singles)).to_json()}
+    """One contestant beside the server alone: its throughput, and by how much longer a request takes.
+
+    The latter is the median over all requests, each less the server's of the same block. Questions are drawn, each
+    with its requests of all blocks: repeats of a question are no independent evidence.
+    """
+    added = 1e3 * np.subtract(one.singles, alone.singles)  # [blocks, questions]
+    added_p50 = bootstrap(lambda drawn: np.median(added[:, drawn], axis=(0, -1)), added.shape[1])
+    return {"of_the_server": throughput_ratio(one, alone).to_json(), "added_ms_p50": added_p50.to_json()}
+
+
+def throughput_ratio(one: ServerReplies, other: ServerReplies) -> Interval:
+    """Tokens a second of one contestant over those of another; blocks are drawn."""
+    return ratio_per_token(other.seconds, other.tokens, one.seconds, one.tokens)
 
 
 def _ask(
@@ -104,12 +120,14 @@ def _ask(
         order = list(servers) if block % 2 else list(servers)[::-1]
         for name in order:
             result = found[name] if block else ServerReplies()
+            singles = list[float]()
             with servers[name].connection() as connection:
                 for one in asked:
                     start = perf_counter()
                     reply = connection.request("POST", CHAT, one.body)
-                    result.singles.append(perf_counter() - start)
+                    singles.append(perf_counter() - start)
                     _count(result, one, reply.status, reply.json)
+            result.singles.append(singles)
             connections = PerThread(servers[name].port)
 
             def by_http(one: Question, connections: PerThread = connections) -> tuple[int, Any]:
@@ -141,10 +159,14 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     """Sentences for people."""
     found = [
         f"{name}: {one['e2e_ms']['p50']:.1f} ms a request (p50, one client), "
-        f"{Interval.from_json(one['added_ms_p50']).shown('requests', 1)} ms more than of the server alone; "
-        f"{one['tokens_per_s']:.0f} tokens/s of {report['clients']} clients, "
+        f"{Interval.from_json(one['added_ms_p50']).shown('questions', 1)} ms more than of the server alone; "
+        f"{Interval.from_json(one['tokens_per_s']).shown('blocks', 0)} tokens/s of {report['clients']} clients, "
         f"{Interval.from_json(one['of_the_server']).shown('blocks')} of its; {one['statuses']}, "
         f"{one['wrong_answers']} wrong answers."
         for name, one in report["contestants"].items()
+    ]
+    found += [
+        f"{name}: {Interval.from_json(one).shown('blocks')} times the tokens/s of {report['fewest_replicas']}."
+        for name, one in report["of_the_fewest"].items()
     ]
     return [*found, "All is as it should be." if report["passed"] else "Not all is as it should be."]
