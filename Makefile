@@ -7,7 +7,7 @@
 # make docs     the tables of the docs, from the code, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
-# make interop-ray   replicas and workers on a Ray cluster of two nodes, one of which is killed: minutes, an environment of its own
+# make interop-ray   replicas and workers on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make bench    how fast, against what, and is it still the same text
 # make report-quick  every experiment at its small size, and their report in build/experiments: minutes

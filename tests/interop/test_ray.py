@@ -2,30 +2,26 @@
 
 One node is killed while streams run. A stream may end with one error, or be answered by the other replica; no answer
 may be wrong, none may end without saying so.
+
+`INTEROP_JSON=FILE` writes what each case counted, once all have passed.
 """
 
 import asyncio
-import contextlib
 import importlib.util
 import json
 import os
-import re
-import secrets
-import signal
+import platform
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
 import pytest
 
-from crossdraft.bench.resources import PROC, descendants
 from crossdraft.load import load_target
 from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.app import create_app
@@ -35,6 +31,21 @@ from crossdraft.train.capture.plan import CapturedTarget, CapturePlan, capture_s
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.run import capture
 from crossdraft.train.capture.sources import SceneSource
+from tests.interop.ray_cluster import (
+    CHAT,
+    CLIPS,
+    QUESTIONS,
+    Server,
+    Streams,
+    Two,
+    ask,
+    body,
+    command_of,
+    environment,
+    serving,
+    text_of,
+    two_nodes,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,52 +56,34 @@ pytestmark = [
     ),
 ]
 
-CHAT = "/v1/chat/completions"
-STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")
-STORE = 200 << 20  # bytes of a node's object store
-CLIPS = 3
-LONG = 200  # tokens of an answer: it takes long enough for a node to be killed meanwhile
-QUESTIONS = ("What is the car in front doing?", "What is ahead?", "Describe the road.")
+CASES = {"questions", "sessions", "kills", "left", "capture", "autoscaling"}
+CLIENTS = 6
+KILLS = 3
+UPSCALE_S = 120  # Ray waits half a minute before it adds a replica, and that has an engine to load
+
+Answers = dict[tuple[int, str], str]
+Counts = dict[str, object]
 
 
-@dataclass
-class Two:
-    """A cluster of two nodes, with one core each; the second may be killed, and comes back as a new one."""
-
-    cluster: object
-    second: object
-
-    def processes(self) -> list[int]:
-        """Everything that runs on the second node."""
-        found = [info.process.pid for infos in self.second.all_processes.values() for info in infos]
-        return [*found, *(child for pid in found for child in descendants(pid))]
-
-    def kill(self) -> None:
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.cluster.remove_node(self.second, allow_graceful=False)
-
-    def revive(self) -> None:
-        self.second = self.cluster.add_node(num_cpus=1, object_store_memory=STORE)
+@pytest.fixture(scope="module")
+def counted() -> Iterator[dict[str, Counts | list[Counts]]]:
+    """What each case counted, by its name."""
+    cases: dict[str, Counts | list[Counts]] = {}
+    yield cases
+    path = os.environ.get("INTEROP_JSON")
+    if path is None:
+        return
+    assert cases.keys() == CASES, f"INTEROP_JSON was not written: only {', '.join(sorted(cases))} passed"
+    versions = {name: version(name) for name in ("ray", "torch", "transformers")}
+    around = {"python": platform.python_version(), "cpus": os.cpu_count(), "clients": CLIENTS}
+    text = json.dumps({"versions": versions, **around, "cases": cases}, indent=1)
+    Path(path).write_text(f"{text}\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Two]:
-    """Made after this process's environment says how nodes know each other."""
-    given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        yield Two(cluster, cluster.add_node(num_cpus=1, object_store_memory=STORE))
-    finally:
-        cluster.shutdown()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+    with two_nodes() as two:
+        yield two
 
 
 @pytest.fixture(scope="module")
@@ -103,79 +96,21 @@ def media(tmp_path_factory) -> Path:
     return root
 
 
-def command_of(pid: int) -> str:
-    """ "" of a process that has ended."""
-    with contextlib.suppress(OSError):
-        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
-
-
-def environment(two: Two) -> dict[str, str]:
-    return os.environ | {"RAY_ADDRESS": two.cluster.address, "OMP_NUM_THREADS": "1"}
-
-
-@dataclass
-class Server:
-    """A running `crossdraft serve --ray`."""
-
-    url: str
-    process: subprocess.Popen
-    log: Path
-
-    def replicas(self) -> int:
-        reply = httpx.get(f"{self.url}/ready", timeout=30)
-        return reply.json()["replicas"] if reply.status_code == 200 else 0
-
-    def metric(self, name: str) -> dict[str, float]:
-        text = httpx.get(f"{self.url}/metrics", timeout=30).text
-        return {
-            labels: float(value)
-            for labels, value in re.findall(rf"^crossdraft:{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
-        }
-
-    def wait_for(self, replicas: int, seconds: float = 120) -> None:
-        until = time.monotonic() + seconds
-        while self.replicas() != replicas:
-            assert time.monotonic() < until, (self.replicas(), self.log.read_text()[-3000:])
-            time.sleep(0.5)
-
-
 @pytest.fixture(scope="module")
 def server(two, media, tmp_path_factory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("serve") / "log"
-    command = [sys.executable, "-m", "crossdraft", "serve", "--ray", "--port", "0", "--media-root", str(media)]
-    command += ["--min-replicas", "2", "--max-replicas", "2", "--max-queue", "64", "--placement", "inline"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment(two), stdout=subprocess.PIPE, stderr=file, text=True)
-    line = process.stdout.readline()
-    started = STARTED.match(line)
-    assert started, (line, log.read_text())
-    found = Server(started[1], process, log)
-    yield found
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, log.read_text()
-
-
-def body(clip: int, question: str, uuid: str | None = None, **more) -> dict:
-    named = {} if uuid is None else {"uuid": uuid}
-    shown = [
-        {"type": "video_url", "video_url": {"url": f"file:{clip}.mp4"}, **named},
-        {"type": "event_url", "event_url": {"url": f"file:{clip}.h5"}},
-        {"type": "text", "text": question},
-    ]
-    limits = {"max_tokens": LONG, "min_tokens": LONG}
-    return {"model": "reference", "messages": [{"role": "user", "content": shown}], **limits, **more}
+    with serving(two, media, tmp_path_factory.mktemp("serve") / "log", min_replicas=2, max_replicas=2) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def right(media) -> dict[tuple[int, str], str]:
+def right(media) -> Answers:
     """The answers of the target alone, by a server of one process."""
     settings = read_settings(None, {"media_root": media, "drafter": "none", "placement": "inline"})
     with load_engine(settings) as engine:
         service = Service(settings, engine)
         app = create_app(service)
 
-        async def answers() -> dict[tuple[int, str], str]:
+        async def answers() -> Answers:
             transport, found = httpx.ASGITransport(app=app), {}
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
                 for clip in range(CLIPS):
@@ -190,17 +125,7 @@ def right(media) -> dict[tuple[int, str], str]:
             service.close()
 
 
-def ask(server: Server, clip: int, question: str, **more) -> dict:
-    reply = httpx.post(f"{server.url}{CHAT}", json=body(clip, question, **more), timeout=120)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
-def text_of(answer: dict) -> str:
-    return answer["choices"][0]["message"]["content"]
-
-
-def test_a_clip_is_asked_about_where_it_was_read(server, right):
+def test_a_clip_is_asked_about_where_it_was_read(server, right, counted):
     """Every further question finds the clip in the prefix cache: of replicas chosen at random every other would not."""
     with ThreadPoolExecutor(4) as pool:
         first = [*pool.map(lambda clip: ask(server, clip, QUESTIONS[0]), range(CLIPS))]
@@ -208,90 +133,43 @@ def test_a_clip_is_asked_about_where_it_was_read(server, right):
         later = [*pool.map(lambda one: ask(server, *one), asked)]
     assert [text_of(one) for one in first] == [right[clip, QUESTIONS[0]] for clip in range(CLIPS)]
     assert [text_of(one) for one in later] == [right[one] for one in asked]
-    assert all(one["usage"]["prompt_tokens_details"]["cached_tokens"] > 300 for one in later)
+    cached = sum(one["usage"]["prompt_tokens_details"]["cached_tokens"] > 300 for one in later)
+    assert cached == len(later)
+    tokens = {one["usage"]["completion_tokens"] for one in (*first, *later)}
+    assert len(tokens) == 1
+    counts = {"clips": CLIPS, "answers": len(first) + len(later), "tokens": tokens.pop()}
+    counted["questions"] = {**counts, "later": len(later), "cached": cached}
 
 
-def test_both_replicas_answer(server, right):
+def test_both_replicas_answer(server, right, counted):
+    before = server.answered()
     names = [f"clip-{number}" for number in range(24)]  # each a session of its own
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(lambda name: ask(server, 0, QUESTIONS[0], uuid=name), names)]
     assert {text_of(one) for one in found} == {right[0, QUESTIONS[0]]}
-    answered = server.metric("request_success_total")
-    assert len({re.search('replica="(.*?)"', labels)[1] for labels, value in answered.items() if value}) == 2
+    answered = server.answered() - before
+    assert (len(answered), answered.total()) == (2, len(names))
+    counted["sessions"] = {"sessions": len(names), "by_replica": sorted(answered.values())}
 
 
-@dataclass
-class Streams:
-    """Clients that ask one stream after another, and what became of each."""
-
-    server: Server
-    right: dict[tuple[int, str], str]
-    outcomes: Counter = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    broken: list[float] = field(default_factory=list)  # when each of these ended
-    stop: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait_for(self, count: int, seconds: float = 120) -> None:
-        """Until so many have ended."""
-        until = time.monotonic() + seconds
-        while self.outcomes.total() < count:
-            assert time.monotonic() < until, self.outcomes
-            time.sleep(0.05)
-
-    def run(self, client: int) -> None:
-        number = 0
-        while not self.stop.is_set():
-            clip, question = number % CLIPS, QUESTIONS[(client + number) % len(QUESTIONS)]
-            asked = body(clip, question, uuid=f"{client}-{number}", stream=True)
-            reply = httpx.post(f"{self.server.url}{CHAT}", json=asked, timeout=120)
-            outcome = self.outcome(reply, self.right[clip, question])
-            with self.lock:
-                self.outcomes[outcome] += 1
-                if outcome == "broken":
-                    self.broken.append(time.monotonic())
-            number += 1
-
-    def outcome(self, reply: httpx.Response, wanted: str) -> str:
-        """`whole`, `broken` with one clean error, `refused` with 503; else it is noted as wrong."""
-        if reply.status_code == 503:
-            return "refused"
-        events = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line.startswith("data: ")]
-        chunks = [json.loads(one) for one in events if one != "[DONE]"]
-        text = "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if "choices" in one)
-        errors = [one["error"]["code"] for one in chunks if "error" in one]
-        if reply.status_code == 200 and events[-1] == "[DONE]":
-            if not errors and text == wanted:
-                return "whole"
-            if errors == ["replica_lost"] and wanted.startswith(text) and "error" in chunks[-1]:
-                return "broken"
-        self.wrong.append(f"{reply.status_code} {reply.text[-500:]} is not {wanted}")
-        return "wrong"
-
-
-def test_a_node_killed_under_streams_gives_no_wrong_answer(server, two, right):
+@pytest.mark.parametrize("run", range(KILLS))
+def test_a_node_killed_under_streams_gives_no_wrong_answer_and_a_new_one_gets_a_replica(
+    server, two, right, counted, run
+):
     server.wait_for(2)
-    streams, clients = Streams(server, right), 6
+    streams, lost_before = Streams(server, right), server.lost()
     doomed = two.processes()
     assert any("Replica" in command_of(pid) for pid in doomed)
-    with ThreadPoolExecutor(clients) as pool:
-        running = [pool.submit(streams.run, client) for client in range(clients)]
-        try:
-            streams.wait_for(2 * clients)  # by now all of them are in the midst of one
-            before, killed = streams.outcomes.copy(), time.monotonic()
-            two.kill()
-            streams.wait_for(before.total() + 2 * clients)
-        finally:
-            streams.stop.set()
-        for one in running:
-            one.result()
+    with streams.by(CLIENTS):
+        streams.wait_for(2 * CLIENTS)  # by now all of them are in the midst of one
+        before, killed = streams.outcomes.copy(), time.monotonic()
+        two.kill()
+        streams.wait_for(before.total() + 2 * CLIENTS)
     assert not streams.wrong, streams.wrong[0]
-    lost = server.metric("proxy_replica_lost_total")
-    seconds = [round(one - killed, 2) for one in streams.broken]
-    print(f"\nbefore the kill {dict(before)}, in all {dict(streams.outcomes)}, lost {lost}, broken after {seconds} s")  # noqa: T201 - a figure of the page
-    assert streams.outcomes["broken"] + lost.get('outcome="retried"', 0) > 0  # it was hit
+    lost = server.lost() - lost_before
+    assert streams.outcomes["broken"] + lost["retried"] > 0  # it was hit
     assert streams.outcomes["whole"] > before["whole"]
-    assert streams.outcomes["refused"] == lost.get('outcome="refused"', 0)
+    assert (streams.outcomes["refused"], streams.outcomes["broken"]) == (lost["refused"], lost["broken"])
     for clip in range(CLIPS):  # by the other one
         assert text_of(ask(server, clip, QUESTIONS[0])) == right[clip, QUESTIONS[0]]
     until = time.monotonic() + 20
@@ -299,17 +177,20 @@ def test_a_node_killed_under_streams_gives_no_wrong_answer(server, two, right):
         assert time.monotonic() < until, left
         time.sleep(0.2)
 
-
-def test_a_node_that_comes_gets_a_replica(server, two, right):
     assert server.replicas() == 1
     two.revive()
     server.wait_for(2)
     for clip in range(CLIPS):
         assert text_of(ask(server, clip, QUESTIONS[1])) == right[clip, QUESTIONS[1]]
+    counts = {name: streams.outcomes[name] for name in ("whole", "broken", "refused")}
+    seconds = [round(one - killed, 2) for one in streams.broken]
+    rows = counted.setdefault("kills", [])
+    rows.append({**counts, "retried": lost["retried"], "broken_after_s": seconds, "later": CLIPS, "by_two": CLIPS})
 
 
-def test_a_client_that_leaves_ends_its_answer(server):
-    for number in range(10):
+def test_a_client_that_leaves_ends_its_answer(server, counted):
+    streams = 10
+    for number in range(streams):
         asked = body(number % CLIPS, "Describe the scene.", uuid=f"left-{number}", stream=True)
         with httpx.stream("POST", f"{server.url}{CHAT}", json=asked, timeout=60) as reply:
             next(reply.iter_bytes())
@@ -318,12 +199,12 @@ def test_a_client_that_leaves_ends_its_answer(server):
     while any(value for name in gauges for value in server.metric(name).values()):
         assert time.monotonic() < until, [server.metric(name) for name in gauges]
         time.sleep(0.1)
+    counted["left"] = {"streams": streams}
 
 
-def test_a_capture_by_two_workers_is_that_of_one(two, server, tmp_path):
-    """Runs last of the module: its workers need the replicas' cores, so the server is ended first."""
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
+def test_a_capture_by_two_workers_is_that_of_one(two, server, counted, tmp_path):
+    """Its workers need the replicas' cores, so the server is ended first, and no test behind this one asks it."""
+    server.end()
     target = load_target("reference", "cpu")
     info = CapturedTarget.of("reference", target)
     spec = capture_spec(info.depth, max_new_tokens=24)
@@ -346,3 +227,23 @@ def test_a_capture_by_two_workers_is_that_of_one(two, server, tmp_path):
     assert run()["clips"] == 4  # from the one that is missing on
     assert shards(many) == shards(tmp_path / "one")
     assert run()["clips"] == 0
+    counted["capture"] = {"workers": 2, "clips": 6, "shards": len(shards(many)), "clips_of_the_resumed": 4}
+
+
+def test_under_load_a_second_replica_is_added(two, server, media, right, counted, tmp_path):
+    """On the cores of the server of the other tests, which is ended first."""
+    server.end()
+    with serving(two, media, tmp_path / "log", min_replicas=1, max_replicas=2, max_batch=1) as scaled:
+        assert scaled.replicas() == 1
+        streams, start = Streams(scaled, right), time.monotonic()
+        with streams.by(CLIENTS):
+            while len(scaled.answered()) < 2:
+                assert time.monotonic() < start + UPSCALE_S, (scaled.replicas(), streams.outcomes)
+                time.sleep(0.5)
+            seconds = time.monotonic() - start
+        assert not streams.wrong, streams.wrong[0]
+        answers = streams.outcomes.total()
+        assert streams.outcomes == {"whole": answers}  # each with status 200, and the target's own text
+        answered = scaled.answered()
+        assert (len(answered), answered.total()) == (2, answers)
+    counted["autoscaling"] = {"answers": answers, "by_replica": sorted(answered.values()), "seconds": round(seconds)}
