@@ -10,26 +10,6 @@ from tools.figures import Tie, interval, measured, minus
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
 EDGE_ASKED, EDGE_LEAST = {20: 1.5, 100: 1.25}, 0.98  # what drafts of the edge alone should gain, and never lose
-REPLICAS = {"server": "server alone", "replicas-1": "1 replica", "replicas-2": "2 replicas"}
-
-
-def replicas(*found: JSON) -> Iterator[str]:
-    """Both halves of the table, with a drafter and without, and the sentence under it."""
-    answers = wrong = 0
-    grown = []
-    for run, before in zip(found, ("", "without a drafter: "), strict=True):
-        rows = run["contestants"]
-        for number, (name, label) in enumerate(REPLICAS.items()):
-            row = rows[name]
-            alone, said = name == "server", label if number else before + label
-            added = "" if alone else f"{row['added_ms_p50']:.0f} ms"
-            share = "1" if alone else f"{row['of_the_server']:.2f}"
-            yield f"| {said} | {row['e2e_ms']['p50']:.0f} ms | {added} | {row['tokens_per_s']:.0f} | {share} |"
-            answers += row["statuses"]["200"]
-            wrong += row["wrong_answers"]
-        grown.append(rows["replicas-2"]["tokens_per_s"] / rows["replicas-1"]["tokens_per_s"])
-    yield f"{wrong} wrong answers of {answers}, all 200."
-    yield f"that is {grown[0]:.2f} times the throughput, and {grown[1]:.2f} without a drafter."
 
 
 def frames(pair: JSON, large: JSON) -> Iterator[str]:
@@ -317,7 +297,6 @@ TIES = (
     Tie("docs/large_models.md", ("docs/results/scale/reference_h100.json",), reference_h100),
     Tie("docs/large_models.md", ("docs/results/scale/tests_h100.json",), tests_h100),
     Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
-    Tie("docs/ray.md", tuple(f"{RESULTS}/{name}.json" for name in ("replicas", "replicas_no_drafter")), replicas),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
     *measured(
         Tie("docs/large_models.md", (f"{RESULTS}/encode.json",), encode, "encode"),

@@ -13,7 +13,7 @@ from crossdraft.bench.experiments.markdown import cell, prose
 from crossdraft.bench.experiments.record import RowFaults
 from crossdraft.cli.align import CLIPS, PROMPTS
 from crossdraft.methods import SHIPPED
-from docs import bench_figures, method_figures, serving_figures, setting_figures
+from docs import bench_figures, method_figures, ray_figures, serving_figures, setting_figures
 from tools.figures import ANY, ROOT, Tie, interval
 
 JSON = Mapping[str, Any]
@@ -470,6 +470,7 @@ TIES: tuple[Tie, ...] = (
     Tie("docs/rules.md", _provenance("judge"), rules),
     *bench_figures.TIES,
     *method_figures.TIES,
+    *ray_figures.TIES,
     *serving_figures.TIES,
     *setting_figures.TIES,
     *_cards(),
