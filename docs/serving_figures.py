@@ -18,6 +18,7 @@ from tools.figures import Tie, interval, measured, minus
 JSON = Mapping[str, Any]
 RESULTS = "docs/results"
 SERVE = tuple(f"{RESULTS}/serve/{name}.json" for name in ("overhead", "load", "mutants"))
+ENDS = {"waiting": "waited for the rest"}  # how a mutant ended, as a page says it
 ANSWERED, FULL = "200", "503"
 
 
@@ -115,13 +116,15 @@ def mutated(mutants: JSON) -> str:
     """The row of mutated requests."""
     counts = dict.fromkeys(("answered", "refused", "no room"), 0)
     for outcome, count in mutants["outcomes"].items():
-        way = outcome.rpartition(": ")[2]
+        way = ENDS.get(end := outcome.rpartition(": ")[2], end)
         counts[way] = counts.get(way, 0) + count
     memory = mutants["resident_mib"]
     said = [f"{count:,} {way}" for way, count in counts.items() if count]
     other = "no other status" if mutants["passed"] else "and not all as it should be"
+    edges = sum(count for outcome, count in mutants["outcomes"].items() if outcome.startswith("edge: "))
+    sent = ["requests", "heads", "streams", *(["edges"] if edges else []), "clips", "recordings", "uploads"]
     return (
-        f"| `--fuzz {mutants['mutants']}`: mutated requests, heads, streams, clips, recordings and uploads "
+        f"| `--fuzz {mutants['mutants']}`: mutated {listed(sent)} "
         f"| {', '.join(said)}, {other}; resident memory {memory['first']:,.0f} to {memory['last']:,.0f} MiB, medians "
         f"of its eighths within {percent(mutants['growth'], 1)} |"
     )

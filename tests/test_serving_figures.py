@@ -45,6 +45,11 @@ def test_rows_of_the_server_say_what_came_besides(server):
     assert rows[6] == "| 200 streams that are left before their end | left: 1 files |"
     assert rows[7] == "| the drafter killed 3 times under load | 260 answers, 1 wrong, 4 lost |"
     assert "| 1,500 answered, 7 refused, 1 no room, no other status;" in rows[8]
+    assert "mutated requests, heads, streams, clips, recordings and uploads |" in rows[8]
+    fuzzed["mutants"]["outcomes"] |= {"edge: refused": 3, "edge: waiting": 2}
+    rows = list(serve(*server))
+    assert "mutated requests, heads, streams, edges, clips, recordings and uploads |" in rows[8]
+    assert "| 1,500 answered, 10 refused, 1 no room, 2 waited for the rest, no other status;" in rows[8]
     loaded["load"]["statuses"].pop("500")
     cost["cancels"]["left"] = {"rows": 0}
     cost["kills"]["statuses"] = {"200": 260}

@@ -4,17 +4,19 @@ import random
 
 import pytest
 
-from crossdraft.bench.serving.fuzz import WAYS, Seeds, mutants, mutated, outcome, run_fuzz, sent_to
+from crossdraft.bench.serving.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
+from crossdraft.bench.serving.mutations import mutated
 from crossdraft.bench.serving.process import Connection
-from crossdraft.bench.serving.streams import framed, status_of, stream, watch_status
+from crossdraft.bench.serving.streams import status_of, stream, watch_status
+from crossdraft.bench.serving.web_socket import framed
 
-COUNT = 240
+COUNT = 270
 WAIT_S = 60  # a busy machine; a server that is done hangs up before
 
 
 @pytest.fixture(scope="module")
 def seeds(media_root):
-    return Seeds.read("reference", media_root / "clip.mp4", media_root / "clip.h5")
+    return Seeds.read("reference", "reference", media_root / "clip.mp4", media_root / "clip.h5")
 
 
 def test_mutated_requests_are_answered_or_refused(server, seeds):
@@ -57,3 +59,4 @@ def test_outcomes():
     assert [outcome(status) for status in (200, 206, 400, 422)] == ["answered", "answered", "refused", "refused"]
     assert outcome(503) == "no room"
     assert [outcome(status) for status in (500, 502, 0)] == ["!status 500", "!status 502", "!status 0"]
+    assert outcome(100) == "waiting"

@@ -24,7 +24,7 @@ def serve(
     minutes: Annotated[float, typer.Option(help="How long they do.")] = 5.0,
     cancels: Annotated[int, typer.Option(help="Streams that are left before their end.")] = 200,
     kills: Kills = 3,
-    fuzz: Annotated[int, typer.Option(help="Mutated requests, media, recordings and streams.")] = 0,
+    fuzz: Annotated[int, typer.Option(help="Mutated requests, media, recordings, streams and edges.")] = 0,
     vllm_python: VllmPython = None,
     seed: ChoiceSeed = 0,
 ) -> None:

@@ -6,6 +6,7 @@ long ends.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from contextlib import suppress
@@ -43,6 +44,7 @@ from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RecordRequest, RequestInfo
 from crossdraft.serve.service import Service
 
+log = logging.getLogger(__name__)
 router = APIRouter()
 
 PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
@@ -201,9 +203,10 @@ class EdgeConnection:
         self._writing = asyncio.create_task(self._write(session))
 
     def _stop_writing(self) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
-        self._writing = None
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            writing.add_done_callback(_note_end)
 
     def _let_go(self, *, whole: bool) -> None:
         session, self._session = self._session, None
@@ -275,6 +278,13 @@ class EdgeConnection:
         with suppress(WebSocketDisconnect):
             await self._send(why)
         await self._socket.close(POLICY_VIOLATION)
+
+
+def _note_end(writing: "asyncio.Task[None]") -> None:
+    """Of a writer that nobody waits for any more; the edge may have gone while it wrote."""
+    error = None if writing.cancelled() else writing.exception()
+    if error is not None and not isinstance(error, WebSocketDisconnect):
+        log.error("What was written for an edge failed.", exc_info=error)
 
 
 def _believed(spec: str) -> bool:

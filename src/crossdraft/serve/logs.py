@@ -6,6 +6,9 @@ import sys
 from datetime import UTC, datetime
 
 NOTICES = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are shown, too
+NO_NEWS = frozenset(
+    {"ASGI callable returned without completing handshake.", "Invalid UTF-8 sequence received from client."}
+)
 
 
 class JsonLines(logging.Formatter):
@@ -38,8 +41,12 @@ class TextLines(logging.Formatter):
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn's is news: it takes a WebSocket that was refused with a response for a failure."""
-    return record.getMessage() != "ASGI callable returned without completing handshake."
+    """Whether a record of uvicorn's is news.
+
+    It takes a WebSocket that was refused with a response for a failure, and text that is no UTF-8, for which it ends
+    the connection as it should, for one of its own, with a traceback.
+    """
+    return record.getMessage() not in NO_NEWS
 
 
 def start_logging(style: str) -> None:

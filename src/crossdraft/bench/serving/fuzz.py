@@ -1,8 +1,9 @@
-"""Mutated requests, media, recordings and streams: `crossdraft bench serve --fuzz N`.
+"""Mutated requests, media, recordings, streams and edges: `crossdraft bench serve --fuzz N`.
 
 Each begins as one that is answered; then bytes are flipped, cut, doubled or swapped in its JSON, its clip, its
 recording, its headers, its query or the frames of its WebSocket, or a field gets a value of another kind. A server may
-answer, refuse (4xx) or have no room (503); any other status, and a server that is not there any more, is a failure.
+answer, refuse (4xx), have no room (503) or, of an edge, wait for more; any other status, and a server that hangs up
+without a word or is not there any more, is a failure.
 """
 
 import base64
@@ -14,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossdraft.bench.serving import edges, streams
+from crossdraft.bench.serving.mutations import mutated, with_odd_value
 from crossdraft.bench.serving.process import Connection
-from crossdraft.bench.serving.streams import stream, watch_status
-from crossdraft.streams.messages import ROUTE
+from crossdraft.bench.serving.web_socket import WAITING
+from crossdraft.edge.frames import fingerprint_of
+from crossdraft.load import tokenizer_of
 
-ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 1e308, float("nan"), "", "x" * 10_000, [], {}, [[]], {"": {}}, "\x00", "\ud800",
-    "../../etc/passwd", "file:///etc/passwd", "http://169.254.169.254/", "data:,", 2**63, "<video>",
-    "data:video/mp4;base64,AAAA",
-)  # fmt: skip
-WAYS = ("json", "fields", "video", "events", "multipart", "headers", "query", "websocket")
+WAYS = ("json", "fields", "video", "events", "multipart", "headers", "query", "websocket", "edge")
+ENDS = {200: "answered", 206: "answered", 503: "no room", WAITING: "waiting"}
 JSON_TYPE = {"Content-Type": "application/json"}
 FORM = (
     b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
@@ -45,8 +45,8 @@ QUERIES = (
 class Mutant:
     """A request to send: where to, with which body, and how it was made.
 
-    Strings are bytes as latin-1 writes them. Of a stream (`websocket`) the content is what goes on the wire after the
-    handshake.
+    Strings are bytes as latin-1 writes them. Of a stream (`websocket`) and of an `edge` the content is what goes on the
+    wire after the handshake.
     """
 
     path: str
@@ -63,16 +63,19 @@ class Seeds:
     Args:
         model: the server's.
         video, events: bytes of a clip and of a recording.
+        fingerprint: of the target's vocabulary, which an edge must know.
     """
 
     model: str
     video: bytes
     events: bytes
+    fingerprint: bytes
 
     @classmethod
-    def read(cls, model: str, video: Path, events: Path) -> "Seeds":
-        """From files."""
-        return cls(model, video.read_bytes(), events.read_bytes())
+    def read(cls, model: str, target: str, video: Path, events: Path) -> "Seeds":
+        """From files; `target` is the checkpoint's source."""
+        vocabulary = tokenizer_of(target).get_vocab()
+        return cls(model, video.read_bytes(), events.read_bytes(), fingerprint_of(vocabulary))
 
     def body(self, video: bytes, events: bytes) -> dict[str, Any]:
         """A request that is answered, if the two are whole."""
@@ -89,6 +92,12 @@ class Seeds:
             "stop": ["#"],
             "seed": 1,
         }
+
+    def question(self) -> dict[str, Any]:
+        """The same without media."""
+        body = self.body(b"", b"")
+        body["messages"][1]["content"][:2] = []
+        return body
 
 
 def mutants(seeds: Seeds, count: int, seed: int = 0) -> Iterator[Mutant]:
@@ -109,8 +118,8 @@ def _mutant(seeds: Seeds, way: str, draw: random.Random) -> Mutant:
             return Mutant("/v1/files", mutated(form, draw), {"Content-Type": "multipart/form-data; boundary=b"}, way)
         case "query":
             return Mutant("/" + _line(draw.choice(QUERIES)[1:], draw), b"", {}, way, "GET")
-        case "websocket":
-            return Mutant(ROUTE, _stream(draw), {}, way, "GET")
+        case "websocket" | "edge":
+            return _of_socket(seeds, way, draw)
         case _:
             return _of_text(seeds, way, draw)
 
@@ -121,8 +130,7 @@ def _chat(way: str, content: bytes, headers: Mapping[str, str] = JSON_TYPE) -> M
 
 def _of_text(seeds: Seeds, way: str, draw: random.Random) -> Mutant:
     """A request without media, of which the JSON, its fields or the headers are others."""
-    body = seeds.body(b"", b"")
-    body["messages"][1]["content"][:2] = []
+    body = seeds.question()
     if way == "json":
         return _chat(way, mutated(json.dumps(body).encode(), draw))
     if way == "fields":
@@ -133,12 +141,20 @@ def _of_text(seeds: Seeds, way: str, draw: random.Random) -> Mutant:
     return Mutant(draw.choice(QUERIES), b"", headers, way, "GET")
 
 
+def _of_socket(seeds: Seeds, way: str, draw: random.Random) -> Mutant:
+    """A stream, or an edge, as it goes on the wire."""
+    if way == "edge":
+        asked = edges.edge_frames(seeds.fingerprint, seeds.question(), draw)
+        return Mutant(edges.ROUTE, asked, {}, way, "GET")
+    return Mutant(streams.ROUTE, _stream(draw), {}, way, "GET")
+
+
 def _stream(draw: random.Random) -> bytes:
     """A stream, as it goes on the wire, with an odd value in its first message, or mutated somewhere."""
     asked = {"questions": ["What is ahead?"], "max_tokens": 2, "every_ms": 500, "window_ms": 1000, "sensor": [64, 64]}
     if draw.random() < 0.25:
-        return stream(json.dumps(with_odd_value(asked, draw)).encode(), draw, lambda given, draw: given)
-    return stream(json.dumps(asked).encode(), draw, mutated)
+        return streams.stream(json.dumps(with_odd_value(asked, draw)).encode(), draw, lambda given, draw: given)
+    return streams.stream(json.dumps(asked).encode(), draw, mutated)
 
 
 def with_odd_header(draw: random.Random) -> dict[str, str]:
@@ -156,57 +172,10 @@ def _line(text: str, draw: random.Random) -> str:
     return changed.replace(b"\r", b" ").replace(b"\n", b" ").decode("latin-1")
 
 
-def mutated(given: bytes, draw: random.Random) -> bytes:
-    """Some bytes flipped, a stretch cut out, doubled, overwritten or moved; one to eight times."""
-    found = bytearray(given)
-    for _ in range(draw.randint(1, 8)):
-        if not found:
-            break
-        at, size = draw.randrange(len(found)), draw.choice((1, 2, 4, 16, 256))
-        # Heads and indices are where formats are read from; half of all mutations hit the first 512 bytes.
-        at = at if draw.random() < 0.5 else at % min(512, len(found))
-        match draw.randrange(6):
-            case 0:
-                found[at] ^= 1 << draw.randrange(8)
-            case 1:
-                del found[at : at + size]
-            case 2:
-                found[at:at] = found[at : at + size]
-            case 3:
-                found[at : at + size] = draw.randbytes(min(size, len(found) - at))
-            case 4:
-                found[at : at + 4] = draw.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", bytes(4)))
-            case _:
-                del found[at:]
-    return bytes(found)
-
-
-def with_odd_value(body: Any, draw: random.Random) -> Any:
-    """A body in which one value, however deep, is another, or is missing, or has an unknown name beside it."""
-    places = list(_places(body))
-    holder, key = draw.choice(places)
-    match draw.randrange(4):
-        case 0 if isinstance(holder, dict):
-            holder[draw.choice(("x", "__proto__", "fps", "\u0000"))] = draw.choice(ODD)
-        case 1:
-            del holder[key]
-        case _:
-            holder[key] = draw.choice(ODD)
-    return body
-
-
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every holder and key below a value."""
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield value, key
-            yield from _places(value[key])
-
-
 def outcome(status: int) -> str:
     """How a mutant ended: a word; one that begins with "!" is a failure."""
-    if status in (200, 206, 503) or 400 <= status < 500:
-        return {200: "answered", 206: "answered", 503: "no room"}.get(status, "refused")
+    if status in ENDS or 400 <= status < 500:
+        return ENDS.get(status, "refused")
     return f"!status {status}"
 
 
@@ -214,10 +183,12 @@ def sent_to(port: int, connection: Connection, mutant: Mutant) -> int:
     """Send a mutant to a server on loopback; the status, or what a stream's end stands for.
 
     Raises:
-        OSError, EOFError: it hung up without an answer.
+        OSError, EOFError: it hung up without an answer, or does not hang up.
     """
     if mutant.way == "websocket":
-        return watch_status(port, mutant.content)
+        return streams.watch_status(port, mutant.content)
+    if mutant.way == "edge":
+        return edges.edge_status(port, mutant.content)
     return connection.request(mutant.method, mutant.path, mutant.content, mutant.headers).status
 
 

@@ -165,9 +165,9 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
 
 
 def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
-    """Mutated requests: answered, refused or no room; memory flat, and the server is there afterwards."""
+    """Mutated requests: answered, refused or no room, and nothing failed; memory flat, and the server is there."""
     clips = plan.folder / "clips"
-    seeds = Seeds.read(plan.settings.model, min(clips.glob("*.mp4")), min(clips.glob("*.h5")))
+    seeds = Seeds.read(plan.settings.model, plan.target, min(clips.glob("*.mp4")), min(clips.glob("*.h5")))
     memory, every, sent = list[float](), max(1, plan.mutants // SAMPLES), itertools.count()
     with server.connection() as connection:
 
@@ -186,12 +186,14 @@ def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
     tick("mutants")
     settled = memory[int(SETTLED * len(memory)) :]
     growth = flatness(part_medians(settled))
-    kept = alive and not any("!" in name for name in found)
+    errors = server.logged_errors()
+    kept = alive and not errors and not any("!" in name for name in found)
     return {
         "passed": kept and not server.spooled() and growth <= MOST_FUZZED,
         "mutants": plan.mutants,
         "seconds": round(seconds, 1),
         "outcomes": dict(sorted(found.items())),
+        "logged_errors": errors,
         "resident_mib": {"first": round(settled[0], 1), "last": round(settled[-1], 1), "most": round(max(memory), 1)},
         "growth": round(growth, 4),
     }

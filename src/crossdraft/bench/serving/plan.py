@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from crossdraft.api import default_drafter
 from crossdraft.bench.workload import Item
 from crossdraft.checks import positive, whole
 from crossdraft.engine.request import Request
+from crossdraft.methods import read_spec
 from crossdraft.serve.settings import ServerSettings, read_settings
 
 CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
@@ -32,7 +34,7 @@ class ServePlan:
         seconds: see `clients`.
         cancels: streams that are left.
         kills: of the drafter, under load.
-        mutants: mutated requests that are sent.
+        mutants: mutated requests that are sent, to a server of their own, for which edges may draft.
         seed: of what is drawn.
         vllm_python: of an environment with vLLM, whose server is asked the same; `None` leaves it out.
         levels: numbers of clients in the comparison with it.
@@ -78,6 +80,14 @@ class ServePlan:
         """The same on a command line, but for `others`."""
         values = (self.arguments | others).items()
         return [part for name, value in values for part in (f"--{name.replace('_', '-')}", _text(value))]
+
+    @property
+    def fuzzed_drafter(self) -> str:
+        """Of the server that mutants are sent to: the same one, joined with drafts that come from edges."""
+        named = default_drafter(self.target) if self.drafter == "auto" else self.drafter
+        if named == "none":
+            return "edge"
+        return named if "edge" in read_spec(named).names else f"union:edge,({named})"
 
     @property
     def settings(self) -> ServerSettings:

@@ -21,6 +21,7 @@ from crossdraft.bench.resources import PROC, descendants, resident_mib
 from crossdraft.errors import CrossdraftError
 
 STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
+LOGGED_ERROR = re.compile(r"^[\d:]+ (?:error|critical) ", re.MULTILINE)
 WAIT_S = 120.0
 CHUNK = 1 << 16
 
@@ -40,10 +41,17 @@ class Reply:
 
 
 class Connection:
-    """A kept connection to a server on loopback. Use as a context manager."""
+    """A kept connection to a server on loopback. Use as a context manager.
+
+    Args:
+        port: the server's.
+
+    Attributes:
+        hung_up: whether the server was seen to end it; by `until_silent` alone.
+    """
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self._port, self.hung_up = port, False
         self._socket = self._connected()
 
     def _connected(self) -> socket.socket:
@@ -86,10 +94,22 @@ class Connection:
         """What comes until it is whole, the server hangs up, or says nothing for so long."""
         found = b""
         self._socket.settimeout(seconds)
-        with suppress(TimeoutError, ConnectionError):
-            while not whole(found) and (part := self._socket.recv(CHUNK)):
+        with suppress(TimeoutError):
+            while not whole(found):
+                try:
+                    part = self._socket.recv(CHUNK)
+                except ConnectionError:
+                    part = b""
+                if not part:
+                    self.hung_up = True
+                    break
                 found += part
         return found
+
+    def end_sending(self) -> None:
+        """Nothing more is sent; what the server says can still be read."""
+        with suppress(OSError):  # it has hung up
+            self._socket.shutdown(socket.SHUT_WR)
 
     def read_some(self) -> bytes:
         """The next bytes of a response."""
@@ -162,6 +182,10 @@ class ServerProcess:
             text = connection.request("GET", "/metrics").body.decode()
         found = re.findall(r'^crossdraft:(\w+)\{model_name="[^"]*"\} (\S+)$', text, re.MULTILINE)
         return {name: float(value) for name, value in found}
+
+    def logged_errors(self) -> int:
+        """Failures of its own that it has logged."""
+        return len(LOGGED_ERROR.findall(self.log.read_text(encoding="utf-8", errors="replace")))
 
     def spooled(self) -> int:
         """Files of requests."""

@@ -57,12 +57,19 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
             parts["cancels"] = cancels(plan, server, asked, tick)
         if plan.kills:
             parts["kills"] = kills(plan, server, asked, tick)
-        if plan.mutants:
-            parts["mutants"] = fuzz(plan, server, tick)
+    if plan.mutants:
+        parts["mutants"] = _fuzzed(plan, tick)
     parts["throughput"] = throughput(plan, asked, tick)
     if plan.vllm_python is not None:
         parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return ServeReport(found, parts)
+
+
+def _fuzzed(plan: ServePlan, tick: Tick) -> dict[str, Any]:
+    folder = plan.folder / "fuzzed"
+    folder.mkdir()
+    with serving(plan.flags(drafter=plan.fuzzed_drafter), folder) as server:
+        return fuzz(plan, server, tick)
 
 
 def lines(report: ServeReport) -> list[str]:
