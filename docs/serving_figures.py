@@ -292,13 +292,14 @@ def watch(run: JSON) -> Iterator[str]:
         f"A stream of {stream['seconds']:g} s, a window of {stream['window_s']:g} s each {1e3 * stream['every_s']:g} "
         f"ms, {len(stream['questions'])} questions, one a run; times from a window's last frame on, p50 and p99:"
     )
-    yield "| | cores | windows answered | dropped | a second | first token | whole answer |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| | cores | windows answered | dropped | a second | first token | whole answer | frames late, at most |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         times = (_both(row[f"last_frame_to_{what}_ms"]) for what in ("first_token", "whole_answer"))
         yield (
             f"| `{row['name']}` | {run['cores'][row['name']]} | {row['windows_answered']} of {row['windows_due']} "
-            f"| {row['windows_dropped']} | {interval(row['windows_per_s'])} | {' | '.join(times)} |"
+            f"| {row['windows_dropped']} | {interval(row['windows_per_s'])} | {' | '.join(times)} "
+            f"| {row['late_ms']:.0f} ms |"
         )
     others = [row["identical"].split("/") for row in rows if row["name"] != ALONE[0]]
     same, compared = (sum(int(one[part]) for one in others) for part in (0, 1))

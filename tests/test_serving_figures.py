@@ -190,7 +190,7 @@ def test_a_stream_by_hand():
         return {
             "name": name, "windows_due": 60, "windows_answered": 55, "windows_dropped": 5, "identical": identical,
             "windows_per_s": {"value": 1.9, "ci95": [1.8, 2.0]}, "last_frame_to_first_token_ms": first,
-            "last_frame_to_whole_answer_ms": {"p50": 81.4, "p99": 1200.0},
+            "last_frame_to_whole_answer_ms": {"p50": 81.4, "p99": 1200.0}, "late_ms": 5.4,
         }  # fmt: skip
 
     run = {
@@ -200,8 +200,8 @@ def test_a_stream_by_hand():
     }
     said = list(watch(run))
     assert said[0].startswith("A stream of 8 s, a window of 1 s each 500 ms, 2 questions, one a run;")
-    assert said[3] == "| `glance` | 0 + 1 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | 70, 100 ms | 81, 1,200 ms |"
-    assert said[4] == "| `target` | 0 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | none | 81, 1,200 ms |"
+    assert said[3] == "| `glance` | 0 + 1 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | 70, 100 ms | 81, 1,200 ms | 5 ms |"
+    assert said[4] == "| `target` | 0 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | none | 81, 1,200 ms | 5 ms |"
     assert said[5].startswith("50 of 51 answers")
 
 

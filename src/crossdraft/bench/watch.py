@@ -5,7 +5,8 @@ and the beginning of the next. Every run asks one question throughout, so no pre
 in one process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,36 +132,63 @@ def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None, befo
         tick: called with the method's name after every run, warm-ups included.
         before: questions of earlier parts of the same measurement, behind whose orders these go on.
     """
+    runs: Runs = {name: [] for name in plan.names}
+    turns = orders(plan.names, after=before)
+    with prepared(plan, tick) as watched:
+        for number, question in enumerate(plan.asked):
+            for name in next(turns):
+                runs[name].append(watched.run(name, question, f"run {number}"))
+                tell(tick, name)
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A stream's files, and the methods that watch it.
+
+    Args:
+        plan: with as many frames a window as the target wants.
+        methods: by name.
+        files: video and events.
+    """
+
+    plan: StreamBench
+    methods: Mapping[str, EngineMethod]
+    files: tuple[Path, Path]
+
+    def run(self, name: str, question: str, namespace: str, every_s: float | None = None) -> StreamRun:
+        """One run of a method; `every_s` in place of the plan's own."""
+        plan = self.plan
+        if every_s is not None:
+            plan = replace(plan, windowing=replace(plan.windowing, every_s=every_s))
+        return watch_once(plan, self.methods[name], self.files, question, namespace)
+
+
+@contextmanager
+def prepared(plan: StreamBench, tick: Callable[[str], None] | None = None) -> Iterator[Watched]:
+    """All methods, warm, in this process, which is pinned to the cores of the pair; `tick` as in `run_watch`."""
+    made: dict[str, EngineMethod] = {}
     with (
         forking([__name__]),
         pinned(None if plan.cores is None else plan.cores.pair),
         TemporaryDirectory(prefix="crossdraft-") as folder,
     ):
-        return _run(plan, stream_files(plan.seconds, Path(folder)), tick, before)
+        files, target = stream_files(plan.seconds, Path(folder)), plan.models.load_target()
+        frames = frames_per_window(target, plan.windowing.length_s)
+        plan = replace(plan, windowing=replace(plan.windowing, frames=frames))
+        try:
+            for name in plan.names:
+                made[name] = make_engine_method(name, target, plan.models, plan.cores)
+            for name in plan.names:
+                watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
+                tell(tick, name)
+            yield Watched(plan, made, files)
+        finally:
+            close_all(made.values())
 
 
-def _run(plan: StreamBench, files: tuple[Path, Path], tick: Callable[[str], None] | None, before: int) -> Runs:
-    target = plan.models.load_target()
-    plan = replace(plan, windowing=replace(plan.windowing, frames=frames_per_window(target, plan.windowing.length_s)))
-    made: dict[str, EngineMethod] = {}
-    runs: Runs = {name: [] for name in plan.names}
-    turns = orders(plan.names, after=before)
-    try:
-        for name in plan.names:
-            made[name] = make_engine_method(name, target, plan.models, plan.cores)
-        for name in plan.names:
-            watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
-            _tell(tick, name)
-        for number, question in enumerate(plan.asked):
-            for name in next(turns):
-                runs[name].append(watch_once(plan, made[name], files, question, f"run {number}"))
-                _tell(tick, name)
-    finally:
-        close_all(made.values())
-    return runs
-
-
-def _tell(tick: Callable[[str], None] | None, name: str) -> None:
+def tell(tick: Callable[[str], None] | None, name: str) -> None:
+    """Call `tick`, if there is one."""
     if tick is not None:
         tick(name)
 
@@ -301,8 +329,11 @@ def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
     """The figures for people."""
     each = f"a window of {plan.windowing.length_s:g} s each {1e3 * plan.windowing.every_s:g} ms"
     title = f"{plan.seconds} s of stream, {each}, {len(plan.asked)} questions, one a run"
-    heads = ("cores", "answered", "dropped", "a second", "first token p50 / p99", "whole answer p50 / p99", "identical")
-    shown = table(title, "method", heads, "times from a window's last frame on")
+    times = ("first token p50 / p99", "whole answer p50 / p99")
+    heads = ("cores", "answered", "dropped", "a second", *times, "frames late", "identical")
+    shown = table(
+        title, "method", heads, "times from a window's last frame on; frames late: at most, by the stream's clock"
+    )
     for row in found:
         shown.add_row(
             row.name,
@@ -312,6 +343,7 @@ def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
             str(row.rate),
             _pair(row.first_ms),
             _pair(row.whole_ms),
+            f"{row.late_ms:.0f} ms",
             f"{row.identical}/{row.compared}",
         )
     return shown

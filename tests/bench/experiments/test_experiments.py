@@ -24,7 +24,7 @@ TINY = {
     "breakdown": {"pairs": 1, "block": 1, "max_new_tokens": 12},
     "alignment": {"rungs": ("linear",), "clips": 2, "validation_clips": 1, "prompts": 1, "steps": 2, "test_clips": 1,
                   "learned": 2, "pairs": 1, "block": 1, "max_new_tokens": 12},
-    "streaming": {"seconds": 2, "questions": 1, "max_new_tokens": 8, "fps": 4.0},
+    "streaming": {"seconds": 2, "questions": 1, "max_new_tokens": 8, "fps": 4.0, "rates": (2, 4), "rate_seconds": 2},
     "quality": {"drafters": ("memory",), "compressions": ("frames:count=1",), "rules": ("typical:eps=0.09",),
                 "pairs": 1, "block": 1, "max_new_tokens": 12},
     "ablations": {"groups": ("placement", "cache", "elastic", "ride-along", "temperature 0.7"), "pairs": 1, "block": 1,

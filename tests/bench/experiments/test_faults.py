@@ -7,7 +7,7 @@ import pytest
 from crossdraft.bench.experiments.blocks import BlockPlan, faults_of, pooled
 from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft.bench.experiments.markdown import outcome_page
-from crossdraft.bench.experiments.record import ExperimentOutcome, RowFaults
+from crossdraft.bench.experiments.record import ExperimentOutcome, RowFaults, UnitResult
 from crossdraft.bench.experiments.report import html_report
 from crossdraft.bench.experiments.streaming import StreamingConfig, summarise
 from crossdraft.bench.experiments.variants import Variant
@@ -80,6 +80,16 @@ def stream(name, first, tokens=((0, (1, 2)), (1, (3,))), answered=2, **more):
     return {name: [{"summary": summary, "tokens": [list(one) for one in tokens], **more}]}
 
 
+def rated(**more):
+    """A unit of the rates; `more` is what the drafter's run has besides."""
+    tries = {
+        name: [[rate, *stream(name, [0.1], answered=4)[name]]] for name, rate in (("target", 4), ("target-all", 6))
+    }
+    tries["glance"] = [[8, *stream("glance", [0.1], answered=4, **more)["glance"]]]
+    tries["glance"].append([10, *stream("glance", [0.1])["glance"]])
+    return UnitResult("rates, question 0", (1,), {"question": "?", "rates": tries})
+
+
 def test_a_stream_has_intervals_of_its_percentiles_and_faults_of_its_rows():
     leaked = ((0, (1, 9)), (1, (3,)))
     units = [
@@ -88,7 +98,7 @@ def test_a_stream_has_intervals_of_its_percentiles_and_faults_of_its_rows():
             **stream("glance", [0.1, first], leaked, notes=[LOST], drafter_error="its process ended")}})
         for first in (0.1, 0.3)
     ]  # fmt: skip
-    found = summarise(StreamingConfig(), units)
+    found = summarise(StreamingConfig(), [*units, rated()])
     assert found.faults.unequal == found.faults.lost == ("glance",)
     assert found.faults.notes == (f"glance, 2 answers: {LOST}",)
     (glance,) = (row for row in found.tables[0].rows if row[0] == "glance")
@@ -103,7 +113,7 @@ def test_a_stream_has_what_it_drops_and_its_rate_over_the_targets_with_their_int
             **stream("glance", [0.1], answered=answered)}})
         for answered in (2, 4)
     ]  # fmt: skip
-    found = summarise(StreamingConfig(), units)
+    found = summarise(StreamingConfig(), [*units, rated()])
     dropped = {row[0]: row[2] for row in found.tables[0].rows}
     assert dropped == {"target": "75.0 % [75.0, 75.0; n=2]", "target-all": "50.0 % [50.0, 50.0; n=2]",
                        "glance": "25.0 % [0.0, 50.0; n=2]"}  # fmt: skip
@@ -111,3 +121,15 @@ def test_a_stream_has_what_it_drops_and_its_rate_over_the_targets_with_their_int
     assert found.figures["glance"]["rate_over_alone"] == {"value": 1.5, "ci95": [1.0, 2.0], "n": 2}
     assert found.figures["target"]["rate_over_alone"]["value"] == 0.5, "over the faster way to run it"
     assert "1.50 [1.00, 2.00; n=2] times the rate." in found.found
+
+
+def test_a_stream_has_the_highest_rates_at_which_nothing_is_dropped():
+    unit = block("question 0", {"target": [[run(1.0)]]}, {"question": "?", "runs": {
+        name: stream(name, [0.1])[name] for name in ("glance", "target", "target-all")}})  # fmt: skip
+    found = summarise(StreamingConfig(), [unit, rated(drafter_error="its process ended")])
+    assert found.faults.lost == ("glance",)
+    assert "glance answers 8.00 [8.00, 8.00; n=1] a second, target-all 6.00 [6.00, 6.00; n=1]: 1.33" in found.found
+    assert "The highest rates are of the first 1 questions, on 5 s." in found.sure
+    shown = [row[1] for row in found.tables[1].rows]
+    assert shown == ["8.00 [8.00, 8.00; n=1]", "4.00 [4.00, 4.00; n=1]", "6.00 [6.00, 6.00; n=1]"]
+    assert found.figures["target"]["rate_without_drops"]["value"] == 4.0

@@ -5,6 +5,7 @@ from crossdraft.bench.experiments import alignment, streaming
 from crossdraft.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, AlignmentConfig, training
 from crossdraft.bench.experiments.record import Setting
 from crossdraft.bench.watch import StreamRun
+from crossdraft.bench.watch_rates import RateTry
 from crossdraft.streams import WatchSummary
 
 SMALL = AlignmentConfig(rungs=("linear", "l6"), clips=3, validation_clips=2, test_clips=1, questions=2, learned=2)
@@ -19,10 +20,18 @@ def test_a_question_on_a_stream_has_the_scenes_of_the_stream(tmp_path, monkeypat
         summary = WatchSummary(4, 2, 2, 2.0, 0, [0.1, 0.2], [0.2, 0.4], 8, 4)
         return {name: [StreamRun(summary, {0: (1,), 1: (2,)})] for name in ("glance", "target")}
 
+    def rated(plan, rates, tick, before):
+        assert (plan.seconds, plan.asked, before) == (2, (streaming.StreamingConfig().bench().questions[1],), 1)
+        summary = WatchSummary(4, 4, 0, 2.0, 0, [0.1] * 4, [0.2] * 4, 8, 4)
+        return [{name: [RateTry(rates[0], StreamRun(summary, {}))] for name in ("glance", "target")}]
+
     monkeypatch.setattr(streaming, "run_watch", watched)
-    config = streaming.StreamingConfig(seconds=3, questions=2)
-    found = list(streaming.measure(config, ["question 0", "question 1"], Setting(None, tmp_path)))
-    assert [unit.seeds for unit in found] == [tuple(TEST[:3])] * 2
+    monkeypatch.setattr(streaming, "run_rates", rated)
+    config = streaming.StreamingConfig(seconds=3, questions=2, rate_seconds=2)
+    assert streaming.units(config)[2:] == ["rates, question 0", "rates, question 1"]
+    keys = ["question 0", "question 1", "rates, question 1"]
+    found = list(streaming.measure(config, keys, Setting(None, tmp_path)))
+    assert [unit.seeds for unit in found] == [tuple(TEST[:3])] * 2 + [tuple(TEST[:2])]
     assert earlier == [0, 1], "a question goes on behind the orders of those before"
     said = streaming.summarise(config, found).sure
     assert said.startswith("2 questions, one run of each method each")

@@ -1,4 +1,7 @@
-"""Experiment 4: a standing question on a stream of 30 frames a second: what is answered, dropped, and how late."""
+"""Experiment 4: a standing question on a stream of 30 frames a second: what is answered, dropped, and how late.
+
+And the highest rate of windows at which none is dropped, for the pair and for the target alone.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -6,15 +9,24 @@ from typing import Any
 
 from crossdraft.bench.experiments.blocks import MODELS, note_lines
 from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
+from crossdraft.bench.experiments.streaming_rates import HighestRates
 from crossdraft.bench.statistics import Interval, percentile, ratio_of_some
 from crossdraft.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
+from crossdraft.bench.watch_rates import RateTry, run_rates
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
+
+QUESTION, RATES = "question ", "rates, question "  # what keys of units begin with
 
 
 @dataclass(frozen=True, slots=True)
 class StreamingConfig:
-    """A window for each frame of the stream, and one that shows so many seconds up to it."""
+    """A window for each frame of the stream, and one that shows so many seconds up to it.
+
+    Args:
+        rates: windows a second, of which the highest is sought at which none is dropped.
+        rate_questions, rate_seconds: for that: the first of the questions, and the length of the stream.
+    """
 
     fps: float = 30.0
     window_s: float = 1.0
@@ -22,6 +34,9 @@ class StreamingConfig:
     questions: int = 16
     drafter: str = "glance"
     max_new_tokens: int = 96
+    rates: tuple[float, ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 30)
+    rate_questions: int = 4
+    rate_seconds: int = 5
 
     def bench(self, setting: Setting | None = None) -> StreamBench:
         """All questions."""
@@ -38,19 +53,34 @@ class StreamingConfig:
 
 
 def units(config: StreamingConfig) -> list[str]:
-    """A unit for each question: all methods watch the stream with it, one after another."""
-    return [f"question {number}" for number in range(len(config.bench().questions))]
+    """A unit for each question: all methods watch the stream with it, one after another; then those of the rates."""
+    questions = range(len(config.bench().questions))
+    return [f"{QUESTION}{number}" for number in questions] + [
+        f"{RATES}{number}" for number in questions[: config.rate_questions]
+    ]
 
 
 def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
     """Question after question."""
     plan = config.bench(setting)
     for key in keys:
-        number = int(key.removeprefix("question "))
+        if key.startswith(RATES):
+            yield _rates_unit(config, plan, key, setting)
+            continue
+        number = int(key.removeprefix(QUESTION))
         question = plan.questions[number]
         runs = run_watch(replace(plan, questions=(question,)), setting.tick, before=number)
         found = {name: [_run_json(run) for run in each] for name, each in runs.items()}
         yield UnitResult(key, stream_seeds(config.seconds), {"question": question, "runs": found})
+
+
+def _rates_unit(config: StreamingConfig, plan: StreamBench, key: str, setting: Setting) -> UnitResult:
+    number = int(key.removeprefix(RATES))
+    question = plan.questions[number]
+    asked = replace(plan, questions=(question,), seconds=config.rate_seconds)
+    (tries,) = run_rates(asked, config.rates, setting.tick, before=number)
+    found = {name: [[one.rate, _run_json(one.run)] for one in each] for name, each in tries.items()}
+    return UnitResult(key, stream_seeds(config.rate_seconds), {"question": question, "rates": found})
 
 
 def _run_json(run: StreamRun) -> dict[str, Any]:
@@ -65,6 +95,10 @@ def _run_of(found: dict[str, Any]) -> StreamRun:
     return StreamRun(
         WatchSummary(**found["summary"]), tokens, tuple(found.get("notes", ())), found.get("drafter_error")
     )
+
+
+def _tries_of(found: Sequence[tuple[float, dict[str, Any]]]) -> list[RateTry]:
+    return [RateTry(rate, _run_of(run)) for rate, run in found]
 
 
 def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]:
@@ -84,8 +118,11 @@ def dropped_shares(runs: Runs) -> dict[str, Interval | None]:
 
 def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     """A row for each method, of all questions."""
-    names = list(found[0].found["runs"])
-    runs: Runs = {name: [_run_of(run) for unit in found for run in unit.found["runs"][name]] for name in names}
+    asked, rated = ([unit for unit in found if part in unit.found] for part in ("runs", "rates"))
+    names = list(asked[0].found["runs"])
+    runs: Runs = {name: [_run_of(run) for unit in asked for run in unit.found["runs"][name]] for name in names}
+    tried = {name: [_tries_of(unit.found["rates"][name]) for unit in rated] for name in names}
+    highest = HighestRates.of(tried, config.drafter)
     shown = {row.name: row for row in rows(runs)}
     times = {name: times_of(each) for name, each in runs.items()}
     dropped = dropped_shares(runs)
@@ -99,20 +136,22 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains. Times count from a window's last frame.",
     )  # fmt: skip
+    every = {name: [*runs[name], *(one.run for tries in tried[name] for one in tries)] for name in names}
     over = {name: rate_over(runs, name, best.name) for name in names}
     slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
     return Findings(
         found=(
             f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
             f"{best.answered} of {best.due}, {best.rate} a second: {over[config.drafter]} times the rate. "
-            f"{pair.identical} of {pair.compared} answers to the same windows are the same."
+            f"{pair.identical} of {pair.compared} answers to the same windows are the same. {highest.sentence}"
         ),
         sure=(
-            f"{len(found)} questions, one run of each method each, methods in turn in one process, all of one stream "
+            f"{len(asked)} questions, one run of each method each, methods in turn in one process, all of one stream "
             f"of {config.seconds} scenes: n counts questions, and no interval covers other streams. Windows of one run "
-            "overlap, so intervals are 95 % bootstrap over runs, those of percentiles too."
+            "overlap, so intervals are 95 % bootstrap over runs, those of percentiles too. The highest rates are of "
+            f"the first {len(rated)} questions, on {config.rate_seconds} s."
         ),
-        tables=(table,),
+        tables=(table, highest.table(config.rates, config.rate_seconds)),
         figure=interval_bars(
             "Answers a second on a stream",
             [_bar(row, config) for row in shown.values()],
@@ -125,11 +164,12 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
                 **_times_json(times[name]),
                 "windows_dropped_share": _json(dropped[name]),
                 "rate_over_alone": over[name].to_json(),
+                **highest.to_json(name),
             }
             for name, row in shown.items()
         },
         negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
-        faults=faults_of_runs(runs, [row.name for row in shown.values() if row.identical < row.compared]),
+        faults=faults_of_runs(every, [row.name for row in shown.values() if row.identical < row.compared]),
     )  # fmt: skip
 
 
@@ -185,9 +225,9 @@ STREAMING = Experiment(
     4,
     "Streaming at 30 frames a second",
     "Of a window at every frame, how many are answered and how many dropped, how late are the answers, and which rate "
-    "is sustained?",
+    "is sustained, with windows dropped and with none?",
     StreamingConfig(),
-    StreamingConfig(seconds=3, questions=1),
+    StreamingConfig(seconds=3, questions=1, rates=(2, 4, 8), rate_questions=1, rate_seconds=3),
     units,
     measure,
     summarise,

@@ -1,0 +1,102 @@
+"""The highest rate at which no window is dropped: the bisection, whose runs it makes, and what is said of them."""
+
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+
+from crossdraft.bench import watch_rates
+from crossdraft.bench.assembly import Models
+from crossdraft.bench.cores import Cores
+from crossdraft.bench.experiments.streaming_rates import HighestRates, highest
+from crossdraft.bench.watch import StreamBench, StreamRun
+from crossdraft.bench.watch_rates import RateSearch, RateTry, run_rates
+from crossdraft.errors import CrossdraftError
+from crossdraft.streams import WatchSummary, Windowing
+
+RATES = (2.0, 4.0, 6.0, 8.0, 10.0)
+
+
+def run(dropped: int) -> StreamRun:
+    return StreamRun(WatchSummary(10, 10 - dropped, dropped), {})
+
+
+@pytest.mark.parametrize("sustained", [0.0, 2.0, 4.5, 8.0, 9.9, 10.0, 99.0])
+def test_the_search_ends_at_the_highest_rate_that_holds(sustained):
+    search = RateSearch(RATES)
+    while (rate := search.next) is not None:
+        search.note(run(dropped=int(rate > sustained)))
+    assert highest(search.tries) == max((rate for rate in RATES if rate <= sustained), default=0.0)
+    assert len(search.tries) <= 3  # of six outcomes
+    assert len({one.rate for one in search.tries}) == len(search.tries)
+
+
+@pytest.mark.parametrize("rates", [(), (4, 2), (2, 2), (0, 2), (-1.0, 2), (float("nan"), 2)])
+def test_rates_that_do_not_rise_are_refused(rates):
+    with pytest.raises(CrossdraftError, match="Rates must be above 0 and rise"):
+        RateSearch(rates)
+
+
+class Planted:
+    """Methods that keep up with so much; notes what is run."""
+
+    def __init__(self, sustained):
+        self.methods, self.ran = sustained, []
+
+    def run(self, name, question, namespace, every_s):
+        self.ran.append((name, question, namespace))
+        return run(dropped=int(1 / every_s > self.methods[name] + 1e-9))
+
+
+def test_methods_take_turns_and_nothing_learned_helps_the_next_try(monkeypatch):
+    planted = Planted({"glance": 8.0, "target": 2.0, "target-all": 5.0})
+
+    @contextmanager
+    def prepared(plan, tick):
+        yield planted
+
+    monkeypatch.setattr(watch_rates, "prepared", prepared)
+    plan = StreamBench(
+        Models("a", "b", device="cpu", dtype="float32"), Windowing(0.5, 0.5), questions=("one", "two"),
+        cores=Cores((0,), (1,)),
+    )  # fmt: skip
+    seen = []
+    found = run_rates(plan, RATES, seen.append)
+    assert [{name: highest(tries) for name, tries in one.items()} for one in found] == [
+        {"glance": 8.0, "target": 2.0, "target-all": 4.0}
+    ] * 2
+    assert sorted(seen) == sorted(name for name, _, _ in planted.ran)
+    assert len(set(planted.ran)) == len(planted.ran)
+    first = [name for name, question, _ in planted.ran if question == "one"]
+    assert all(one != other for one, other in pairwise(first[:6])), "interleaved"
+
+
+def tried(*rates):
+    """Questions whose highest rates these are."""
+    return [[RateTry(10.0, run(1)), *([RateTry(rate, run(0))] if rate else [])] for rate in rates]
+
+
+def test_what_is_said_of_the_rates():
+    found = HighestRates.of(
+        {"glance": tried(8.0, 6.0), "target": tried(4.0, 4.0), "target-all": tried(6.0, 4.0)}, "glance"
+    )
+    assert found.best == "target-all"
+    assert found.sentence == (
+        "Without dropping a window glance answers 7.00 [6.00, 8.00; n=2] a second, target-all 5.00 [4.00, 6.00; n=2]: "
+        "1.40 [1.33, 1.50; n=2] times the rate."
+    )
+    rows = found.table(RATES, 5).rows
+    assert rows[1] == ("target", "4.00 [4.00, 4.00; n=2]", "4, 4", "0.80 [0.67, 1.00; n=2]")
+    assert found.to_json("glance")["rate_without_drops"] == {
+        "value": 7.0,
+        "ci95": [6.0, 8.0],
+        "n": 2,
+        "each": [8.0, 6.0],
+    }
+
+
+def test_where_the_target_alone_keeps_up_with_none_there_is_no_ratio():
+    found = HighestRates.of({"glance": tried(2.0), "target": tried(0)}, "glance")
+    assert found.sentence.endswith("target 0.00 [0.00, 0.00; n=1].")
+    assert found.table(RATES, 5).rows[0][-1] == "–"
+    assert found.to_json("glance")["rate_without_drops_over_alone"] is None
