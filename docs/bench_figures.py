@@ -9,6 +9,7 @@ from tools.figures import Tie, interval, measured, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
+EDGE_RUNS = ("docs/results/edge/networks.json", "docs/results/edge/narrow.json")
 EDGE_ASKED, EDGE_LEAST = {20: 1.5, 100: 1.25}, 0.98  # what drafts of the edge alone should gain, and never lose
 
 
@@ -68,6 +69,29 @@ def edge(networks: JSON, narrow: JSON) -> Iterator[str]:
     yield edge_against_what_was_asked(every)
     commits = [one["ways"]["policy"]["commit_bytes"] for one in networks["networks"]]
     yield f"{min(commits):.0f} to {max(commits):,.0f} for its commits"
+
+
+def edge_recording(networks: JSON, narrow: JSON) -> Iterator[str]:
+    """The edge's recording sent up instead of its drafts, where that was measured."""
+    every = [one for found in (networks, narrow) for one in found["networks"] if "recording" in one["ways"]]
+    if not every:
+        yield (
+            "**Sending the recording instead.** Not in these runs: what its bytes take is computed, above. "
+            "`--recording` measures it."
+        )
+        return
+    sent = [one["ways"]["recording"]["recording_bytes"] for one in every]
+    yield (
+        "**Sending the recording instead** (measured): when the question is asked the edge uploads the recording over "
+        f"the same link, {min(sent):,.0f} to {max(sent):,.0f} bytes in the mean, and the cloud drafts from it by the "
+        "same drafter, on the core that is the edge's else. Off over it, and over the edge as the policy wants:"
+    )
+    yield "| | the recording sent up, ms | off over it | off over the policy |"
+    yield "|---|---|---|---|"
+    for one in every:
+        recording, policy = (one["ways"][way] for way in ("recording", "policy"))
+        ratios = " | ".join(interval(way["speedup"], name="ratio") for way in (recording, policy))
+        yield f"| {one['mbit_s']:g} Mbit/s, {one['rtt_ms']:g} ms | {recording['e2e']['ms']:,.0f} | {ratios} |"
 
 
 def edge_against_what_was_asked(networks: Sequence[JSON]) -> str:
@@ -296,7 +320,8 @@ TIES = (
     Tie("docs/large_models.md", ("docs/results/scale/7b_h100_passes.json",), passes_h100),
     Tie("docs/large_models.md", ("docs/results/scale/reference_h100.json",), reference_h100),
     Tie("docs/large_models.md", ("docs/results/scale/tests_h100.json",), tests_h100),
-    Tie("docs/edge.md", ("docs/results/edge/networks.json", "docs/results/edge/narrow.json"), edge),
+    Tie("docs/edge.md", EDGE_RUNS, edge),
+    Tie("docs/edge.md", EDGE_RUNS, edge_recording, "edge recording"),
     Tie("docs/streams.md", tuple(f"{RESULTS}/{name}.json" for name in ("frames", "frames_7b")), frames),
     *measured(
         Tie("docs/large_models.md", (f"{RESULTS}/encode.json",), encode, "encode"),

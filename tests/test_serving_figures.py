@@ -9,7 +9,7 @@ import pytest
 
 import docs.serving_figures
 import docs.setting_figures
-from docs.bench_figures import encode, events
+from docs.bench_figures import edge_recording, encode, events
 from docs.serving_figures import (
     HOSTED,
     SERVE,
@@ -203,6 +203,24 @@ def test_a_stream_by_hand():
     assert said[3] == "| `glance` | 0 + 1 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | 70, 100 ms | 81, 1,200 ms | 5 ms |"
     assert said[4] == "| `target` | 0 | 55 of 60 | 5 | 1.90 [1.80, 2.00] | none | 81, 1,200 ms | 5 ms |"
     assert said[5].startswith("50 of 51 answers")
+
+
+def test_a_recording_that_is_sent_up_is_shown_where_it_was_measured():
+    def network(rtt, mbit, **ways):
+        made = {
+            way: {"e2e": {"ms": ms}, "speedup": {"ratio": off / ms, "ci95": [0.5, 2.0]}, "recording_bytes": 570_000.0}
+            for way, (ms, off) in ways.items()
+        }
+        return {"rtt_ms": rtt, "mbit_s": mbit, "ways": made}
+
+    plain = network(20, 100, policy=(150.0, 240.0))
+    (absent,) = edge_recording({"networks": [plain]}, {"networks": []})
+    assert "Not in these runs" in absent
+    found = network(20, 1, policy=(150.0, 240.0), recording=(4800.0, 240.0))
+    said = list(edge_recording({"networks": [plain]}, {"networks": [found]}))
+    assert "(measured): when the question is asked" in said[0]
+    assert "570,000 to 570,000 bytes" in said[0]
+    assert said[3:] == ["| 1 Mbit/s, 20 ms | 4,800 | 0.05 [0.50, 2.00] | 1.60 [0.50, 2.00] |"]
 
 
 def test_drafts_inside_vllm_by_hand():

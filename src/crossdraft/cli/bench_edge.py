@@ -25,6 +25,9 @@ def edge(
     cloud: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Ask a server with this drafter, too, such as union:edge,eagle2.")
     ] = None,
+    recording: Annotated[
+        bool, typer.Option("--recording", help="Also send the recording over the link, for the cloud to draft from.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of order, jitter and cuts.")] = 0,
 ) -> None:
     """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the engine's own.
@@ -40,7 +43,7 @@ def edge(
     rtts = tuple(value / 1e3 for value in _numbers("--rtt", rtt, 0.0))
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         rates = _numbers("--mbit", mbit, 1e-3)
-        plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed, cloud)
+        plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed, cloud, recording)
         with progress("asking", plan.runs) as tick:
             found = run_edge(plan, tick)
     output.console.print(results_table(found))

@@ -1,13 +1,31 @@
 """What the edge's bench says of its answers: they are the engine's own, or they are not."""
 
 import json
+import time
 from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from crossdraft.bench.edge import run as edge_run
 from crossdraft.bench.edge.proxy import Network
-from crossdraft.bench.edge.run import CLOUD_TOO, CLOUD_WAYS, POLICY, WAYS, EdgePlan, NetworkFigures, results_table
+from crossdraft.bench.edge.run import (
+    CLOUD,
+    CLOUD_TOO,
+    CLOUD_WAYS,
+    EDGE,
+    POLICY,
+    RECORDING,
+    WAYS,
+    EdgePlan,
+    EdgeWay,
+    NetworkFigures,
+    results_table,
+)
 from crossdraft.edge.client import EdgeAnswer
+from crossdraft.edge.frames import OFF
+from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
 OWN = ((1, 2, 3), (4, 5))
@@ -80,4 +98,42 @@ def test_with_a_drafter_of_the_clouds_own_there_are_two_ways_more(tmp_path):
     assert (alone.runs, alone.cut_ways) == (2 * (3 * 3 + 1), [POLICY])
     plan = EdgePlan(tmp_path, (0.0, 0.1), (100.0,), pairs=3, cuts=1, cloud="phased:edge,eagle2")
     assert (plan.runs, plan.cut_ways) == (2 * (3 * 5 + 2), [POLICY, CLOUD_TOO])
-    assert [name for name, way in plan.ways.items() if way.cloud] == list(CLOUD_WAYS)
+    assert [name for name, way in plan.ways.items() if way.server == CLOUD] == list(CLOUD_WAYS)
+    assert plan.servers == {EDGE: "edge", CLOUD: "phased:edge,eagle2"}
+
+
+def test_the_recording_is_sent_to_a_server_that_drafts_as_the_edge_would(tmp_path):
+    plan = EdgePlan(tmp_path, (0.0, 0.1), (100.0,), pairs=3, cuts=1, drafter="event:words=2", recording=True)
+    assert (plan.runs, plan.cut_ways) == (2 * (3 * 4 + 1), [POLICY])
+    assert plan.servers == {EDGE: "edge", RECORDING: "union:edge,(event:words=2)"}
+
+
+def test_sending_the_recording_is_in_the_time_and_in_the_bytes(tmp_path, monkeypatch):
+    asked, deleted = [], []
+
+    class Client:
+        def ask(self, chat, request, drafter, *, mode):
+            asked.append((chat["messages"][0]["content"], mode))
+            return answer(OWN[0], 0.2)
+
+    @contextmanager
+    def uploaded(address, key, path):
+        time.sleep(0.05)
+        yield "file-1"
+        time.sleep(0.3)  # deleting is of nobody's answer
+        deleted.append(path)
+
+    (tmp_path / "a.h5").write_bytes(bytes(570))
+    monkeypatch.setattr(edge_run, "uploaded", uploaded)
+    link = object.__new__(edge_run._EdgeLink)
+    link.client, link.drafter, link.proxy = Client(), None, SimpleNamespace(address="ws://x")
+    item = SimpleNamespace(request=Request("?", str(tmp_path / "a.mp4"), str(tmp_path / "a.h5"), max_new_tokens=4))
+    found = link.ask(item, EdgeWay(OFF, RECORDING))
+    assert 0.25 <= found.total_s < 0.5
+    assert 0.15 <= found.first_s < 0.4
+    assert found.sent[RECORDING] == 570
+    assert [part["type"] for part in asked[0][0]] == ["video_url", "event_url", "text"]
+    assert asked[0][0][1]["event_url"]["url"] == "file-1"
+    assert deleted == [tmp_path / "a.h5"]
+    assert link.ask(item, EdgeWay(None)).total_s == 0.2
+    assert [part["type"] for part in asked[1][0]] == ["video_url", "text"]

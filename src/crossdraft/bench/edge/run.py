@@ -4,16 +4,18 @@ The server runs in a process of its own, the edge in this one, on a core of its 
 between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
 target alone over the same network, with the hidden draft alone, and as the policy decides by what it measured. With a
 drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
-and without drafts from the edge, and with both. Every answer is held against the engine's own, which is asked
-beforehand, in this process and without server or network.
+and without drafts from the edge, and with both. In one way more the edge sends its recording up the same link, and the
+cloud drafts from it by the edge's own drafter, on the core that is the edge's else. Every answer is held against the
+engine's own, which is asked beforehand, in this process and without server or network.
 """
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from crossdraft.builders import DrafterContext
 from crossdraft.checks import whole
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
 from crossdraft.edge.frames import HIDDEN, OFF, fingerprint_of
+from crossdraft.edge.upload import uploaded
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
@@ -40,19 +43,23 @@ if TYPE_CHECKING:
 
 WARM_UPS = 2
 POLICY = "policy"
+EDGE, CLOUD, RECORDING = "edge", "cloud", "recording"  # servers; the last one is also the way to ask it
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeWay:
-    """How a question is asked: in which mode (`None`: as the policy decides), and whether the cloud drafts, too."""
+    """How a question is asked: in which mode (`None`: as the policy decides), and of which server.
+
+    Of that called `EDGE` only the edge drafts, of `CLOUD` the cloud too; `RECORDING` is sent the events first.
+    """
 
     mode: str | None
-    cloud: bool = False
+    server: str = EDGE
 
 
 WAYS: Mapping[str, EdgeWay] = {OFF: EdgeWay(OFF), HIDDEN: EdgeWay(HIDDEN), POLICY: EdgeWay(None)}
 CLOUD_ALONE, CLOUD_TOO = "cloud alone", "cloud too"
-CLOUD_WAYS: Mapping[str, EdgeWay] = {CLOUD_ALONE: EdgeWay(OFF, cloud=True), CLOUD_TOO: EdgeWay(None, cloud=True)}
+CLOUD_WAYS: Mapping[str, EdgeWay] = {CLOUD_ALONE: EdgeWay(OFF, CLOUD), CLOUD_TOO: EdgeWay(None, CLOUD)}
 Tick = Callable[[str], None]
 
 
@@ -71,6 +78,7 @@ class EdgePlan:
         cuts: connections that are cut in the midst of an answer, at every network.
         seed: of the order, the jitter and the cuts.
         cloud: a drafter of the server in which `edge` is a part, such as `union:edge,eagle2`.
+        recording: also send the recording, for the cloud to draft from.
 
     Raises:
         CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
@@ -86,6 +94,7 @@ class EdgePlan:
     cuts: int = 2
     seed: int = 0
     cloud: str | None = None
+    recording: bool = False
 
     def __post_init__(self) -> None:
         whole("pairs", self.pairs)
@@ -109,7 +118,14 @@ class EdgePlan:
     @property
     def ways(self) -> Mapping[str, EdgeWay]:
         """Of asking, by name."""
-        return WAYS if self.cloud is None else {**WAYS, **CLOUD_WAYS}
+        recording = {RECORDING: EdgeWay(OFF, RECORDING)} if self.recording else {}
+        return {**WAYS, **({} if self.cloud is None else CLOUD_WAYS), **recording}
+
+    @property
+    def servers(self) -> Mapping[str, str]:
+        """The drafter of each server."""
+        cloud = {} if self.cloud is None else {CLOUD: self.cloud}
+        return {EDGE: "edge", **cloud, **({RECORDING: f"union:edge,({self.drafter})"} if self.recording else {})}
 
     @property
     def cut_ways(self) -> Sequence[str]:
@@ -177,6 +193,7 @@ def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any
         "first": _mean_ms([answer.first_s or 0.0 for answer in answers]).to_json("ms"),
         "speedup": ratio(alone, total).to_json("ratio"),
         "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
+        "recording_bytes": sum(answer.sent[RECORDING] for answer in answers) / len(answers),
         "draft_frames": sum(drafts) / len(answers),
         "commit_bytes": sum(answer.received["commit"] for answer in answers) / len(answers),
         "steps": sum(one.get("num_spec_steps", 0) for one in rounds) / len(answers),
@@ -204,47 +221,50 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
     cores = available_cores()
     own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
     others = [core for core in cores if core not in own] or list(cores)
-    options = json.dumps({"cache_bytes": 0, "target_cores": others})
-    flags = ["--media-root", str(plan.folder / "clips"), "--options", options]
+    options = {"cache_bytes": 0, "target_cores": others}
+    flags = ["--media-root", str(plan.folder / "clips"), "--options"]
     with ExitStack() as stack:
-        servers: list[ServerProcess] = []
-        for drafter in filter(None, ("edge", plan.cloud)):
-            folder = plan.folder / f"server-{len(servers)}"
+        servers: dict[str, ServerProcess] = {}
+        for name, drafter in plan.servers.items():
+            folder = plan.folder / f"server-{name}"
             folder.mkdir()
-            servers.append(stack.enter_context(serving(["--drafter", drafter, *flags], folder)))
+            given = ["--drafter", drafter, *flags, json.dumps(options)]
+            if name == RECORDING:
+                given = [*given[:-1], json.dumps({**options, "draft_cores": own}), "--placement", "process"]
+            servers[name] = stack.enter_context(serving(given, folder))
         stack.enter_context(pinned(own))
-        links = [_EdgeLink(stack, server.port, plan) for server in servers]
+        links = {name: _EdgeLink(stack, server.port, plan) for name, server in servers.items()}
         for item in asked[:WARM_UPS]:
             for way in plan.ways.values():
-                links[way.cloud].ask(item, way.mode)
+                links[way.server].ask(item, way)
         questions = list(zip(asked[WARM_UPS:], alone, strict=True))
         return [_over(network, links, questions, plan, tick) for network in plan.networks]
 
 
 def _over(
     network: Network,
-    links: Sequence["_EdgeLink"],
+    links: Mapping[str, "_EdgeLink"],
     asked: Sequence[tuple[Item, tuple[int, ...]]],
     plan: EdgePlan,
     tick: Tick,
 ) -> NetworkFigures:
     """All questions over one network, each with the engine's own answer."""
     chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
-    for link in links:
+    for link in links.values():
         link.renew(network)  # what is known of a connection is known of one network
     answers: dict[str, list[EdgeAnswer]] = {name: [] for name in plan.ways}
     for item, _ in asked:
         for name in chance.sample(list(plan.ways), len(plan.ways)):
             way = plan.ways[name]
-            answers[name].append(links[way.cloud].ask(item, way.mode))
+            answers[name].append(links[way.server].ask(item, way))
             tick(f"{1e3 * network.rtt_s:g} ms {name}")
     cut: list[tuple[EdgeAnswer, int]] = []
     for name in plan.cut_ways:
-        link = links[plan.ways[name].cloud]
+        link = links[plan.ways[name].server]
         for count in range(plan.cuts):
             number = count % len(asked)
             link.proxy.cut_after = chance.randint(1, 600)
-            cut.append((link.ask(asked[number][0], None), number))
+            cut.append((link.ask(asked[number][0], plan.ways[name]), number))
             link.proxy.cut_after = None
             tick(f"{1e3 * network.rtt_s:g} ms cut")
     return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
@@ -267,11 +287,23 @@ class _EdgeLink:
         self.client.close()
         self.client.open()
 
-    def ask(self, item: Item, mode: str | None) -> EdgeAnswer:
+    def ask(self, item: Item, way: EdgeWay) -> EdgeAnswer:
+        """An answer; seconds are from the question, before anything is sent."""
+        if way.server != RECORDING:
+            return self._asked(item, way.mode)
+        path, start = Path(str(item.request.events)), time.perf_counter()
+        with uploaded(self.proxy.address, None, path) as kept:
+            sent_s = time.perf_counter() - start
+            answer = self._asked(item, way.mode, {"type": "event_url", "event_url": {"url": kept}})
+        answer.sent[RECORDING] = path.stat().st_size
+        return replace(answer, first_s=sent_s + (answer.first_s or 0.0), total_s=sent_s + answer.total_s)
+
+    def _asked(self, item: Item, mode: str | None, *more: dict[str, Any]) -> EdgeAnswer:
         request = item.request
         name = Path(str(request.clip)).name
         content = [
             {"type": "video_url", "video_url": {"url": f"file:{name}"}},
+            *more,
             {"type": "text", "text": request.question},
         ]
         messages = [{"role": "user", "content": content}]
@@ -283,7 +315,7 @@ def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object
     """The report."""
     networks = [one.to_json() for one in found]
     given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
-    given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud}
+    given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud, "recording": plan.recording}
     return {"environment": environment(), **given, "networks": networks}
 
 
