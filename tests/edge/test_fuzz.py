@@ -185,3 +185,16 @@ def test_the_mutants_server_takes_edges(tmp_path):
     drafters = {"none": "edge", "glance": "union:edge,(glance)", "union:edge,memory": "union:edge,memory"}
     assert {given: ServePlan(tmp_path, drafter=given).fuzzed_drafter for given in drafters} == drafters
     assert ServePlan(tmp_path).fuzzed_drafter.startswith("union:edge,(")
+
+
+def test_text_that_is_no_utf8_ends_the_connection_and_is_no_failure_of_the_servers(
+    start, fingerprint, question, caplog
+):
+    """uvicorn logs it with a traceback; should it change its words, this is where it is noticed."""
+    port = start().address[1]
+    assert outcome(edge_status(port, wire([(TEXT, b"\xff\xfe"), *whole(fingerprint, question)]))) == "refused"
+    until = time.monotonic() + WAIT_S
+    while not caplog.records and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [found for found in caplog.records if "UTF-8" in found.getMessage()]
+    assert not failures(caplog)
