@@ -58,6 +58,7 @@ class StreamBench:
         seconds: of the stream, a scene each.
         max_new_tokens: the longest answer.
         speed: of the replay.
+        fps: frames a second of the stream.
         cores: of the target's process and of a drafter's own.
 
     Raises:
@@ -72,6 +73,7 @@ class StreamBench:
     seconds: int = 8
     max_new_tokens: int = 96
     speed: float = 1.0
+    fps: float = scenes.VIDEO_FPS
     cores: Cores | None = None
 
     def __post_init__(self) -> None:
@@ -156,11 +158,9 @@ class Watched:
     methods: Mapping[str, EngineMethod]
     files: tuple[Path, Path]
 
-    def run(self, name: str, question: str, namespace: str, every_s: float | None = None) -> StreamRun:
-        """One run of a method; `every_s` in place of the plan's own."""
-        plan = self.plan
-        if every_s is not None:
-            plan = replace(plan, windowing=replace(plan.windowing, every_s=every_s))
+    def run(self, name: str, question: str, namespace: str, speed: float | None = None) -> StreamRun:
+        """One run of a method; `speed` in place of the plan's own."""
+        plan = self.plan if speed is None else replace(self.plan, speed=speed)
         return watch_once(plan, self.methods[name], self.files, question, namespace)
 
 
@@ -173,7 +173,7 @@ def prepared(plan: StreamBench, tick: Callable[[str], None] | None = None) -> It
         pinned(None if plan.cores is None else plan.cores.pair),
         TemporaryDirectory(prefix="crossdraft-") as folder,
     ):
-        files, target = stream_files(plan.seconds, Path(folder)), plan.models.load_target()
+        files, target = stream_files(plan.seconds, Path(folder), plan.fps), plan.models.load_target()
         frames = frames_per_window(target, plan.windowing.length_s)
         plan = replace(plan, windowing=replace(plan.windowing, frames=frames))
         try:
@@ -227,13 +227,13 @@ def stream_seeds(seconds: int) -> tuple[int, ...]:
     return tuple(seeds[number % len(seeds)] for number in range(seconds))
 
 
-def stream_files(seconds: int, folder: Path) -> tuple[Path, Path]:
+def stream_files(seconds: int, folder: Path, fps: float = scenes.VIDEO_FPS) -> tuple[Path, Path]:
     """Video and events of a stream of held-out scenes, on one clock."""
     found = [scenes.make_scene(seed) for seed in stream_seeds(seconds)]
-    times = np.arange(round(scenes.DURATION_S * scenes.VIDEO_FPS)) / scenes.VIDEO_FPS
+    times = np.arange(round(scenes.DURATION_S * fps)) / fps
     frames = (frame for scene in found for frame in scenes.render(scene, times, scenes.VIDEO_SIZE))
     video, events = folder / "stream.mp4", folder / "stream.h5"
-    write_mp4(video, frames, scenes.VIDEO_FPS)
+    write_mp4(video, frames, fps)
     write_events(events, _joined(found))
     return video, events
 

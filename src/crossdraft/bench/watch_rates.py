@@ -1,15 +1,18 @@
 """The highest rate of windows of which a method drops none: a bisection over a ladder of rates, methods in turn.
 
-Each try replays the whole stream with a window at each of so many moments a second. As one window may wait while
-another is answered, a rate holds while answers keep up with it over the length of the stream.
+Each try replays the same windows of the same stream, at the speed at which so many of them are due a second: whatever
+the rate, they are as many, evenly spaced, and have the same answers. A rate holds if a try of two drops none, and it is
+taken for granted that all rates below it hold, and none above one that fails.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from crossdraft.bench.common import orders
-from crossdraft.bench.watch import StreamBench, StreamRun, Watched, prepared, tell
+from crossdraft.bench.watch import StreamBench, StreamRun, prepared, tell
 from crossdraft.errors import CrossdraftError
+
+TRIES = 2  # of a rate that fails: what else the machine does may cost a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +60,32 @@ class RateSearch:
         self.tries.append(RateTry(self.rates[at], run))
         if self.tries[-1].holds:
             self._low = at + 1
-        else:
+        elif sum(one.rate == self.rates[at] for one in self.tries) == TRIES:
             self._high = at
 
 
 def run_rates(
     plan: StreamBench, rates: Sequence[float], tick: Callable[[str], None] | None = None, before: int = 0
-) -> list[dict[str, list[RateTry]]]:
-    """Of each of the plan's questions the tries of each method, interleaved as in `run_watch`.
+) -> dict[str, list[RateTry]]:
+    """The tries of each method with the first of the plan's questions.
 
     Args:
-        plan: what to measure; its windows come at the rates.
-        rates: to try, rising.
-        tick, before: as `run_watch`.
+        plan: what to measure; its speed is that of a rate.
+        rates: to try, in windows a second, rising.
+        tick: called with the method's name after every run, warm-ups included.
+        before: parts of the same measurement that came earlier: another order begins.
 
     Raises:
         CrossdraftError: the rates do not rise.
     """
-    RateSearch(rates)
+    searches, question = {name: RateSearch(rates) for name in plan.names}, plan.asked[0]
+    turns = orders(plan.names, after=before)
     with prepared(plan, tick) as watched:
-        return [
-            _searched(watched, question, rates, tick, before + number) for number, question in enumerate(plan.asked)
-        ]
-
-
-def _searched(
-    watched: Watched, question: str, rates: Sequence[float], tick: Callable[[str], None] | None, number: int
-) -> dict[str, list[RateTry]]:
-    searches = {name: RateSearch(rates) for name in watched.methods}
-    turns = orders(list(searches), after=number)
-    while any(search.next is not None for search in searches.values()):
-        for name in next(turns):
-            search = searches[name]
-            if (rate := search.next) is not None:
-                search.note(watched.run(name, question, f"{number}, {rate:g} a second", 1 / rate))
-                tell(tick, name)
+        while any(search.next is not None for search in searches.values()):
+            for name in next(turns):
+                search = searches[name]
+                if (rate := search.next) is not None:
+                    namespace = f"try {len(search.tries)}"
+                    search.note(watched.run(name, question, namespace, rate * plan.windowing.every_s))
+                    tell(tick, name)
     return {name: search.tries for name, search in searches.items()}

@@ -1,8 +1,10 @@
 """The report: nothing in it is markup that a text brought along, and nothing is loaded from elsewhere."""
 
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from crossdraft.bench.experiments.drafters import DRAFTERS
 from crossdraft.bench.experiments.kept import kept_outcome
 from crossdraft.bench.experiments.markdown import outcome_page
 from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings
+from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.report import (
     has_experiments,
     html_report,
@@ -134,7 +137,7 @@ def test_a_report_of_summaries_says_the_same_as_that_of_the_runs_and_that_it_is_
     kept = kept_outcome(BREAKDOWN, tmp_path)
     assert kept is not None
     assert kept.summary == replace(found.summary, figure=None)
-    assert (kept.config, kept.size, kept.machines) == (found.config, found.size, found.machines)
+    assert (kept.size, kept.quick, kept.machines) == (found.size, found.quick, found.machines)
     own, of_summary = markdown_report([found]).splitlines(), markdown_report([kept]).splitlines()
     (differs,) = [(one, other) for one, other in zip(own, of_summary, strict=True) if one != other]
     assert differs[1] == differs[0].replace(")", "; from its summary, for the raw runs are not in this folder)")
@@ -147,12 +150,36 @@ def test_a_report_of_summaries_says_the_same_as_that_of_the_runs_and_that_it_is_
 def test_a_summary_that_is_none_or_of_another_version_is_refused(tmp_path):
     path = tmp_path / BREAKDOWN.name / "summary.json"
     path.parent.mkdir()
-    for content in ("", "[]", '{"figures": []}'):
-        path.write_text(content)
-        with pytest.raises(CrossdraftError, match="no summary of an experiment; run breakdown again"):
+    for content in ("", "[" * 100_000, "\ud800".encode("utf-8", "surrogatepass"), "[]", '{"figures": []}'):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(CrossdraftError, match=r"no (JSON|summary of an experiment); run breakdown again"):
             kept_outcome(BREAKDOWN, tmp_path)
     whole = outcome().to_json()
-    for changed in ({"config": {"pairs": 1}}, {"tables": [{"title": "T"}]}, {"faults": {"unknown": []}}):
+    for changed in (
+        {"size": None}, {"tables": [{"title": "T"}]}, {"faults": {"unknown": []}}, {"seconds": "x"}, {"machines": [{}]},
+        {"negative": "a text"}, {"tables": [{"title": "T", "heads": ["a"], "rows": [[1]], "note": ""}]},
+    ):  # fmt: skip
         write_json(whole | changed, path)
-        with pytest.raises(CrossdraftError, match="another version's"):
+        with pytest.raises(CrossdraftError, match=r"summary\.json is another version's summary; run breakdown again"):
             kept_outcome(BREAKDOWN, tmp_path)
+
+
+def test_claims_of_a_summary_stand_beside_what_the_other_summaries_say_now(tmp_path):
+    run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    (tmp_path / "claims" / "runs.jsonl").unlink()
+    figures = {"eagle3": {"speedup": {"value": 7.75, "ci95": [1.0, 8.0], "n": 32}}}
+    whole = replace(outcome("plain"), experiment=DRAFTERS, config=DRAFTERS.full).to_json()
+    write_json(whole | {"figures": figures}, tmp_path / "drafters" / "summary.json")
+    write_report(tmp_path)
+    assert "| speed-up of eagle3: 7.75 [1.00, 8.00; n=32] |" in (tmp_path / "report.md").read_text()
+    assert not (tmp_path / "claims" / "runs.jsonl").exists(), "nothing is run"
+
+
+def test_the_pages_of_this_repository_are_those_of_its_summaries(tmp_path):
+    results = Path(__file__).parents[3] / "docs" / "results"
+    for name in EXPERIMENTS:
+        (tmp_path / name).mkdir()
+        for file in ("summary.json", "figure.svg"):
+            shutil.copyfile(results / name / file, tmp_path / name / file)
+    for path in write_report(tmp_path):
+        assert path.read_text() == (results / path.name).read_text(), "crossdraft experiment report --out docs/results"

@@ -23,7 +23,8 @@ def test_a_question_on_a_stream_has_the_scenes_of_the_stream(tmp_path, monkeypat
     def rated(plan, rates, tick, before):
         assert (plan.seconds, plan.asked, before) == (2, (streaming.StreamingConfig().bench().questions[1],), 1)
         summary = WatchSummary(4, 4, 0, 2.0, 0, [0.1] * 4, [0.2] * 4, 8, 4)
-        return [{name: [RateTry(rates[0], StreamRun(summary, {}))] for name in ("glance", "target")}]
+        assert (plan.windowing.every_s, plan.fps) == (0.125, 24), "every third frame: windows are evenly spaced"
+        return {name: [RateTry(rates[0], StreamRun(summary, {}))] for name in ("glance", "target")}
 
     monkeypatch.setattr(streaming, "run_watch", watched)
     monkeypatch.setattr(streaming, "run_rates", rated)

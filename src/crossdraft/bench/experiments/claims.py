@@ -10,14 +10,13 @@ from typing import Any
 
 from crossdraft.bench.experiments.derivations import derived
 from crossdraft.bench.experiments.kept import SUMMARY, read_summary
-from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft.bench.experiments.record import FULL, Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft.bench.statistics import Interval
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.errors import CrossdraftError
 
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
 STYLES = {CONFIRMED: "hidden-draft", REFUTED: "other", UNTESTABLE: "encoder"}
-FULL = "full size"  # see `ExperimentOutcome.size`
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,20 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable, Findings, RowFaults
-from crossdraft.bench.experiments.runs import typed
+from crossdraft.bench.experiments.record import (
+    Experiment,
+    ExperimentOutcome,
+    FigureTable,
+    Findings,
+    KeptSummary,
+    RowFaults,
+)
+from crossdraft.bench.experiments.runs import read_whole
 from crossdraft.errors import CrossdraftError
 
 SUMMARY, FIGURE = "summary.json", "figure.svg"
-LARGEST = 1 << 26  # bytes of either
 
 
 def read_summary(path: Path) -> Mapping[str, Any]:
@@ -20,16 +26,13 @@ def read_summary(path: Path) -> Mapping[str, Any]:
     Raises:
         CrossdraftError: it cannot be read, or is none.
     """
-    again = f"run {path.parent.name} again"
     try:
-        if path.stat().st_size > LARGEST:
-            raise CrossdraftError(f"{path} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CrossdraftError(f"{path} is no summary of an experiment; {again}.") from error
+        found = json.loads(read_whole(path))
+    except (ValueError, RecursionError) as error:
+        raise CrossdraftError(f"{path} is no JSON; run {path.parent.name} again.") from error
     if not isinstance(found, dict) or not isinstance(found.get("figures"), dict):
-        raise CrossdraftError(f"{path} is no summary of an experiment; {again}.")
-    return found
+        raise CrossdraftError(f"{path} is no summary of an experiment; run {path.parent.name} again.")
+    return cast("dict[str, Any]", found)
 
 
 def kept_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
@@ -44,39 +47,40 @@ def kept_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
     found = read_summary(path)
     try:
         findings = Findings(
-            found["found"],
-            found["sure"],
+            _text(found["found"]),
+            _text(found["sure"]),
             tuple(_table(table) for table in found["tables"]),
             None,
             found["figures"],
-            tuple(found["negative"]),
-            RowFaults(**{name: tuple(rows) for name, rows in found["faults"].items()}),
+            _texts(found["negative"]),
+            RowFaults(**{name: _texts(rows) for name, rows in found["faults"].items()}),
         )
+        kept = KeptSummary(_text(found["size"]), _figure(path.with_name(FIGURE)))
+        units, seconds, machines = int(found["units"]), float(found["seconds"]), _texts(found["machines"])
         return ExperimentOutcome(
-            experiment,
-            typed(type(experiment.full), found["config"]),
-            findings,
-            found["environment"],
-            found["units"],
-            found["seconds"],
-            tuple(found["machines"]),
-            kept_figure=_figure(path.with_name(FIGURE)),
+            experiment, found["config"], findings, found["environment"], units, seconds, machines, kept
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CrossdraftError(f"{path} is another version's summary; run {experiment.name} again.") from error
 
 
 def _table(found: Mapping[str, Any]) -> FigureTable:
-    return FigureTable(found["title"], tuple(found["heads"]), tuple(map(tuple, found["rows"])), found["note"])
+    rows = tuple(map(_texts, found["rows"]))
+    return FigureTable(_text(found["title"]), _texts(found["heads"]), rows, _text(found["note"]))
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, list):
+        raise TypeError(found)
+    return tuple(map(_text, cast("list[object]", found)))
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError(found)
+    return found
 
 
 def _figure(path: Path) -> str:
     """The picture as a data: address; as an image, nothing in it is run or loaded."""
-    if not path.exists():
-        return ""
-    try:
-        if path.stat().st_size > LARGEST:
-            raise CrossdraftError(f"{path} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
-        return f"data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"
-    except OSError as error:
-        raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from error
+    return f"data:image/svg+xml;base64,{b64encode(read_whole(path)).decode()}" if path.exists() else ""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
     from crossdraft.drawing.shapes import Drawing
 
+FULL, QUICK = "full size", "quick size"  # in words; see `ExperimentOutcome.size`
 C = TypeVar("C")
 Tick = Callable[[str], None]
 
@@ -145,17 +146,25 @@ class Experiment(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
+class KeptSummary:
+    """Of an outcome whose raw runs are gone: its size in words, and its picture as a data: address or ''."""
+
+    size: str
+    figure: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
     """An experiment's summary with what it is the summary of.
 
     Args:
         experiment: the record.
-        config: as it ran.
+        config: as it ran; plain values if it is kept.
         summary: of its units.
         environment: of its first unit; `machines` says how many different ones there were.
         units, seconds: how many there are, and how long they took together.
         machines: processors and versions of the libraries, each set once.
-        kept_figure: the picture as a data: address, of an outcome whose raw runs are gone; `None` where they are there.
+        kept: what is known besides of one whose raw runs are gone.
     """
 
     experiment: Experiment[Any]
@@ -165,30 +174,34 @@ class ExperimentOutcome:
     units: int
     seconds: float
     machines: tuple[str, ...] = field(default=())
-    kept_figure: str | None = None
+    kept: KeptSummary | None = None
 
     @property
     def has_figure(self) -> bool:
         """Whether there is a picture, drawn or kept."""
-        return self.summary.figure is not None or bool(self.kept_figure)
+        return self.summary.figure is not None or (self.kept is not None and bool(self.kept.figure))
 
     @property
     def took(self) -> str:
         """Its size, its time, and what it was made of, for people."""
-        kept = "" if self.kept_figure is None else "; from its summary, for the raw runs are not in this folder"
+        kept = "" if self.kept is None else "; from its summary, for the raw runs are not in this folder"
         return f"{self.size}, {self.seconds:.0f} s, {self.units} units{kept}"
 
     @property
     def quick(self) -> bool:
         """Whether it ran at the small size; where there is one size alone it is the full one."""
+        if self.kept is not None:
+            return self.kept.size == QUICK
         return self.config == self.experiment.quick != self.experiment.full
 
     @property
     def size(self) -> str:
         """Which size, for people."""
+        if self.kept is not None:
+            return self.kept.size
         if self.quick:
-            return "quick size"
-        return "full size" if self.config == self.experiment.full else "a size of its own"
+            return QUICK
+        return FULL if self.config == self.experiment.full else "a size of its own"
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""

@@ -1,7 +1,7 @@
 """The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,9 @@ from crossdraft import __version__
 from crossdraft.bench.experiments.kept import SUMMARY, kept_outcome
 from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
 from crossdraft.bench.experiments.real_pair import RealPairPage
-from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome
+from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, Setting
 from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.runner import read_outcome, run_experiment
+from crossdraft.bench.experiments.runner import WORK, read_outcome, run_experiment
 from crossdraft.bench.experiments.runs import RUNS
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
@@ -42,7 +42,7 @@ THREATS = (
         "interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
     ),
     (
-        "Intervals are bootstrapped over scenes. They cover which questions were asked, and not "
+        "Intervals are bootstrapped over scenes, those of streams over questions. They cover which were asked, and not "
         "other trainings of the pair, other machines or other worlds."
     ),
     (
@@ -110,9 +110,14 @@ def write_report(out: Path) -> list[Path]:
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
     """Of the runs that are there; without any, of what was kept of them."""
-    if one.derived and (out / one.name / RUNS).exists():
-        return run_experiment(one, one.full, out, None)
-    return read_outcome(one, out) or kept_outcome(one, out)
+    folder = out / one.name
+    if (folder / RUNS).exists():
+        return run_experiment(one, one.full, out, None) if one.derived else read_outcome(one, out)
+    kept = kept_outcome(one, out)
+    if kept is None or not one.derived:
+        return kept
+    units = list(one.measure(one.full, one.units(one.full), Setting(None, folder / WORK)))
+    return replace(kept, config=one.full, summary=one.summarise(one.full, units), kept=None)
 
 
 def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, make_folder, only_process
 
-WORK = "work"
+WORK, TABLE = "work", "table.md"
 PICTURES = (FIGURE, "figure.png")
 Progress = Callable[[str], None]
 
@@ -58,7 +58,8 @@ def _run(
 ) -> ExperimentOutcome:
     """The same in its folder, by the one process that fills it."""
     if force or experiment.derived:
-        (folder / RUNS).unlink(missing_ok=True)
+        for name in (RUNS, SUMMARY, TABLE, *PICTURES):  # what is left of a run that is cut off is no result
+            (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / WORK, ignore_errors=True)
     file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
     pending = [key for key in keys if key not in file.done]
@@ -123,7 +124,7 @@ def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
 def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
     """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
     write_json(found.to_json(), folder / SUMMARY)
-    with atomic_path(folder / "table.md") as temporary:
+    with atomic_path(folder / TABLE) as temporary:
         temporary.write_text(outcome_page(found), encoding="utf-8")
     if (drawn := found.summary.figure) is not None:
         for name in PICTURES:

@@ -114,15 +114,24 @@ def read_lines(path: Path) -> tuple[list[RunLine], int]:
     Raises:
         CrossdraftError: the file is too large or cannot be read, or a line before the last is none of ours.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            raise CrossdraftError(f"{path} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
-        content = path.read_bytes()
-    except OSError as error:
-        raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from error
+    content = read_whole(path)
     whole = content.rfind(b"\n") + 1
     lines = [_line(path, number, text) for number, text in enumerate(content[:whole].splitlines(), 1)]
     return lines, whole
+
+
+def read_whole(path: Path) -> bytes:
+    """All of a file that an experiment wrote.
+
+    Raises:
+        CrossdraftError: it is too large, or cannot be read.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise CrossdraftError(f"{path} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
+        return path.read_bytes()
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from error
 
 
 def _line(path: Path, number: int, text: bytes) -> RunLine:
