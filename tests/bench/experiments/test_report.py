@@ -164,7 +164,7 @@ def test_a_summary_that_is_none_or_of_another_version_is_refused(tmp_path):
             kept_outcome(BREAKDOWN, tmp_path)
 
 
-def test_claims_of_a_summary_stand_beside_what_the_other_summaries_say_now(tmp_path):
+def test_claims_of_a_summary_have_what_the_other_summaries_say_now(tmp_path):
     run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
     (tmp_path / "claims" / "runs.jsonl").unlink()
     figures = {"eagle3": {"speedup": {"value": 7.75, "ci95": [1.0, 8.0], "n": 32}}}
