@@ -230,11 +230,10 @@ def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
 
 def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
     """τ; the answers about one clip are drawn together, and n counts clips."""
-    counts: dict[str, tuple[int, int]] = {}
-    for entry in played:
-        tokens, passes = counts.get(entry.trace.scene, (0, 0))
-        counts[entry.trace.scene] = tokens + entry.tokens, passes + entry.passes
-    return acceptance_length(list(counts.values()))
+    clips = [entry.trace.scene for entry in played]
+    tokens = by_scene([entry.tokens for entry in played], clips).tolist()
+    passes = by_scene([entry.passes for entry in played], clips).tolist()
+    return acceptance_length([*zip(map(int, tokens), map(int, passes), strict=True)])
 
 
 class RecordedDrafter:
