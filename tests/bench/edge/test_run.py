@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,12 @@ def figures(changed: str | None = None) -> NetworkFigures:
     return NetworkFigures(Network(0.02, 0.002, 1e8), OWN, answers, cut)
 
 
+def column(found: NetworkFigures, head: str) -> list[str]:
+    """Of the table."""
+    (shown,) = (one for one in results_table([found]).columns if one.header == head)
+    return list(shown.cells)
+
+
 def test_all_are_the_engines_own():
     assert (figures().identical, figures().count) == (7, 7)
 
@@ -73,6 +80,26 @@ def test_the_report_is_json_with_intervals():
     assert policy["e2e"]["ms"] == pytest.approx(200.0)
     assert policy["policies"] == {"rounds": 2}
     assert results_table([figures()]).row_count == len(WAYS)
+
+
+def test_a_time_that_there_is_not_is_no_zero():
+    """The mean is of the answers that have a token; where none has, there is no mean."""
+    found = figures()
+    answers = {way: [replace(one, first_s=None) for one in given] for way, given in found.answers.items()}
+    answers[OFF][1] = replace(answers[OFF][1], first_s=0.3)
+    found = replace(found, answers=answers)
+    ways = found.to_json()["ways"]
+    assert (ways[OFF]["first"]["ms"], ways[OFF]["first"]["n"]) == (pytest.approx(300), 1)
+    assert ways[POLICY]["first"] is None
+    assert column(found, "first ms") == ["300 [300, 300; n=1]", "none", "none"]
+
+
+def test_the_table_shows_the_bytes_that_are_sent_up_drafts_or_the_recording():
+    found = figures()
+    for one in (recorded := [answer(tokens) for tokens in OWN]):
+        one.sent = Counter({RECORDING: 570_000})
+    found = replace(found, answers={**found.answers, RECORDING: recorded})
+    assert column(found, "bytes up") == ["100", "100", "100", "570,000"]
 
 
 @pytest.mark.parametrize(

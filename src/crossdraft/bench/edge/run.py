@@ -4,9 +4,9 @@ The server runs in a process of its own, the edge in this one, on a core of its 
 between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
 target alone over the same network, with the hidden draft alone, and as the policy decides by what it measured. With a
 drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
-and without drafts from the edge, and with both. In one way more the edge sends its recording up the same link, and the
-cloud drafts from it by the edge's own drafter, on the core that is the edge's else. Every answer is held against the
-engine's own, which is asked beforehand, in this process and without server or network.
+and without drafts from the edge, and with both. With `recording` there is one more: the edge sends its recording up the
+same link, and the cloud drafts from it by the edge's own drafter, on the core that is the edge's else. Every answer is
+held against the engine's own, which is asked beforehand, in this process and without server or network.
 """
 
 import json
@@ -187,10 +187,10 @@ class NetworkFigures:
 def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
     drafts = [answer.frames["draft"] for answer in answers]
     rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
-    total = [answer.total_s for answer in answers]
+    total, first = [answer.total_s for answer in answers], _first_ms(answers)
     return {
         "e2e": _mean_ms(total).to_json("ms"),
-        "first": _mean_ms([answer.first_s or 0.0 for answer in answers]).to_json("ms"),
+        "first": None if first is None else first.to_json("ms"),
         "speedup": ratio(alone, total).to_json("ratio"),
         "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
         "recording_bytes": sum(answer.sent[RECORDING] for answer in answers) / len(answers),
@@ -208,6 +208,12 @@ def _mean_ms(seconds: Sequence[float]) -> Interval:
     return ratio([1e3 * one for one in seconds], [1] * len(seconds))
 
 
+def _first_ms(answers: Sequence[EdgeAnswer]) -> Interval | None:
+    """To the first token, of the answers that have one."""
+    found = [answer.first_s for answer in answers if answer.first_s is not None]
+    return _mean_ms(found) if found else None
+
+
 def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures]:
     """Measure over every network.
 
@@ -221,17 +227,15 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures
     cores = available_cores()
     own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
     others = [core for core in cores if core not in own] or list(cores)
-    options = {"cache_bytes": 0, "target_cores": others}
-    flags = ["--media-root", str(plan.folder / "clips"), "--options"]
     with ExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
         for name, drafter in plan.servers.items():
             folder = plan.folder / f"server-{name}"
             folder.mkdir()
-            given = ["--drafter", drafter, *flags, json.dumps(options)]
-            if name == RECORDING:
-                given = [*given[:-1], json.dumps({**options, "draft_cores": own}), "--placement", "process"]
-            servers[name] = stack.enter_context(serving(given, folder))
+            options = {"cache_bytes": 0, "target_cores": others} | ({"draft_cores": own} if name == RECORDING else {})
+            flags = ["--drafter", drafter, "--media-root", str(plan.folder / "clips"), "--options", json.dumps(options)]
+            flags += ["--placement", "process"] if name == RECORDING else []
+            servers[name] = stack.enter_context(serving(flags, folder))
         stack.enter_context(pinned(own))
         links = {name: _EdgeLink(stack, server.port, plan) for name, server in servers.items()}
         for item in asked[:WARM_UPS]:
@@ -296,7 +300,8 @@ class _EdgeLink:
             sent_s = time.perf_counter() - start
             answer = self._asked(item, way.mode, {"type": "event_url", "event_url": {"url": kept}})
         answer.sent[RECORDING] = path.stat().st_size
-        return replace(answer, first_s=sent_s + (answer.first_s or 0.0), total_s=sent_s + answer.total_s)
+        first_s = None if answer.first_s is None else sent_s + answer.first_s
+        return replace(answer, first_s=first_s, total_s=sent_s + answer.total_s)
 
     def _asked(self, item: Item, mode: str | None, *more: dict[str, Any]) -> EdgeAnswer:
         request = item.request
@@ -321,21 +326,22 @@ def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object
 
 def results_table(found: Sequence[NetworkFigures]) -> "Table":
     """A row for each network and way."""
-    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "draft bytes", "frames", "policy", "identical")
-    caption = "means over the questions; n counts them"
+    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "bytes up", "frames", "policy", "identical")
+    caption = "means over the questions; n counts them; bytes up are those of drafts, or of the recording"
     shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
     for one in found:
         plain = one.to_json()
         for way, figures in plain["ways"].items():
             speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, way)))
+            first = _first_ms(one.answers[way])
             shown.add_row(
                 f"{plain['rtt_ms']:g}",
                 f"{plain['mbit_s']:g}",
                 way,
                 _mean_ms([answer.total_s for answer in one.answers[way]]).shown(digits=0),
-                _mean_ms([answer.first_s or 0.0 for answer in one.answers[way]]).shown(digits=0),
+                "none" if first is None else first.shown(digits=0),
                 str(speedup),
-                f"{figures['draft_bytes']:.0f}",
+                f"{figures['draft_bytes'] + figures['recording_bytes']:,.0f}",
                 f"{figures['draft_frames']:.1f}",
                 ", ".join(f"{name} {count}" for name, count in figures["policies"].items()),
                 f"{plain['identical']}/{plain['answers']}",
