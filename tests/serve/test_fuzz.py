@@ -9,6 +9,7 @@ from crossdraft.bench.serving.mutations import mutated
 from crossdraft.bench.serving.process import Connection
 from crossdraft.bench.serving.streams import status_of, stream, watch_status
 from crossdraft.bench.serving.web_socket import framed
+from crossdraft.serve.watch import WatchConnection
 
 COUNT = 270
 WAIT_S = 60  # a busy machine; a server that is done hangs up before
@@ -40,6 +41,20 @@ def test_a_stream_that_is_whole_is_answered(server):
     first = b'{"questions":["What is ahead?"],"max_tokens":2,"every_ms":500,"window_ms":1000,"sensor":[64,64]}'
     assert watch_status(server.address[1], stream(first, random.Random(1), lambda given, draw: given), WAIT_S) == 200
     assert watch_status(server.address[1], framed(1, b"{}"), WAIT_S) == 400
+
+
+def test_a_server_that_hangs_up_on_a_stream_without_a_word_is_caught(server, monkeypatch):
+    """As uvicorn does where a handler fails: 1006 for the client."""
+    port, sent = server.address[1], framed(1, b"{}")
+
+    async def broken(handler):
+        await handler._socket.accept()
+        raise ZeroDivisionError
+
+    assert watch_status(port, sent, WAIT_S) == 400
+    monkeypatch.setattr(WatchConnection, "run", broken)
+    with pytest.raises(EOFError):
+        watch_status(port, sent, WAIT_S)
 
 
 def test_a_streams_end_has_a_status():
