@@ -10,16 +10,18 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from typing import TYPE_CHECKING
 
 from crossdraft.bench.serving.process import serving
 from crossdraft.scenes import make_scene, split_seeds, write_clip
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, ViewportSize
+
 PICTURE = Path(__file__).parents[1] / "docs" / "serve.png"
 SCENE = 1  # of the held-out ones
 QUESTION = "Describe the scene in detail."
-VIEW: ViewportSize = {"width": 1180, "height": 880}
+VIEW: "ViewportSize" = {"width": 1180, "height": 880}
 WAIT_S = 60.0
 PLAYED_S = 0.6  # of the clip when the picture is taken
 SHOWN = "document.querySelector('#clip').readyState >= 2 && document.querySelector('#events').dataset.frame"
@@ -28,7 +30,7 @@ COMPARED = "document.querySelector('#saved').textContent.endsWith('ms')"
 PLAYING = f"!document.querySelector('#clip').paused && document.querySelector('#clip').currentTime >= {PLAYED_S}"
 
 
-def until(page: Page, holds: str) -> None:
+def until(page: "Page", holds: str) -> None:
     """Wait for an expression; playwright's own way compiles it in the page, which the page's policy forbids.
 
     Raises:
@@ -41,7 +43,7 @@ def until(page: Page, holds: str) -> None:
         page.wait_for_timeout(20)
 
 
-def take(page: Page, address: str, picture: Path) -> None:
+def take(page: "Page", address: str, picture: Path) -> None:
     """Ask on the page, compare, and write what is shown then."""
     page.goto(address)
     until(page, SHOWN)
@@ -57,6 +59,8 @@ def take(page: Page, address: str, picture: Path) -> None:
 
 def main(picture: Path = PICTURE) -> None:
     """Start the server and the browser, and take the picture."""
+    from playwright.sync_api import sync_playwright
+
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         clips = Path(folder) / "clips"
         write_clip(make_scene(split_seeds("test")[SCENE]), clips)

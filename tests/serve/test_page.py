@@ -9,6 +9,7 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 
+import cv2
 import httpx
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_
 from crossdraft.serve.page.static import HEADERS
 from crossdraft.serve.page.strip import event_strip
 from tests.serve.conftest import QUESTION, messages
+from tools.screenshot import ANSWERED, COMPARED, SHOWN, VIEW, take, until
 
 LONG = "Describe the scene in detail."
 WAIT = 60_000  # ms: a busy machine
@@ -88,22 +90,14 @@ def opened(browser):
     assert not faults
 
 
-def until(page, holds):
-    """Wait for an expression. Playwright's own way compiles it in the page, which the policy forbids."""
-    end = time.monotonic() + WAIT / 1e3
-    while not page.evaluate(holds):
-        assert time.monotonic() < end, (holds, page.text_content("body"))
-        page.wait_for_timeout(20)
-
-
 def ready(page):
     """Wait until clip and events are shown."""
-    until(page, "document.querySelector('#clip').readyState >= 2 && document.querySelector('#events').dataset.frame")
+    until(page, SHOWN)
     return page
 
 
 def answer_of(page):
-    until(page, "document.querySelector('#status').textContent.startsWith('Answered')")
+    until(page, ANSWERED)
     return page.text_content("#answer")
 
 
@@ -150,7 +144,7 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     assert page.text_content("#saved") == "–"  # nothing is claimed that was not measured
 
     page.click("#compare")
-    until(page, "document.querySelector('#saved').textContent.endsWith('ms')")
+    until(page, COMPARED)
     alone = re.fullmatch(r"target alone: (\d+) ms, one run.*", page.text_content("#saved-note"))
     saved = int(alone[1]) - int(page.text_content("#total").split()[0])
     assert abs(int(page.text_content("#saved").split()[0]) - saved) <= 1
@@ -568,3 +562,11 @@ def test_its_colours_and_kinds_are_those_of_the_pictures(server):
     for kind in KINDS:
         for name in kind.names:
             assert re.search(rf'"?{name}"?: "{kind.style}"', script), name
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_docs_is_taken(server, opened, tmp_path):
+    picture = tmp_path / "serve.png"
+    take(opened(server, viewport=VIEW), server.url, picture)
+    height, width, _ = cv2.imread(str(picture)).shape
+    assert (width, height) == (VIEW["width"], VIEW["height"])
