@@ -118,15 +118,19 @@ def mutated(mutants: JSON) -> str:
     for outcome, count in mutants["outcomes"].items():
         way = ENDS.get(end := outcome.rpartition(": ")[2], end)
         counts[way] = counts.get(way, 0) + count
-    memory = mutants["resident_mib"]
     said = [f"{count:,} {way}" for way, count in counts.items() if count]
-    other = "no other status" if mutants["passed"] else "and not all as it should be"
+    said.append("no other status" if mutants["passed"] else "and not all as it should be")
     edges = sum(count for outcome, count in mutants["outcomes"].items() if outcome.startswith("edge: "))
     sent = ["requests", "heads", "streams", *(["edges"] if edges else []), "clips", "recordings", "uploads"]
+    memory, asked = mutants["resident_mib"], ""
+    held = f"{memory['first']:,.0f} to {memory['last']:,.0f} MiB"
+    if "whole_edge" in mutants:
+        said.append(f"and then a whole edge is {mutants['whole_edge']}")
+        held = f"after the first {percent(mutants['warm_after'])} of them {held}"
+        asked = f"; asked at most {percent(mutants['most_growth'])}"
     return (
-        f"| `--fuzz {mutants['mutants']}`: mutated {listed(sent)} "
-        f"| {', '.join(said)}, {other}; resident memory {memory['first']:,.0f} to {memory['last']:,.0f} MiB, medians "
-        f"of its eighths within {percent(mutants['growth'], 1)} |"
+        f"| `--fuzz {mutants['mutants']}`: mutated {listed(sent)} | {', '.join(said)}; resident memory {held}, medians "
+        f"of its eighths within {percent(mutants['growth'], 1)}{asked} |"
     )
 
 

@@ -50,6 +50,12 @@ def test_rows_of_the_server_say_what_came_besides(server):
     rows = list(serve(*server))
     assert "mutated requests, heads, streams, edges, clips, recordings and uploads |" in rows[8]
     assert "| 1,500 answered, 10 refused, 1 no room, 2 waited for the rest, no other status;" in rows[8]
+    fuzzed["mutants"] |= {"growth": 0.0123, "resident_mib": {"first": 1500.0, "last": 1510.0, "most": 1600.0}}
+    fuzzed["mutants"] |= {"whole_edge": "answered", "warm_after": 0.25, "most_growth": 0.1}
+    assert list(serve(*server))[8].endswith(
+        "no other status, and then a whole edge is answered; resident memory after the first 25 % of them 1,500 to "
+        "1,510 MiB, medians of its eighths within 1.2 %; asked at most 10 % |"
+    )
     loaded["load"]["statuses"].pop("500")
     cost["cancels"]["left"] = {"rows": 0}
     cost["kills"]["statuses"] = {"200": 260}

@@ -3,21 +3,25 @@
 import asyncio
 import gc
 import logging
+import os
 import random
 import struct
 import time
+from contextlib import contextmanager
 
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from crossdraft.bench.serving import edges
+from crossdraft.bench.serving import edges, load
 from crossdraft.bench.serving.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
-from crossdraft.bench.serving.fuzz import Mutant, Seeds, mutants, outcome, sent_to
+from crossdraft.bench.serving.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
 from crossdraft.bench.serving.plan import ServePlan
-from crossdraft.bench.serving.process import Connection
+from crossdraft.bench.serving.process import Connection, ServerProcess
 from crossdraft.bench.serving.web_socket import BINARY, CLOSE, TEXT, WAITING
 from crossdraft.edge.frames import Commit, Done, End, Ping, Refused, encode
 from crossdraft.serve.edge import EdgeConnection
+from crossdraft.serve.edge_sessions import EdgeSessions
+from crossdraft.serve.keys import Client
 from crossdraft.serve.logs import is_news
 from tests.edge.test_edge import at
 
@@ -198,3 +202,45 @@ def test_text_that_is_no_utf8_ends_the_connection_and_is_no_failure_of_the_serve
         time.sleep(0.02)
     assert [found for found in caplog.records if "UTF-8" in found.getMessage()]
     assert not failures(caplog)
+
+
+@pytest.fixture
+def fuzzed(media, tmp_path, monkeypatch):
+    """What the bench says of a server in this process, of whose memory nothing is asked."""
+    monkeypatch.setattr(load, "MOST_FUZZED", 1.0)
+    monkeypatch.setattr(load, "SOON_S", WAIT_S)
+    (tmp_path / "clips").symlink_to(media)
+
+    def run(running):
+        server = ServerProcess(os.getpid(), running.address[1], tmp_path, tmp_path / "log")
+        return load.fuzz(ServePlan(tmp_path, mutants=len(WAYS)), server, lambda _: None)
+
+    return run
+
+
+def test_behind_the_mutants_nothing_is_left_and_a_whole_edge_is_answered(start, fuzzed):
+    found = fuzzed(start())
+    assert (found["passed"], found["whole_edge"], set(found["left"].values())) == (True, "answered", {0})
+
+
+def test_places_of_edges_that_leak_are_seen_though_no_mutant_fails(start, fuzzed, monkeypatch):
+    connected = EdgeSessions.connected
+
+    @contextmanager
+    def leaking(sessions, service, client):
+        with connected(sessions, service, client):
+            yield
+        sessions._connected[client.name] += 1
+
+    monkeypatch.setattr(EdgeSessions, "connected", leaking)
+    found = fuzzed(start(edges=1))
+    assert (found["passed"], found["whole_edge"], set(found["left"].values())) == (False, "no room", {0})
+
+
+def test_a_request_that_stays_is_seen_though_no_mutant_fails(start, fuzzed, monkeypatch):
+    monkeypatch.setattr(load, "SOON_S", 0.1)
+    running = start()
+    with running.service.limits.admitted(Client()):
+        found = fuzzed(running)
+    assert found["left"]["num_requests_running"]
+    assert not found["passed"]

@@ -1,17 +1,20 @@
 """`crossdraft bench serve`: its arithmetic, its client, and one small run of all of it."""
 
+import logging
 import socket
 import threading
+import traceback
 from dataclasses import replace
 
 import pytest
 
 from crossdraft.bench.serving.load import most_wait_ms
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
-from crossdraft.bench.serving.process import Connection
+from crossdraft.bench.serving.process import Connection, ServerProcess
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
 from crossdraft.bench.serving.vllm_server import TimedReply, _level
 from crossdraft.errors import CrossdraftError
+from crossdraft.serve.logs import TextLines
 
 
 def test_percentiles_are_in_ms():
@@ -60,6 +63,44 @@ def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):
         ServePlan(tmp_path, kills=-1)
     with pytest.raises(CrossdraftError, match="seconds is 0"):
         ServePlan(tmp_path, seconds=0)
+
+
+def logged(level: int, message: str, error: Exception | None = None) -> str:
+    """As the server writes it."""
+    about = None if error is None else (type(error), error, error.__traceback__)
+    return TextLines().format(logging.LogRecord("a", level, "a.py", 1, message, None, about)) + "\n"
+
+
+def chained() -> ValueError:
+    """An error with another one behind it."""
+    try:
+        try:
+            int("a")
+        except ValueError:
+            int("b")
+    except ValueError as error:
+        return error
+
+
+def test_an_error_in_the_log_counts_once_with_its_traceback_and_so_does_a_plain_one(tmp_path):
+    error = chained()
+    plain = "".join(traceback.format_exception(error))
+    assert plain.count("Traceback") == 2
+    served = logged(logging.INFO, "POST /v1/chat/completions")
+    expected = {
+        served: 0,
+        logged(logging.WARNING, "12:00:00 error\n12:00:00 error"): 0,
+        logged(logging.ERROR, "A request failed."): 1,
+        logged(logging.ERROR, "A request failed.", error): 1,
+        logged(logging.CRITICAL, "A thread ended.", error): 1,
+        f"Exception in thread Thread-1 (run):\n{plain}": 1,
+        f"{served}{plain}": 1,  # of a child, which says nothing before
+    }
+    found = {}
+    for number, text in enumerate((*expected, "".join(expected))):
+        (log := tmp_path / f"{number}.log").write_text(text, encoding="utf-8")
+        found[text] = ServerProcess(0, 0, tmp_path, log).logged_errors()
+    assert found == {**expected, "".join(expected): 5}
 
 
 @pytest.fixture
@@ -115,7 +156,11 @@ def test_a_small_run_measures_everything(tmp_path):
     assert parts["cancels"]["left"]["recordings"] == 0
     assert parts["load"]["most_p99_ms"] > 0
     assert (parts["kills"]["kills"], parts["kills"]["wrong_answers"]) == (1, 0)
-    assert sum(parts["mutants"]["outcomes"].values()) == 10
+    mutants = parts["mutants"]
+    assert sum(mutants["outcomes"].values()) == 10
+    assert not [outcome for outcome in mutants["outcomes"] if "!" in outcome]
+    assert (mutants["logged_errors"], mutants["whole_edge"]) == (0, "answered")
+    assert not any(mutants["left"].values())
     assert len(lines(report)) >= 7
     failed = replace(report, parts={**report.parts, "load": {**report.parts["load"], "passed": False}})
     assert not failed.passed

@@ -23,7 +23,8 @@ from crossdraft.edge.frames import fingerprint_of
 from crossdraft.load import tokenizer_of
 
 WAYS = ("json", "fields", "video", "events", "multipart", "headers", "query", "websocket", "edge")
-ENDS = {200: "answered", 206: "answered", 503: "no room", WAITING: "waiting"}
+ANSWERED = "answered"
+ENDS = {200: ANSWERED, 206: ANSWERED, 503: "no room", WAITING: "waiting"}
 JSON_TYPE = {"Content-Type": "application/json"}
 FORM = (
     b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'

@@ -21,7 +21,8 @@ from crossdraft.bench.resources import PROC, descendants, resident_mib
 from crossdraft.errors import CrossdraftError
 
 STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
-LOGGED_ERROR = re.compile(r"^[\d:]+ (?:error|critical) ", re.MULTILINE)
+# An error with the traceback below it, or a plain traceback, as of a thread or a child; not the second one of a chain.
+LOGGED_ERROR = re.compile(r"^(?:[\d:]+ (?:error|critical) .*(?:\nTraceback .*)?|(?<!:\n\n)Traceback .*)$", re.MULTILINE)
 WAIT_S = 120.0
 CHUNK = 1 << 16
 
@@ -184,7 +185,7 @@ class ServerProcess:
         return {name: float(value) for name, value in found}
 
     def logged_errors(self) -> int:
-        """Failures of its own that it has logged."""
+        """Failures of its own that it has logged, threads' and children's among them; all, once it has ended."""
         return len(LOGGED_ERROR.findall(self.log.read_text(encoding="utf-8", errors="replace")))
 
     def spooled(self) -> int:

@@ -69,7 +69,9 @@ def _fuzzed(plan: ServePlan, tick: Tick) -> dict[str, Any]:
     folder = plan.folder / "fuzzed"
     folder.mkdir()
     with serving(plan.flags(drafter=plan.fuzzed_drafter), folder) as server:
-        return fuzz(plan, server, tick)
+        found = fuzz(plan, server, tick)
+    errors = server.logged_errors()
+    return found | {"passed": found["passed"] and not errors, "logged_errors": errors}
 
 
 def lines(report: ServeReport) -> list[str]:
@@ -103,7 +105,12 @@ def lines(report: ServeReport) -> list[str]:
             f"The drafter killed {one['kills']} times: {one['statuses']}, {one['wrong_answers']} wrong answers."
         )
     if "mutants" in parts:
-        found.append(f"{parts['mutants']['mutants']} mutants: {parts['mutants']['outcomes']}.")
+        one = parts["mutants"]
+        found.append(
+            f"{one['mutants']} mutants: {one['outcomes']}; they leave {one['left']}, and then a whole edge is "
+            f"{one['whole_edge']}; {one['logged_errors']} errors in the log; memory {one['resident_mib']} MiB, growth "
+            f"{one['growth']:.1%}."
+        )
     for clients, one in parts.get("vllm", {}).get("clients", {}).items():
         e2e, sooner = one["e2e_ms"], Interval.from_json(one, "sooner").shown("questions")
         rate = Interval.from_json(one["throughput_ratio"]).shown("blocks")
