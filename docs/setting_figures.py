@@ -13,6 +13,8 @@ from crossdraft.bench.resources import MOST_GROWTH
 from crossdraft.bench.scale_checkpoint import DTYPE, planned
 from crossdraft.bench.scale_layouts import layout_of
 from crossdraft.bench.scale_models import FRAMES, SPARE
+from crossdraft.bench.serving.load import MOST_FUZZED, WARM
+from crossdraft.bench.serving.plan import FUZZED_CACHE_BYTES
 from crossdraft.bench.significance import ALPHA
 from crossdraft.bench.statistics import DRAWS
 from crossdraft.bench.throughput_report import FLOOR
@@ -275,8 +277,16 @@ def many_requests(target: JSON) -> Iterator[str]:
 
 
 def serve() -> Iterator[str]:
-    """What becomes of a job whose client has gone."""
+    """What becomes of a job whose client has gone, and the server that mutants are sent to."""
     yield f"the process is ended after {UNWANTED_S:g} s"
+    yield f"hold {FUZZED_CACHE_BYTES // MIB} MiB each"
+    yield f"judged after the first {WARM:.0%} of them".replace("%", " %")
+
+
+def security() -> Iterator[str]:
+    """When memory grows under mutants."""
+    yield f"after the first {WARM:.0%} of them".replace("%", " %")
+    yield f"may lie {MOST_FUZZED:.0%} of their median apart".replace("%", " %")
 
 
 def streams() -> Iterator[str]:
@@ -355,6 +365,7 @@ def judge() -> Iterator[str]:
 
 CARDS = "src/crossdraft/reference"
 TIES = (
+    Tie("SECURITY.md", (), security),
     Tie("docs/align_your_own_pair.md", (), align_captured),
     Tie("docs/align_your_own_pair.md", (), align_tuned),
     Tie("docs/drafters.md", (), drafters),

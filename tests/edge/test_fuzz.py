@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import random
@@ -15,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect
 from crossdraft.bench.serving import edges, load
 from crossdraft.bench.serving.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
 from crossdraft.bench.serving.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
-from crossdraft.bench.serving.plan import ServePlan
+from crossdraft.bench.serving.plan import CACHE_BYTES, ServePlan
 from crossdraft.bench.serving.process import Connection, ServerProcess
 from crossdraft.bench.serving.web_socket import BINARY, CLOSE, TEXT, WAITING
 from crossdraft.edge.frames import Commit, Done, End, Ping, Refused, encode
@@ -189,6 +190,10 @@ def test_the_mutants_server_takes_edges(tmp_path):
     drafters = {"none": "edge", "glance": "union:edge,(glance)", "union:edge,memory": "union:edge,memory"}
     assert {given: ServePlan(tmp_path, drafter=given).fuzzed_drafter for given in drafters} == drafters
     assert ServePlan(tmp_path).fuzzed_drafter.startswith("union:edge,(")
+    flags = ServePlan(tmp_path, drafter="glance").fuzzed_flags
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert given["--drafter"] == "union:edge,(glance)"
+    assert json.loads(given["--options"])["cache_bytes"] == int(given["--media-cache-bytes"]) < CACHE_BYTES
 
 
 def test_text_that_is_no_utf8_ends_the_connection_and_is_no_failure_of_the_servers(

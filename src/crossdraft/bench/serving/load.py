@@ -20,7 +20,7 @@ from crossdraft.bench.serving.plan import CHAT, Question, ServePlan, percentiles
 from crossdraft.bench.serving.process import ServerProcess
 
 MOST_FUZZED = 0.1  # of resident memory as `MOST_GROWTH`, under mutants, whose media are of all sizes
-WARM = 0.25  # memory is judged after this share of the mutants: the server that they are sent to has just started
+WARM = 0.25  # memory is judged after this share of the mutants: the server has just started, and its caches fill
 MOST_WAITS = 3.0  # times the mean time of an answer, for p99
 SAMPLES = 200  # of memory, among the mutants
 INTERVAL_S = 0.5

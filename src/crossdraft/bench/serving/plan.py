@@ -16,6 +16,7 @@ from crossdraft.methods import read_spec
 from crossdraft.serve.settings import ServerSettings, read_settings
 
 CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
+FUZZED_CACHE_BYTES = 32 << 20  # the same, and of media, under mutants: full after some hundred of them
 CHAT = "/v1/chat/completions"
 
 
@@ -88,6 +89,12 @@ class ServePlan:
         if named == "none":
             return "edge"
         return named if "edge" in read_spec(named).names else f"union:edge,({named})"
+
+    @property
+    def fuzzed_flags(self) -> list[str]:
+        """Of the server that mutants are sent to: its caches are full soon, so that what grows then is none of them."""
+        options = {"cache_bytes": FUZZED_CACHE_BYTES}
+        return self.flags(drafter=self.fuzzed_drafter, options=options, media_cache_bytes=FUZZED_CACHE_BYTES)
 
     @property
     def settings(self) -> ServerSettings:

@@ -68,7 +68,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
 def _fuzzed(plan: ServePlan, tick: Tick) -> dict[str, Any]:
     folder = plan.folder / "fuzzed"
     folder.mkdir()
-    with serving(plan.flags(drafter=plan.fuzzed_drafter), folder) as server:
+    with serving(plan.fuzzed_flags, folder) as server:
         found = fuzz(plan, server, tick)
     errors = server.logged_errors()
     return found | {"passed": found["passed"] and not errors, "logged_errors": errors}
