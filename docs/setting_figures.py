@@ -13,7 +13,7 @@ from crossdraft.bench.resources import MOST_GROWTH
 from crossdraft.bench.scale_checkpoint import DTYPE, planned
 from crossdraft.bench.scale_layouts import layout_of
 from crossdraft.bench.scale_models import FRAMES, SPARE
-from crossdraft.bench.serving.load import MOST_FUZZED, WARM
+from crossdraft.bench.serving.load import WARM
 from crossdraft.bench.serving.plan import FUZZED_CACHE_BYTES
 from crossdraft.bench.significance import ALPHA
 from crossdraft.bench.statistics import DRAWS
@@ -283,12 +283,6 @@ def serve() -> Iterator[str]:
     yield f"judged after the first {WARM:.0%} of them".replace("%", " %")
 
 
-def security() -> Iterator[str]:
-    """When memory grows under mutants."""
-    yield f"after the first {WARM:.0%} of them".replace("%", " %")
-    yield f"may lie {MOST_FUZZED:.0%} of their median apart".replace("%", " %")
-
-
 def streams() -> Iterator[str]:
     """The grid of windows, worked out for an example, and limits of a pushed stream."""
     windows = Windowing(0.2, 1.0, 8)
@@ -365,7 +359,6 @@ def judge() -> Iterator[str]:
 
 CARDS = "src/crossdraft/reference"
 TIES = (
-    Tie("SECURITY.md", (), security),
     Tie("docs/align_your_own_pair.md", (), align_captured),
     Tie("docs/align_your_own_pair.md", (), align_tuned),
     Tie("docs/drafters.md", (), drafters),

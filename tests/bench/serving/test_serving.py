@@ -5,10 +5,11 @@ import socket
 import threading
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.serving.load import most_wait_ms
+from crossdraft.bench.serving.load import MOST_FUZZED, WARM, most_wait_ms
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection, ServerProcess
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
@@ -101,6 +102,12 @@ def test_an_error_in_the_log_counts_once_with_its_traceback_and_so_does_a_plain_
         (log := tmp_path / f"{number}.log").write_text(text, encoding="utf-8")
         found[text] = ServerProcess(0, 0, tmp_path, log).logged_errors()
     assert found == {**expected, "".join(expected): 5}
+
+
+def test_security_says_when_memory_grows_under_mutants():
+    said = (Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"after the first {100 * WARM:g} % of them" in said
+    assert f"may lie {100 * MOST_FUZZED:g} % of their median apart" in said
 
 
 @pytest.fixture
