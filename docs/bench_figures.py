@@ -100,8 +100,11 @@ def edge_against_what_was_asked(networks: Sequence[JSON]) -> str:
     for rtt, asked in EDGE_ASKED.items():
         reached = [one["ways"]["policy"]["speedup"]["ratio"] for one in networks if one["rtt_ms"] == rtt]
         short = "" if min(reached) >= asked else ", which falls short"
-        found.append(f"{min(reached):.2f} to {max(reached):.2f} at {rtt:g} ms, of {asked:g} asked{short}")
-    return f"The edge alone makes answers {'; '.join(found)}; nowhere less than {least:.2f}, of {EDGE_LEAST:g}."
+        found.append(f"{min(reached):.2f} to {max(reached):.2f} at {rtt:g} ms, where the aim was {asked:g}{short}")
+    return (
+        f"The edge alone makes answers as many times as fast: {'; '.join(found)}; nowhere less than {least:.2f}, where "
+        f"it was {EDGE_LEAST:g}."
+    )
 
 
 def adaedl(*found: JSON) -> Iterator[str]:

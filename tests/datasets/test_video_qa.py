@@ -44,6 +44,17 @@ def test_answers_that_are_held_back(tmp_path):
     assert sum("no answer" in what for what in problems) == 3
 
 
+def test_a_missing_answer_is_of_the_file_that_should_have_it(tmp_path):
+    activitynet(tmp_path)
+    folder = tmp_path / "dataset"
+    for name, rows in (("test_a.json", []), ("test_qa.json", json.loads((folder / "test_q.json").read_text()))):
+        write_json(folder / name, rows)
+        found = [
+            one.path for one in open_dataset(tmp_path, "activitynet-qa").problems("test") if "no answer" in one.what
+        ]
+        assert set(found) == {name}
+
+
 def test_of_several_answers_the_last_counts_and_others_change_nothing(tmp_path):
     activitynet(tmp_path)
     rows = [

@@ -1,5 +1,6 @@
 """`crossdraft bench replicas`: several replicas on a Ray cluster against one server alone."""
 
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -30,6 +31,7 @@ def replicas(
     Exit 1 on a wrong answer. Set OMP_NUM_THREADS=1, so that a replica uses one core: else one may have all of them.
     """
     output.check()
+    import_module("ray")  # that it is missing is said before anything is started
     from crossdraft.bench.serving.plan import ServePlan
     from crossdraft.bench.serving.replicas import lines, run_replicas
 

@@ -54,12 +54,14 @@ class VideoQa:
 
     def problems(self, part: str) -> Iterator[Problem]:
         seen: set[str] = set()
+        together = f"{part}_qa.json"
+        answers = together if (self.folder / together).is_file() else f"{part}_a.json"
         for sample in self.samples(part):
             if sample.missing and sample.missing not in seen:
                 seen.add(sample.missing)
                 yield Problem(sample.missing, "the video is missing")
             if not sample.answers:
-                yield Problem(f"{part}_a.json", f"no answer to question {sample.id}")
+                yield Problem(answers, f"no answer to question {sample.id}")
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
         name = self._name(row, path)
