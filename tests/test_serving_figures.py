@@ -44,12 +44,12 @@ def test_rows_of_the_server_say_what_came_besides(server):
     assert "for 5 minutes | 5,000 answers, 1,200 × 503, 2 × 500;" in rows[5]
     assert rows[6] == "| 200 streams that are left before their end | left: 1 files |"
     assert rows[7] == "| the drafter killed 3 times under load | 260 answers, 1 wrong, 4 lost |"
-    assert "| 1,500 answered, 7 refused, 1 no room, no other status;" in rows[8]
+    assert "| 1,500 answered, 7 refused, 1 no room, no other status, " in rows[8]
     assert "mutated requests, heads, streams, clips, recordings and uploads |" in rows[8]
     fuzzed["mutants"]["outcomes"] |= {"edge: refused": 3, "edge: waiting": 2}
     rows = list(serve(*server))
     assert "mutated requests, heads, streams, edges, clips, recordings and uploads |" in rows[8]
-    assert "| 1,500 answered, 10 refused, 1 no room, 2 waited for the rest, no other status;" in rows[8]
+    assert "| 1,500 answered, 10 refused, 1 no room, 2 waited for the rest, no other status, " in rows[8]
     fuzzed["mutants"] |= {"growth": 0.0123, "resident_mib": {"first": 1500.0, "last": 1510.0, "most": 1600.0}}
     fuzzed["mutants"] |= {"whole_edge": "answered", "warm_after": 0.25, "most_growth": 0.1}
     assert list(serve(*server))[8].endswith(

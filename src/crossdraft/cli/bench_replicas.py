@@ -31,12 +31,12 @@ def replicas(
     Exit 1 on a wrong answer. Set OMP_NUM_THREADS=1, so that a replica uses one core: else one may have all of them.
     """
     output.check()
-    import_module("ray")  # that it is missing is said before anything is started
     from crossdraft.bench.serving.plan import ServePlan
     from crossdraft.bench.serving.replicas import lines, run_replicas
 
     hush()
     chosen = counts("--replicas", numbers)
+    import_module("ray")  # that it is missing is said before anything is started
     with TemporaryDirectory(prefix="cd-") as folder:  # short: Ray's sockets lie below, whose names may not be long
         plan = ServePlan(Path(folder), target, drafter, pairs, repeats, max_batch=max_batch)
         with progress("measuring", len(chosen) + repeats + 2) as tick:
