@@ -58,8 +58,8 @@ class StreamBench:
         seconds: of the stream, a scene each.
         max_new_tokens: the longest answer.
         speed: of the replay.
-        fps: frames a second of the stream.
         cores: of the target's process and of a drafter's own.
+        fps: frames a second of the stream.
 
     Raises:
         CrossdraftError: a drafter that is unknown, a number that is too small, or a stream without a window.
@@ -73,8 +73,8 @@ class StreamBench:
     seconds: int = 8
     max_new_tokens: int = 96
     speed: float = 1.0
-    fps: float = scenes.VIDEO_FPS
     cores: Cores | None = None
+    fps: float = scenes.VIDEO_FPS
 
     def __post_init__(self) -> None:
         check_methods(ALONE, (self.drafter,))
