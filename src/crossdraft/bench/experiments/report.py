@@ -38,8 +38,8 @@ THREATS = (
         "of 7 billion parameters. What its figures say of such a pair is the mechanism, not the size of the gain."
     ),
     (
-        "One machine, and one run of each experiment. The machine may have been shared; rows of one table were "
-        "interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
+        "One run of each experiment, on the machines and of the commits that the head names. A machine may have been "
+        "shared; rows of one table were interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
     ),
     (
         "Intervals are bootstrapped over scenes, those of streams over questions. They cover which were asked, and not "

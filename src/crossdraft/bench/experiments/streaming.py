@@ -151,6 +151,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     )  # fmt: skip
     every = {name: [*runs[name], *(one.run for tries in tried[name] for one in tries)] for name in names}
     over = {name: rate_over(runs, name, best.name) for name in names}
+    wrong = {*unequal(tried), *(row.name for row in shown.values() if row.identical < row.compared)}
     slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
     return Findings(
         found=(
@@ -183,10 +184,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
             for name, row in shown.items()
         },
         negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
-        faults=faults_of_runs(
-            every,
-            [name for name, row in shown.items() if row.identical < row.compared or name in unequal(tried)],
-        ),
+        faults=faults_of_runs(every, [name for name in names if name in wrong]),
     )  # fmt: skip
 
 
