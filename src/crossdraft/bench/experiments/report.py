@@ -39,7 +39,8 @@ THREATS = (
     ),
     (
         "One run of each experiment, on the machines and of the commits that the head names. A machine may have been "
-        "shared; rows of one table were interleaved, so that a disturbance falls on all of them, but another hour gives other milliseconds."
+        "shared; rows of one table were interleaved, so that a disturbance falls on all of them, but another "
+        "hour gives other milliseconds."
     ),
     (
         "Intervals are bootstrapped over scenes, those of streams over questions. They cover which were asked, and not "
