@@ -1,6 +1,7 @@
 """The soak: which answers it takes for right, and a short one of a tiny pair."""
 
 import random
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,15 @@ def test_sixty_requests_of_a_tiny_pair(small):
     assert found.outcomes["as the target alone, length"] > 10
     assert found.to_json()["passed"] is True
     assert found.samples
+
+
+def test_a_process_that_was_there_before_is_nothing_left_over(small):
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            left = run_soak(replace(small, drafter=None, kills=0, requests=5)).left
+        finally:
+            other.kill()
+    assert str(left) == "nothing"
 
 
 def test_an_engine_that_answers_something_else_does_not_pass(small, monkeypatch):

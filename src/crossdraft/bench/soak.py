@@ -129,7 +129,7 @@ def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakRepor
     known = list(known_answers(plan))
     options = replace(plan.options, max_batch=plan.max_batch, cache_bytes=CACHE_BYTES)
     with _quiet(), own_temporary_folder() as temporary:
-        before = threading.enumerate()
+        before, others = threading.enumerate(), descendants(os.getpid())
         engine = Engine.load(plan.target, plan.drafter, options)
         try:
             engine.generate(known[0].request)  # threads and processes are there
@@ -137,7 +137,7 @@ def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakRepor
             seconds = run.ask_all(Mix(plan, known))
             rows = _rows_in_use(engine)
         finally:
-            pids = [os.getpid(), *descendants(os.getpid())]
+            pids = [os.getpid(), *(descendants(os.getpid()).keys() - others.keys())]
             engine.close()
         left = leftovers(temporary, pids, before)
     return SoakReport(

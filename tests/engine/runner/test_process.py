@@ -23,6 +23,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner import child
+from crossdraft.engine.runner import process as runner_process
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
@@ -557,6 +558,21 @@ def test_closing_while_it_is_restarted_leaves_no_process_and_no_thread(factory, 
     assert not [one for one in threading.enumerate() if one.name == "drafter-restart"]
     with pytest.raises(ProcessLookupError):
         os.kill(drafter.pid, 0)
+
+
+def test_one_that_is_closed_while_its_process_starts_is_not_loaded(factory, monkeypatch):
+    drafter = start_process(factory)
+    start = runner_process.start_child
+
+    def closed_meanwhile(cores):
+        started = start(cores)
+        drafter.close()
+        return started
+
+    monkeypatch.setattr(runner_process, "start_child", closed_meanwhile)
+    with pytest.raises(CrossdraftError, match="is closed"):
+        drafter.restart()
+    assert not drafter.alive
 
 
 def babbling(folder: str, banned: tuple[int, ...]):

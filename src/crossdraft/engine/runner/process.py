@@ -130,6 +130,8 @@ class ProcessDrafter:
         connection, self._child, self._handled = start_child(self._cores)
         self._link = Link(connection, lambda message: self._receive(incoming, message))
         try:
+            if self._closed:  # while it was started: `close` ended the one before
+                raise CrossdraftError("The drafter is closed.")
             self._link.send(("load", (pickle.dumps(self._factory), self._parallel)))
             self._open[0] = time.monotonic()
             needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
@@ -147,8 +149,6 @@ class ProcessDrafter:
         if self._closed:
             raise CrossdraftError("The drafter is closed.")
         self._launch()
-        if self._closed:
-            self.stop()
 
     def close(self) -> None:
         """Stop the child, for good."""
