@@ -59,7 +59,7 @@ class DraftersConfig:
 
     methods: tuple[str, ...] = ("hf", "hf-all", "hf-lookup", "hf-assisted", *comparable())
     group: int = 6
-    pairs: int = 32
+    pairs: int = 64
     block: int = 8
     repeats: int = 1
     warm_ups: int = 3
