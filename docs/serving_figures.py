@@ -72,9 +72,9 @@ def serve(cost: JSON, loaded: JSON, fuzzed: JSON) -> Iterator[str]:
     again = loaded["throughput"]["busy"]
     yield (
         f"| throughput over the same engine called directly by {busy['threads']} threads, so that every row is taken "
-        f"again at once | {interval(busy, 3, 'ratio')}, in a shorter run {interval(again, 3, 'ratio')}; asked at least "
-        f"{LEAST_THROUGHPUT:g}. By {matched['threads']}, "
-        f"as many as rows: {interval(matched, 3, 'ratio')}. The server's thread takes "
+        f"again at once | {interval(busy, 3, 'ratio')} over {busy['n']} starts, in a shorter run "
+        f"{interval(again, 3, 'ratio')} over {again['n']}; asked at least {LEAST_THROUGHPUT:g}. By "
+        f"{matched['threads']}, as many as rows: {interval(matched, 3, 'ratio')}. The server's thread takes "
         f"{cost['throughput']['server_cpu_ms']:.1f} ms of CPU time for each request |"
     )
     yield under_load(loaded["load"])

@@ -12,7 +12,7 @@ def test_a_figure_is_never_without_its_interval_and_n():
     shown = Figure.mean("τ", [2.0, 4.0, 3.0], ["a", "b", "c"], note="greedy")
     assert str(shown) == "τ 3.00 [2.00, 4.00; n=3 scenes] (greedy)"
     assert "[" in f"{shown}"
-    assert str(Figure("x", Interval(1, 1, 1, 1), "clips")) == "x 1.00 [1.00, 1.00; n=1 clip]"
+    assert str(Figure("x", Interval(1, 1, 1, 1), "clips")) == "x 1.00 [no interval; n=1 clip]"
     assert shown.to_json() == {
         "name": "τ", "value": 3.0, "ci95": [2.0, 4.0], "n": 3, "of": "scenes", "note": "greedy"
     }  # fmt: skip

@@ -173,6 +173,8 @@ def test_traces_come_back_as_they_were_written(tmp_path):
         ("{", "line 2 is not JSON"),
         ("[]", "line 2 is no JSON object"),
         ('{"scene": 1, "question": "?"}', "line 2 lacks 'target_tokens'"),
+        ('{"scene": null, "question": "?", "target_tokens": [1]}', "line 2: 'scene' must be text"),
+        ('{"scene": 1, "question": 2, "target_tokens": [1]}', "line 2: 'scene' must be text"),
         ('{"scene": 1, "question": "?", "target_tokens": []}', "line 2 has an empty"),
         ('{"scene": 1, "question": "?", "target_tokens": [1, -2]}', "line 2: 'target_tokens'"),
         ('{"scene": 1, "question": "?", "target_tokens": [1, true]}', "line 2: 'target_tokens'"),
@@ -230,6 +232,7 @@ def test_the_command_says_what_is_simulated(tmp_path, capsys):
         ["--drafter", "memry"],
         ["--step", "0"],
         ["--verify", "-1"],
+        ["--verify", "0.9"],
         ["--question-tokens", "0"],
     ],
 )

@@ -105,7 +105,7 @@ def test_what_is_said_of_the_rates():
 
 def test_where_the_target_alone_keeps_up_with_none_there_is_no_ratio():
     found = HighestRates.of({"glance": tried(2.0), "target": tried(0)}, "glance")
-    assert found.sentence.endswith("target with 0.00 [0.00, 0.00; n=1].")
+    assert found.sentence.endswith("target with 0.00 [no interval; n=1].")
     assert found.table(RATES, 5).rows[0][3] == "–"
     assert found.to_json("glance")["rate_without_drops_over_alone"] is None
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.datasets import video_qa
+from crossdraft.datasets import on_disk
 from crossdraft.datasets.catalogue import dataset_in, open_dataset
+from crossdraft.datasets.index import PairIndex
 from crossdraft.errors import CrossdraftError
 from tests.datasets.helpers import activitynet, film, msrvtt, msvd, write_json
 
@@ -90,7 +91,7 @@ def many(tmp_path, monkeypatch) -> Iterator[Path]:
     """A data set with more answers than are kept in memory, in reverse order; nothing is open before and after."""
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("only Linux says which files are open")
-    monkeypatch.setattr(video_qa, "CACHE_KIB", 64)
+    monkeypatch.setattr(on_disk, "CACHE_KIB", 64)
     root = activitynet(tmp_path)
     rows = [{"video_name": "v1", "question": "what?", "question_id": str(number)} for number in range(5000)]
     write_json(root / "dataset" / "test_q.json", rows)
@@ -124,14 +125,14 @@ def test_the_file_is_gone_where_an_answer_is_broken(many):
 
 
 def test_no_room_for_the_join_is_one_sentence(many, monkeypatch):
-    connect = video_qa.sqlite3.connect
+    connect = on_disk.sqlite3.connect
 
     def full(*given, **more):
         database = connect(*given, **more)
         database.execute("PRAGMA max_page_count = 8")
         return database
 
-    monkeypatch.setattr(video_qa.sqlite3, "connect", full)
+    monkeypatch.setattr(on_disk.sqlite3, "connect", full)
     with pytest.raises(CrossdraftError, match=r"cannot be joined .* full") as caught:
         list(open_dataset(many, "activitynet-qa").samples("test"))
     assert "\n" not in str(caught.value)
@@ -185,6 +186,7 @@ def test_a_name_that_no_file_can_have_finds_nothing(tmp_path):
         ("[1]", "no object"),
         ('[{"video_name": "a"', "no whole JSON"),
         ('[{"question": 3}]', "lacks"),
+        ('[{"video_name": "v1", "question": 3}]', "lacks 'question', or it is no text"),
         (WHOLE_ROW, "does not end"),
     ],
 )
@@ -205,3 +207,37 @@ def test_what_is_no_data_set(tmp_path):
     ):
         with pytest.raises(CrossdraftError, match=words):
             dataset_in(folder, name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"question": "  "}, "the question test/1 is empty"),
+        ({"question": "\ud800?"}, "the question 'test/1' is no text"),
+        ({"question_id": "0"}, "two questions have the id test/0"),
+        ({"question": 3}, "lacks 'question', or it is no text"),
+    ],
+)
+def test_what_check_finds_is_what_an_index_refuses(tmp_path, changes, words):
+    root = activitynet(tmp_path)
+    rows = [{"video_name": "v1", "question": "what?", "question_id": str(number)} for number in range(3)]
+    rows[1] |= changes
+    write_json(root / "dataset" / "test_q.json", rows)
+    write_json(root / "dataset" / "test_a.json", [{"answer": "a", "question_id": str(number)} for number in range(3)])
+    try:
+        found = [one.what for one in open_dataset(root, "activitynet-qa").problems("test")]
+    except CrossdraftError as error:
+        found = [str(error)]
+    assert [words in what for what in found] == [True]
+    with PairIndex(tmp_path / "index", create=True) as index, pytest.raises(CrossdraftError) as caught:
+        index.add(open_dataset(root, "activitynet-qa"), "test")
+    assert "UNIQUE" not in str(caught.value)
+    assert words.removeprefix("two questions have the ").removeprefix("id ") in str(caught.value)
+
+
+def test_a_line_of_the_mapping_that_is_none_is_named(tmp_path):
+    path = msvd(tmp_path) / "youtube_mapping.txt"
+    number = len(path.read_text().splitlines()) + 1
+    path.write_text(path.read_text() + "one two three\n")
+    with pytest.raises(CrossdraftError, match=rf"youtube_mapping.txt, line {number}: 'one two three' is no"):
+        open_dataset(tmp_path, "msvd-qa")

@@ -53,6 +53,8 @@ class StageCosts:
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise CrossdraftError(f"The cost {name} is {value}; it must be a number that is not negative.")
+        if self.verify < 1:
+            raise CrossdraftError(f"V(2) / V(1) is {self.verify}; a pass over more tokens takes no less time.")
         if self.step == 0:
             raise CrossdraftError("The cost step is 0; a pass takes time.")
         if not 1 <= self.question_tokens <= 4096:

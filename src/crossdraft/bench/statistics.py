@@ -82,11 +82,12 @@ class Interval:
             digits: behind the point.
 
         >>> Interval(1.444, 1.4, 1.49, 1).shown("clips", 1)
-        '1.4 [1.4, 1.5; n=1 clip]'
+        '1.4 [no interval; n=1 clip]'
         """
         things = f" {of.removesuffix('s') if self.n == 1 else of}" if of else ""
         value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
-        return f"{value} [{low}, {high}; n={self.n:,}{things}]"
+        ends = "no interval" if self.n == 1 else f"{low}, {high}"  # of one, every draw is the same
+        return f"{value} [{ends}; n={self.n:,}{things}]"
 
     def percent(self) -> str:
         """A share.
@@ -143,7 +144,7 @@ def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
     """Σ part / Σ whole over the pairs that have any of the whole; `None` if none has.
 
     >>> str(ratio_of_some([(1, 2), (0, 0)])), ratio_of_some([(0, 0)])
-    ('0.50 [0.50, 0.50; n=1]', None)
+    ('0.50 [no interval; n=1]', None)
     """
     some = [(part, whole) for part, whole in sums if whole]
     return ratio(*zip(*some, strict=True)) if some else None

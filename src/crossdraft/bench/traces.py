@@ -11,7 +11,7 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
-STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms` and `draft_stage_ms`
+STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms`
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Trace:
         question: the prompt.
         target_tokens: the target's greedy answer, n ≥ 1 ids.
         draft_tokens: what a drafter of its own drafted for the same clip; may be empty.
-        target_stage_ms: milliseconds of each of `STAGES`, if they were measured.
+        target_stage_ms: milliseconds of each of `STAGES`, if they were measured; encoding and prefill count as the
+            prefill, decoding as one pass for each token after the first.
     """
 
     scene: str
@@ -100,6 +101,9 @@ def _trace(line: str, where: str) -> Trace:
     for name in ("scene", "question", "target_tokens"):
         if name not in found:
             raise CrossdraftError(f"{where} lacks '{name}'.")
+    scene, question = found["scene"], found["question"]
+    if isinstance(scene, bool) or not isinstance(scene, str | int) or not isinstance(question, str):
+        raise CrossdraftError(f"{where}: 'scene' must be text or a whole number, and 'question' text.")
     target = _numbers(found, "target_tokens", where, int)
     if not target:
         raise CrossdraftError(f"{where} has an empty 'target_tokens'.")
@@ -109,7 +113,7 @@ def _trace(line: str, where: str) -> Trace:
         if len(stages) != len(STAGES):
             raise CrossdraftError(f"{where}: 'target_stage_ms' must hold {len(STAGES)} times ({', '.join(STAGES)}).")
     draft = _numbers(found, "draft_tokens", where, int) if found.get("draft_tokens") is not None else ()
-    return Trace(str(found["scene"]), str(found["question"]), target, draft, stages)
+    return Trace(str(scene), question, target, draft, stages)
 
 
 def _numbers(found: Mapping[str, Any], name: str, where: str, kind: type) -> tuple[Any, ...]:

@@ -48,10 +48,12 @@ def experiment(
         raise CrossdraftError("--traces is for the report: crossdraft experiment report --traces FILE.")
     hush()
     if names == [REPORT]:
-        pages = [] if traces is None else write_real_pair(real_pair(traces), out)
+        pages, left_out = [] if traces is None else write_real_pair(real_pair(traces), out), ()
         if traces is None or has_experiments(out):
-            pages += write_report(out)
-        report({"files": [str(page) for page in pages]}, *map(str, pages), as_json=as_json)
+            written = write_report(out)
+            pages, left_out = [*pages, *written.files], written.left_out
+        lines = [*map(str, pages), *(f"Left out: {sentence}" for sentence in left_out)]
+        report({"files": [str(page) for page in pages], "left_out": left_out}, *lines, as_json=as_json)
         return
     found = []
     for one in chosen(tuple(names)):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
 
 T = TypeVar("T")
+LINE_S = 30.0  # between two lines of progress, where there is no terminal for a bar
 
 
 def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
@@ -26,15 +29,19 @@ def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass items by under a bar on stderr, if that is a terminal; a running one where the total is unknown."""
+    """Pass items by under a bar on stderr, a running one where the total is unknown; see `ProgressLines`."""
     console = Console(stderr=True)
+    lines = None if console.is_terminal else ProgressLines(what, total)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield from bar.track(items, total=total, description=what)
+        for item in bar.track(items, total=total, description=what):
+            yield item
+            if lines is not None:
+                lines.count()
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr if that is a terminal; the yielded function counts one more, done by the one it names."""
+    """A bar on stderr; the yielded function counts one more, done by the one it names. See `ProgressLines`."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     # Drawn between two runs only: a bar that refreshes itself does so in a thread, while something is being measured.
@@ -43,11 +50,35 @@ def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
         *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task(what, total=total)
+        lines = None if console.is_terminal else ProgressLines(what, total)
 
         def tick(name: str) -> None:
             bar.update(task, advance=1, description=f"{what} {name}", refresh=True)
+            if lines is not None:
+                lines.count()
 
         yield tick
+
+
+class ProgressLines:
+    """In place of a bar, where stderr is no terminal: now and then a line of how far it is, none of what ends sooner.
+
+    Args:
+        what: is done.
+        total: how many there are; `None` = unknown.
+    """
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total = what, total
+        self._done, self._last_s = 0, time.monotonic()
+
+    def count(self) -> None:
+        """One more is done."""
+        self._done += 1
+        if (now := time.monotonic()) - self._last_s >= LINE_S:
+            self._last_s = now
+            of = "" if self._total is None else f" of {self._total:,}"
+            print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
 
 
 def console_for(*, as_json: bool) -> Console:

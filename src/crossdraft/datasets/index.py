@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from crossdraft.datasets.questions import fault_of
 from crossdraft.datasets.recorded import relative
 from crossdraft.datasets.sample import DatasetReader, DatasetSample, wording
 from crossdraft.errors import CrossdraftError
@@ -133,7 +134,7 @@ class PairIndex:
         read, missing, done = known
         if done or (most is not None and read >= most):
             return read
-        for some in _batches(watch(islice(reader.samples(part), read, most))):
+        for some in _batches(_whole(watch(islice(reader.samples(part), read, most)), part)):
             read += len(some)
             missing += sum(bool(sample.missing) for sample in some)
             self._keep(part, [sample for sample in some if not sample.missing], (read, missing, 0))
@@ -187,13 +188,22 @@ class PairIndex:
             with self.writing() as db:
                 db.executemany(insert, [self._row(part, sample) for sample in samples])
                 db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (part, *state))
-        except UnicodeEncodeError as error:
-            raise CrossdraftError(f"A question of {part} is no text ({error}); mend its annotations.") from error
+        except UnicodeEncodeError as error:  # another field than the question
+            raise CrossdraftError(f"A sample of {part} is no text ({error}); mend its annotations.") from error
         except sqlite3.IntegrityError as error:
             raise CrossdraftError(
-                f"Two questions of {part} have the same id ({error}): mend its annotations, unless another process "
-                "fills this index, too."
+                f"{part}: two questions have the same id{self._twice(samples)}; mend its annotations, unless another "
+                "process fills this index, too."
             ) from error
+
+    def _twice(self, samples: list[DatasetSample]) -> str:
+        """The first of these ids that is there already."""
+        seen = set[str]()
+        for sample in samples:
+            if sample.id in seen or self.sample(sample.id) is not None:
+                return f", {sample.id}"
+            seen.add(sample.id)
+        return ""
 
     def _row(self, part: str, sample: DatasetSample) -> tuple[object, ...]:
         video, events = (
@@ -216,6 +226,13 @@ class PairIndex:
             raise CrossdraftError(
                 f"The index {self.folder / FILE} cannot be used ({error}); if it is damaged, make it anew."
             ) from error
+
+
+def _whole(samples: Iterator[DatasetSample], part: str) -> Iterator[DatasetSample]:
+    for sample in samples:
+        if (fault := fault_of(sample)) is not None:
+            raise CrossdraftError(f"{part}: {fault}; mend its annotations.")
+        yield sample
 
 
 def _batches(samples: Iterator[DatasetSample]) -> Iterator[list[DatasetSample]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from crossdraft.datasets.dsec import drive_of
 from crossdraft.datasets.files import VIDEOS, inside, is_file, subfolders
+from crossdraft.datasets.questions import fault_of
 from crossdraft.datasets.recorded import ClipPlan
 from crossdraft.datasets.rows import json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
@@ -68,6 +69,8 @@ class Instructions:
             if sample.missing and sample.missing != last:
                 last = sample.missing
                 yield Problem(sample.missing, "the recording is missing")
+            if (fault := fault_of(sample)) is not None:
+                yield Problem(part, fault)
 
     def _sample(self, key: str, name: str, row: Mapping[str, Any], question: str, answer: str | None) -> DatasetSample:
         events = self._find(name, (".npy", ".npz", ".h5"))

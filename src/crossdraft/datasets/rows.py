@@ -76,13 +76,13 @@ def _check_rest(held: str, file: TextIO, path: Path) -> None:
     raise CrossdraftError(f"{path} is no whole JSON: more follows the end of its list; copy it again.")
 
 
-def field(row: Mapping[str, Any], name: str, path: Path) -> str:
-    """A field of a row as text; numbers become digits.
+def field(row: Mapping[str, Any], name: str, path: Path, *, numbers: bool = True) -> str:
+    """A field of a row as text; numbers become digits, where they may stand for it.
 
     Raises:
         CrossdraftError: it is missing, or neither text nor a whole number.
     """
     value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | int if numbers else str):
         raise CrossdraftError(f"{path}: a row lacks '{name}', or it is no text: {str(dict(row))[:120]}")
     return str(value)

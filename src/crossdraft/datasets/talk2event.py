@@ -13,6 +13,7 @@ from typing import Any
 
 from crossdraft.datasets.dsec import drive_of
 from crossdraft.datasets.files import inside, is_file, subfolders
+from crossdraft.datasets.questions import fault_of
 from crossdraft.datasets.rows import field, json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
@@ -68,6 +69,8 @@ class Talk2Event:
             if sample.missing and sample.missing != seen:
                 seen = sample.missing
                 yield Problem(sample.missing, "the image is missing")
+            if (fault := fault_of(sample)) is not None:
+                yield Problem(part, fault)
 
 
 def box_of(row: Mapping[str, Any], path: Path) -> str:

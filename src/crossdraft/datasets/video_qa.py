@@ -7,14 +7,15 @@ a thousand.
 
 import json
 import re
-import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from crossdraft.datasets.files import FileFinder, one_folder_with, subfolders
+from crossdraft.datasets.on_disk import TextsOnDisk
+from crossdraft.datasets.questions import QuestionCheck
 from crossdraft.datasets.rows import field, json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
@@ -22,7 +23,6 @@ from crossdraft.errors import CrossdraftError
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
 QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
-CACHE_KIB = 16 << 10  # of the answers that are joined, as much is in memory
 
 
 class VideoQa:
@@ -56,16 +56,18 @@ class VideoQa:
         seen: set[str] = set()
         together = f"{part}_qa.json"
         answers = together if (self.folder / together).is_file() else f"{part}_a.json"
-        for sample in self.samples(part):
-            if sample.missing and sample.missing not in seen:
-                seen.add(sample.missing)
-                yield Problem(sample.missing, "the video is missing")
-            if not sample.answers:
-                yield Problem(answers, f"no answer to question {sample.id}")
+        with QuestionCheck() as questions:
+            for sample in self.samples(part):
+                if sample.missing and sample.missing not in seen:
+                    seen.add(sample.missing)
+                    yield Problem(sample.missing, "the video is missing")
+                if not sample.answers:
+                    yield Problem(answers, f"no answer to question {sample.id}")
+                yield from questions.problems(sample, part)
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
         name = self._name(row, path)
-        question = field(row, "question", path)
+        question = field(row, "question", path, numbers=False)
         video = self._videos.find(*self._stems(name))
         group, start, end = self._source(name)
         answer = None if row.get("answer") is None else str(row["answer"])
@@ -101,55 +103,35 @@ class VideoQa:
 class AnswersOnDisk:
     """The answers of a file by question, of several to one question the last.
 
-    They are in a database without a name, which SQLite removes with its connection, however the process ends.
-
     Args:
         path: of a list of objects with `question_id`, `answer` and perhaps `type`.
 
     Raises:
-        CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for the database.
+        CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for them.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        # The samples of a part are a generator, which another thread may end than the one that began it.
-        self._db = sqlite3.connect("", check_same_thread=False)
+        self._answers = TextsOnDisk(f"The answers {path} cannot be joined to their questions")
         try:
-            with self._errors():
-                self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KIB}")
-                self._db.execute("CREATE TABLE answers (question TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID")
-                self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", self._rows())
+            self._answers.put(
+                (
+                    field(row, "question_id", path),
+                    json.dumps({key: row[key] for key in ("answer", "type") if key in row}),
+                )
+                for row in json_rows(path)
+            )
         except BaseException:
             self.close()
             raise
 
     def to(self, question: str) -> Mapping[str, Any]:
         """`answer` and `type` of a question, as far as the file has them."""
-        with self._errors():
-            found = self._db.execute(
-                "SELECT answer FROM answers WHERE question = ?", (json.dumps(question),)
-            ).fetchone()
-        return {} if found is None else json.loads(found[0])
+        found = self._answers.get(question)
+        return {} if found is None else json.loads(found)
 
     def close(self) -> None:
-        """Remove the database."""
-        self._db.close()
-
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """Both as JSON, which is ASCII: SQLite takes no text with half a surrogate pair."""
-        for row in json_rows(self.path):
-            answer = {key: row[key] for key in ("answer", "type") if key in row}
-            yield json.dumps(field(row, "question_id", self.path)), json.dumps(answer)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise CrossdraftError(
-                f"The answers {self.path} cannot be joined to their questions ({error}); free some room for temporary "
-                "files, or name another place for them in SQLITE_TMPDIR."
-            ) from error
+        """Remove them."""
+        self._answers.close()
 
 
 class ActivityNetQa(VideoQa):
@@ -196,13 +178,7 @@ class MsvdQa(VideoQa):
         super().__init__(root)
         near = [folder / "youtube_mapping.txt" for folder in (self.folder, root)]
         path = next((path for path in near if path.is_file()), near[-1])
-        try:
-            pairs = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-            self._files = {number: stem for stem, number in pairs}
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise CrossdraftError(
-                f"{path} cannot be read as lines of 'file vid<number>' ({error}); copy it again."
-            ) from error
+        self._files = _mapped_files(path)
 
     def _name(self, row: Mapping[str, Any], path: Path) -> str:
         return f"vid{super()._name(row, path).removeprefix('vid')}"
@@ -212,6 +188,20 @@ class MsvdQa(VideoQa):
 
     def _source(self, name: str) -> tuple[str, float | None, float | None]:
         return cut_from(self._files.get(name, name))
+
+
+def _mapped_files(path: Path) -> dict[str, str]:
+    """Of each `vid<number>` the name of its file."""
+    files = dict[str, str]()
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if len(words := line.split()) not in (0, 2):
+                    raise CrossdraftError(f"{path}, line {number}: '{line.strip()[:80]}' is no 'file vid<number>'.")
+                files |= {words[1]: words[0]} if words else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise CrossdraftError(f"{path} cannot be read ({error}); copy it again.") from error
+    return files
 
 
 def cut_from(stem: str) -> tuple[str, float | None, float | None]:

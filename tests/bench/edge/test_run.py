@@ -91,7 +91,7 @@ def test_a_time_that_there_is_not_is_no_zero():
     ways = found.to_json()["ways"]
     assert (ways[OFF]["first"]["ms"], ways[OFF]["first"]["n"]) == (pytest.approx(300), 1)
     assert ways[POLICY]["first"] is None
-    assert column(found, "first ms") == ["300 [300, 300; n=1]", "none", "none"]
+    assert column(found, "first ms") == ["300 [no interval; n=1]", "none", "none"]
 
 
 def test_the_table_shows_the_bytes_that_are_sent_up_drafts_or_the_recording():

@@ -88,7 +88,7 @@ def test_it_runs_for_real_and_is_reported(name, tmp_path):
     assert found.summary.found
     assert found.summary.tables
     assert (tmp_path / name / "figure.png").stat().st_size > 1000
-    pages = write_report(tmp_path)
+    pages = write_report(tmp_path).files
     assert one.title in unescape(pages[0].read_text())
     runs = (tmp_path / name / "runs.jsonl").read_bytes()
     again = run_experiment(one, config, tmp_path, choose_cores())

@@ -129,11 +129,11 @@ def test_a_stream_has_the_highest_rates_at_which_nothing_is_dropped():
     found = summarise(StreamingConfig(), [unit, rated(drafter_error="its process ended")])
     assert found.faults.lost == ("glance",)
     assert (
-        "glance keeps up with 8.00 [8.00, 8.00; n=1] windows a second, target-all with 6.00 [6.00, 6.00; n=1]: 1.33"
+        "glance keeps up with 8.00 [no interval; n=1] windows a second, target-all with 6.00 [no interval; n=1]: 1.33"
         in (found.found)
     )
     assert "The highest rates are of the first 1 questions, on 4 s;" in found.sure
     assert found.tables[1].title == "The highest rate at which none of 25 windows is dropped"
     shown = [row[1] for row in found.tables[1].rows]
-    assert shown == ["8.00 [8.00, 8.00; n=1]", "4.00 [4.00, 4.00; n=1]", "6.00 [6.00, 6.00; n=1]"]
+    assert shown == ["8.00 [no interval; n=1]", "4.00 [no interval; n=1]", "6.00 [no interval; n=1]"]
     assert found.figures["target"]["rate_without_drops"]["value"] == 4.0

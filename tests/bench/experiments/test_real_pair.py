@@ -39,7 +39,7 @@ def test_questions_have_rows_of_their_own_and_the_page_says_what_is_simulated(tm
     by_name = {(row[0], row[1]): row for row in table.rows}
     assert by_name["What <b>?", "trace"][3].startswith("2.00 ")
     assert by_name["Where?", "trace"][3].startswith("0.00 ")
-    assert by_name[EVERY, "trace"][3] == "1.00 [1.00, 1.00; n=1 clip]"  # two answers, one clip: nothing varies
+    assert by_name[EVERY, "trace"][3] == "1.00 [no interval; n=1 clip]"  # two answers, one clip
     html, text = (one.read_text() for one in write_real_pair(page, tmp_path))
     for content in (html, text):
         assert "SIMULATED" in content

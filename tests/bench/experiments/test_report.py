@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from crossdraft.bench.common import write_json
+from crossdraft.bench.environment import environment
 from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft.bench.experiments.claims import CLAIMS
 from crossdraft.bench.experiments.drafters import DRAFTERS
 from crossdraft.bench.experiments.kept import kept_outcome
 from crossdraft.bench.experiments.markdown import outcome_page
-from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings
+from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.report import (
     has_experiments,
@@ -25,6 +26,7 @@ from crossdraft.bench.experiments.report import (
     write_report,
 )  # fmt: skip
 from crossdraft.bench.experiments.runner import run_experiment, write_outcome
+from crossdraft.bench.experiments.runs import RunLine, RunsFile
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
 
@@ -107,9 +109,37 @@ def test_a_report_is_made_of_the_runs_that_are_there(tmp_path):
     with pytest.raises(CrossdraftError, match="holds no experiment"):
         write_report(tmp_path)
     run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
-    names = [path.name for path in write_report(tmp_path)]
+    names = [path.name for path in write_report(tmp_path).files]
     assert names == ["report.html", "report.md"]
     assert "proposal documents" in (tmp_path / "report.html").read_text()
+
+
+def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
+    (tmp_path / BREAKDOWN.name).mkdir()
+    file = RunsFile(tmp_path / BREAKDOWN.name, BREAKDOWN.name, BREAKDOWN.full)
+    units = BREAKDOWN.units(BREAKDOWN.full)
+    file.append(RunLine(BREAKDOWN.name, file.config, environment(), 1.0, UnitResult(units[0], (), {})))
+    said = f"holds 1 of {len(units)} units of the experiment breakdown; run it again, and it goes on"
+    with pytest.raises(CrossdraftError, match=said):
+        write_report(tmp_path)
+    run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    written = write_report(tmp_path)
+    assert [said in sentence for sentence in written.left_out] == [True]
+    for path in written.files:
+        page = path.read_text()
+        assert said in page
+        assert BREAKDOWN.asked not in page
+
+
+def test_sections_of_several_machines_say_which(tmp_path):
+    first = replace(outcome("plain"), machines=("one, commit a",))
+    second = replace(first, experiment=DRAFTERS, config=DRAFTERS.full, machines=("one, commit a", "two, commit b"))
+    page, text = html_report([first, second]), markdown_report([first, second])
+    for shown in (page, text):
+        assert ["Machine 1: one, commit a." in shown, "Machine 2: two, commit b." in shown] == [True, True]
+        assert [shown.count("; machine 1)"), shown.count("; machine 1 and 2)")] == [1, 1]
+    assert "machine 1" not in markdown_report([first])
+    assert "Machine: one, commit a." in markdown_report([first])
 
 
 def test_a_report_shows_what_the_experiments_say_now(tmp_path):
@@ -181,5 +211,5 @@ def test_the_pages_of_this_repository_are_those_of_its_summaries(tmp_path):
         (tmp_path / name).mkdir()
         for file in ("summary.json", "figure.svg"):
             shutil.copyfile(results / name / file, tmp_path / name / file)
-    for path in write_report(tmp_path):
+    for path in write_report(tmp_path).files:
         assert path.read_text() == (results / path.name).read_text(), "crossdraft experiment report --out docs/results"

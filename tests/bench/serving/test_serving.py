@@ -13,6 +13,7 @@ from crossdraft.bench.serving.load import MOST_FUZZED, WARM, most_wait_ms
 from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft.bench.serving.process import Connection, ServerProcess
 from crossdraft.bench.serving.run import ServeReport, lines, run_serve
+from crossdraft.bench.serving.throughput import Block, _compared
 from crossdraft.bench.serving.vllm_server import TimedReply, _level
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.logs import TextLines
@@ -52,9 +53,18 @@ def test_throughput_over_vllm_s_is_drawn_over_blocks():
     said = lines(ServeReport({}, parts))
     assert "takes 6.5 [5.0, 8.0; n=24 questions] ms (p50) longer" in said[0]
     assert "it is 2.50 [2.00, 3.00; n=24 questions] ms, with decoding." in said[0]
-    assert "with 8 clients: 0.970 [0.970, 0.990; n=4 blocks] of the engine's own" in said[2]
-    assert "with 4 clients: 0.980 [0.970, 0.990; n=4 blocks] of the engine's own" in said[3]
+    assert "with 8 clients: 0.970 [0.970, 0.990; n=4 starts] of the engine's own" in said[2]
+    assert "with 4 clients: 0.980 [0.970, 0.990; n=4 starts] of the engine's own" in said[3]
     assert "2.00 [2.00, 2.00; n=4 questions] times sooner; 1.33 [1.00, 2.00; n=2 blocks] of its throughput" in said[4]
+
+
+def test_throughput_of_the_engine_s_own_is_drawn_over_starts():
+    """Two starts of 10 tokens either way: directly in 1 s each, over HTTP in 1 s and in 2 s."""
+    starts = {"server": [Block(4, 0.5) + Block(6, 0.5), Block(10, 2.0)], "direct": [Block(10, 1.0)] * 2}
+    found = _compared(starts)
+    assert found["ratio"] == pytest.approx(2 / 3, abs=1e-6)
+    assert (found["ci95"], found["n"]) == ([0.5, 1.0], 2)
+    assert found["tokens_per_s"] == {"server": 6.7, "direct": 10.0}
 
 
 def test_a_plan_is_refused_before_anything_is_loaded(tmp_path):

@@ -37,8 +37,8 @@ def table_lines(table: FigureTable) -> Iterator[str]:
         yield from ("", prose(table.note))
 
 
-def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
-    """One experiment: what was asked, found, and how sure; its tables."""
+def outcome_lines(found: ExperimentOutcome, level: int = 1, machines: Sequence[str] = ()) -> Iterator[str]:
+    """One experiment: what was asked, found, and how sure; its tables; on which of the machines."""
     experiment, summary = found.experiment, found.summary
     yield f"{'#' * level} {experiment.number}. {experiment.title}"
     yield from ("", f"**Asked.** {prose(experiment.asked)}")
@@ -50,15 +50,26 @@ def outcome_lines(found: ExperimentOutcome, level: int = 1) -> Iterator[str]:
         yield from ("", "Of the rows:", "", *(f"- {prose(sentence)}" for sentence in summary.faults.sentences))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
-    yield from ("", f"`{experiment.command(quick=found.quick)}` ({found.took})")
+    yield from ("", f"`{experiment.command(quick=found.quick)}` ({found.took}{ran_on(found, machines)})")
 
 
 def outcome_page(found: ExperimentOutcome) -> str:
     """The page of one experiment."""
-    return "\n".join([*outcome_lines(found), "", *setting_lines([found])]) + "\n"
+    return "\n".join([*outcome_lines(found), *setting_lines(machines_of([found]))]) + "\n"
 
 
-def setting_lines(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
-    """The machines, each once."""
-    for machine in dict.fromkeys(machine for outcome in found for machine in outcome.machines):
-        yield f"Machine: {prose(machine)}."
+def setting_lines(machines: Sequence[str]) -> Iterator[str]:
+    """The machines, a paragraph each."""
+    for number, machine in enumerate(machines, 1):
+        yield from ("", f"Machine{f' {number}' if len(machines) > 1 else ''}: {prose(machine)}.")
+
+
+def machines_of(found: Sequence[ExperimentOutcome]) -> list[str]:
+    """The machines with their versions, each once."""
+    return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
+
+
+def ran_on(found: ExperimentOutcome, machines: Sequence[str]) -> str:
+    """Which of several machines, and with which versions, an experiment ran on; the rest of a sentence."""
+    numbers = [str(machines.index(machine) + 1) for machine in found.machines] if len(machines) > 1 else []
+    return f"; machine {' and '.join(numbers)}" if numbers else ""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from crossdraft import __version__
 from crossdraft.bench.experiments.kept import SUMMARY, kept_outcome
-from crossdraft.bench.experiments.markdown import outcome_lines, prose, setting_lines, table_lines
+from crossdraft.bench.experiments.markdown import machines_of, outcome_lines, prose, ran_on, setting_lines, table_lines
 from crossdraft.bench.experiments.real_pair import RealPairPage
 from crossdraft.bench.experiments.record import Experiment, ExperimentOutcome, Setting
 from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.runner import WORK, read_outcome, run_experiment
+from crossdraft.bench.experiments.runner import WORK, UnfinishedError, read_outcome, run_experiment
 from crossdraft.bench.experiments.runs import RUNS
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
@@ -60,6 +60,7 @@ class ReportSection:
 
     outcome: ExperimentOutcome
     figure: str
+    ran_on: str
 
     @property
     def anchor(self) -> str:
@@ -72,10 +73,10 @@ class ReportSection:
         return self.outcome.experiment.command(quick=self.outcome.quick)
 
 
-def section_of(outcome: ExperimentOutcome) -> ReportSection:
+def section_of(outcome: ExperimentOutcome, machines: Sequence[str]) -> ReportSection:
     """What is shown of an outcome."""
     drawn = outcome.summary.figure
-    return ReportSection(outcome, "" if drawn is None else to_svg(drawn))
+    return ReportSection(outcome, "" if drawn is None else to_svg(drawn), ran_on(outcome, machines))
 
 
 def has_experiments(out: Path) -> bool:
@@ -83,7 +84,15 @@ def has_experiments(out: Path) -> bool:
     return any((out / name / file).exists() for name in EXPERIMENTS for file in (RUNS, SUMMARY))
 
 
-def write_report(out: Path) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """The files of a report, and a sentence for each experiment that it leaves out, not being finished."""
+
+    files: list[Path]
+    left_out: tuple[str, ...]
+
+
+def write_report(out: Path) -> WrittenReport:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
     Everything is made of the runs themselves, so that nothing is shown that is not in them; what is derived from other
@@ -91,22 +100,29 @@ def write_report(out: Path) -> list[Path]:
     as that says, and its section says so.
 
     Raises:
-        CrossdraftError: no experiment ran there, or one is not complete.
+        CrossdraftError: no experiment ran there to its end, or one cannot be read.
         ModuleNotFoundError: jinja2 is not installed, or matplotlib for what is made anew.
     """
-    found = [outcome for one in EXPERIMENTS.values() if (outcome := _outcome(one, out)) is not None]
+    found, left_out = list[ExperimentOutcome](), list[str]()
+    for one in EXPERIMENTS.values():
+        try:
+            found += [] if (outcome := _outcome(one, out)) is None else [outcome]
+        except UnfinishedError as error:
+            left_out.append(str(error))
+    if not found and left_out:
+        raise UnfinishedError(left_out[0])
     if not found:
         raise CrossdraftError(
             f"{out} holds no experiment; run one first: crossdraft experiment all --quick --out {out}"
         )
-    pages = {HTML: html_report(found), MARKDOWN: markdown_report(found)}
+    pages = {HTML: html_report(found, left_out), MARKDOWN: markdown_report(found, left_out)}
     ranked = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
     if ranked is not None:
         pages[LEADERBOARD] = leaderboard(ranked)
     for name, content in pages.items():
         with atomic_path(out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
-    return [out / name for name in pages]
+    return WrittenReport([out / name for name in pages], tuple(left_out))
 
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
@@ -140,15 +156,17 @@ def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
     return [out / REAL_PAIR, out / REAL_PAIR_TEXT]
 
 
-def html_report(found: Sequence[ExperimentOutcome]) -> str:
+def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
     """The page; every text is escaped, and nothing is loaded from elsewhere."""
-    sections = list(map(section_of, found))
+    machines = machines_of(found)
+    sections = [section_of(outcome, machines) for outcome in found]
     drafters = next((section for section in sections if section.anchor == DRAFTERS), None)
     return _templates().get_template("report.html.j2").render(
         title=TITLE,
         version=__version__,
         setting=SETTING,
-        machines=_machines(found),
+        machines=machines,
+        left_out=left_out,
         drafters=drafters,
         sections=[section for section in sections if section is not drafters],
         negative=list(negative_results(found)),
@@ -164,21 +182,24 @@ def leaderboard(ranked: ExperimentOutcome) -> str:
         title="Leaderboard of drafters",
         version=__version__,
         outcome=ranked,
-        machines=_machines([ranked]),
+        machines=machines_of([ranked]),
         report=HTML,
     )  # fmt: skip
 
 
-def markdown_report(found: Sequence[ExperimentOutcome]) -> str:
+def markdown_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
     """The same without pictures of its own: it shows those in the experiments' folders."""
-    return "\n".join(_markdown(found)) + "\n"
+    return "\n".join(_markdown(found, left_out)) + "\n"
 
 
-def _markdown(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
+def _markdown(found: Sequence[ExperimentOutcome], left_out: Sequence[str]) -> Iterator[str]:
+    machines = machines_of(found)
     yield f"# {TITLE}"
-    yield from ("", SETTING, "", *setting_lines(found), f"crossdraft {__version__}.")
+    yield from ("", SETTING, *setting_lines(machines), "", f"Written by crossdraft {__version__}.")
+    for sentence in left_out:
+        yield from ("", f"Left out: {prose(sentence)}")
     for outcome in found:
-        yield from ("", *outcome_lines(outcome, level=2))
+        yield from ("", *outcome_lines(outcome, level=2, machines=machines))
         if outcome.has_figure:
             yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
     yield from ("", "## Negative results", "")
@@ -207,10 +228,6 @@ def sort_key(text: str) -> float | str:
         return float(first)
     except ValueError:
         return text
-
-
-def _machines(found: Sequence[ExperimentOutcome]) -> list[str]:
-    return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
 
 
 def _templates() -> "Environment":

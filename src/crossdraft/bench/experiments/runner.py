@@ -22,6 +22,10 @@ PICTURES = (FIGURE, "figure.png")
 Progress = Callable[[str], None]
 
 
+class UnfinishedError(CrossdraftError):
+    """Some of an experiment's units are still to run."""
+
+
 def run_experiment(
     experiment: Experiment[Any],
     config: object,
@@ -84,12 +88,12 @@ def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Expe
     """What the lines of a file say.
 
     Raises:
-        CrossdraftError: units are missing.
+        UnfinishedError: units are missing.
     """
     keys = experiment.units(config)
     lines = file.ordered(keys)
     if len(lines) < len(keys):
-        raise CrossdraftError(
+        raise UnfinishedError(
             f"{file.path} holds {len(lines)} of {len(keys)} units of the experiment {experiment.name}; run it again, "
             "and it goes on where it stopped."
         )

@@ -75,7 +75,7 @@ class RunsFile:
             if changed:
                 raise CrossdraftError(
                     f"{self.path} holds runs of another configuration ({changed[0]} is {line.config.get(changed[0])}, "
-                    f"now {self.config.get(changed[0])}); name another folder, or add --force to begin anew."
+                    f"now {self.config.get(changed[0])}); name another folder (--out), or begin anew with --force."
                 )
 
     @property
@@ -138,7 +138,9 @@ def _line(path: Path, number: int, text: bytes) -> RunLine:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise CrossdraftError(f"Line {number} of {path} is no JSON; move the file away, or add --force.") from error
+        raise CrossdraftError(
+            f"Line {number} of {path} is no JSON; move the file away, or begin anew with --force."
+        ) from error
     if not isinstance(found, dict) or not set(KEYS) <= set(cast("dict[str, Any]", found)):
         raise CrossdraftError(f"Line {number} of {path} is no run of an experiment; move the file away.")
     row = cast("dict[str, Any]", found)

@@ -24,6 +24,7 @@ STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
 # An error with the traceback below it, or a plain traceback, as of a thread or a child; not the second one of a chain.
 LOGGED_ERROR = re.compile(r"^(?:[\d:]+ (?:error|critical) .*(?:\nTraceback .*)?|(?<!:\n\n)Traceback .*)$", re.MULTILINE)
 WAIT_S = 120.0
+LEASHED = (sys.executable, "-m", "crossdraft.bench.serving.leashed")
 CHUNK = 1 << 16
 
 
@@ -224,16 +225,17 @@ def serving(arguments: Sequence[str], folder: Path) -> Iterator[ServerProcess]:
     """
     temporary, log = folder / "temporary", folder / "serve.log"
     temporary.mkdir()
-    command = [sys.executable, "-m", "crossdraft", "serve", "--port", "0", *arguments]
+    command, environment = [*LEASHED, "serve", "--port", "0", *arguments], os.environ | {"TMPDIR": str(temporary)}
     with log.open("wb") as records:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=records, text=True, env=os.environ | {"TMPDIR": str(temporary)}
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=records, text=True, env=environment
         )
     try:
         line = process.stdout.readline() if process.stdout is not None else ""
         started = STARTED.match(line)
         if started is None:
-            raise CrossdraftError(f"The server did not start: {log.read_text().strip() or line}")
+            why = log.read_text().strip().removeprefix("crossdraft: ") or line
+            raise CrossdraftError(f"The server did not start: {why}")
         yield ServerProcess(process.pid, int(started[1]), temporary, log)
         process.send_signal(signal.SIGTERM)
         status = process.wait(WAIT_S)

@@ -88,7 +88,7 @@ def lines(report: ServeReport) -> list[str]:
             f"{', with decoding' if kind == 'new' else ''}."
         )
     for one in (parts["throughput"][name] for name in ("busy", "matched")):
-        rate = Interval.from_json(one, "ratio").shown("blocks", 3)
+        rate = Interval.from_json(one, "ratio").shown("starts", 3)
         found.append(f"Throughput with {one['threads']} clients: {rate} of the engine's own.")
     if "load" in parts:
         one = parts["load"]

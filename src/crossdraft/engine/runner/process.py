@@ -129,9 +129,10 @@ class ProcessDrafter:
         self._sent = 0  # messages since it was loaded
         connection, self._child, self._handled = start_child(self._cores)
         self._link = Link(connection, lambda message: self._receive(incoming, message))
+        if self._closed:  # while it was started: `close` ended the one before
+            self.stop()
+            raise CrossdraftError("The drafter is closed.")
         try:
-            if self._closed:  # while it was started: `close` ended the one before
-                raise CrossdraftError("The drafter is closed.")
             self._link.send(("load", (pickle.dumps(self._factory), self._parallel)))
             self._open[0] = time.monotonic()
             needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)

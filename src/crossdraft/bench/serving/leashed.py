@@ -1,0 +1,20 @@
+"""`crossdraft` in a process that ends with the one that started it: whoever is killed leaves no server behind.
+
+Its standard input is a pipe whose other end the parent holds, and the system closes that when the parent is gone.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)  # as `serve` is told to end
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, name="leash", daemon=True).start()
+    runpy.run_module("crossdraft", run_name="__main__", alter_sys=True)

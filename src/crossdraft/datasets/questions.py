@@ -1,0 +1,43 @@
+"""What makes a question one that cannot be kept: no id of its own, no words, no text."""
+
+import re
+from collections.abc import Iterator
+from typing import Self
+
+from crossdraft.datasets.on_disk import TextsOnDisk
+from crossdraft.datasets.sample import DatasetSample, Problem
+
+HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs
+
+
+class QuestionCheck:
+    """The questions of a part, one after another; their ids are on disk.
+
+    Raises:
+        CrossdraftError: there is no room for the ids.
+    """
+
+    def __init__(self) -> None:
+        self._ids = TextsOnDisk("The ids of the questions cannot be compared")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.close()
+
+    def problems(self, sample: DatasetSample, path: str) -> Iterator[Problem]:
+        """What is wrong with a question of that file, beside what was asked about before."""
+        if (fault := fault_of(sample)) is not None:
+            yield Problem(path, fault)
+        if not self._ids.add(sample.id):
+            yield Problem(path, f"two questions have the id {sample.id}")
+
+
+def fault_of(sample: DatasetSample) -> str | None:
+    """Why a question cannot be asked, as a part of a sentence; `None` = it can."""
+    if not sample.question.strip():
+        return f"the question {sample.id} is empty"
+    if HALVES.search(sample.id + " " + sample.question):
+        return f"the question {sample.id!a} is no text: half of a surrogate pair"
+    return None

@@ -1,0 +1,52 @@
+"""Servers that a bench starts: they end with it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from crossdraft.bench.serving.process import serving
+from crossdraft.errors import CrossdraftError
+
+STARTS = """
+import sys, time
+from pathlib import Path
+from crossdraft.bench.serving.process import serving
+with serving(["--target", sys.argv[1], "--drafter", "none"], Path(sys.argv[2])) as server:
+    print(server.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_bench_that_is_killed_leaves_no_server(pair, tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS, str(pair.target), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as bench:
+        assert bench.stdout is not None
+        pid = int(bench.stdout.readline())
+        assert is_there(pid)
+        bench.send_signal(signal.SIGKILL)
+    until = time.monotonic() + 60
+    while is_there(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_there(pid)
+
+
+def test_a_server_that_does_not_start_says_why_in_one_sentence(tmp_path):
+    with (
+        pytest.raises(CrossdraftError, match=r"^The server did not start: (?!crossdraft).*nowhere") as caught,
+        serving(["--target", str(tmp_path / "nowhere")], tmp_path),
+    ):
+        pass
+    assert "crossdraft: " not in str(caught.value)
