@@ -43,6 +43,13 @@ def test_a_bench_that_is_killed_leaves_no_server(pair, tmp_path):
     assert not is_there(pid)
 
 
+def test_a_server_ends_with_its_bench_without_a_word(pair, tmp_path):
+    with serving(["--target", str(pair.target), "--drafter", "none"], tmp_path) as server:
+        pass  # any status but 0 is an error
+    assert not is_there(server.pid)
+    assert "Fatal" not in server.log.read_text()
+
+
 def test_a_server_that_does_not_start_says_why_in_one_sentence(tmp_path):
     with (
         pytest.raises(CrossdraftError, match=r"^The server did not start: (?!crossdraft).*nowhere") as caught,

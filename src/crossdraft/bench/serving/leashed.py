@@ -6,12 +6,14 @@ Its standard input is a pipe whose other end the parent holds, and the system cl
 import os
 import runpy
 import signal
-import sys
 import threading
+
+PIPE = 0  # standard input
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(PIPE, 1):  # not by `sys.stdin`, whose lock the interpreter needs when it ends
+        pass
     os.kill(os.getpid(), signal.SIGTERM)  # as `serve` is told to end
 
 
