@@ -1,7 +1,10 @@
 """Progress where there is no terminal: lines, and none of what is over soon."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from crossdraft.cli import reporting
 from crossdraft.cli.reporting import progress, track
 
 
@@ -9,7 +12,7 @@ from crossdraft.cli.reporting import progress, track
 def clock(monkeypatch):
     """Ten seconds pass between two looks."""
     seconds = iter(range(0, 1000, 10))
-    monkeypatch.setattr("crossdraft.cli.reporting.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr(reporting, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
 
 
 @pytest.mark.usefixtures("clock")

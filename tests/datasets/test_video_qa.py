@@ -212,9 +212,10 @@ def test_what_is_no_data_set(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"question": "  "}, "the question test/1 is empty"),
-        ({"question": "\ud800?"}, "the question 'test/1' is no text"),
-        ({"question_id": "0"}, "two questions have the id test/0"),
+        ({"question": "  "}, "the question 'test/1' is empty"),
+        ({"question": "\ud800?"}, "the question 'test/1', or what belongs to it, is no text"),
+        ({"question_id": "\ud800"}, r"the question 'test/\ud800', or what"),
+        ({"question_id": "0"}, "two questions have the id 'test/0'"),
         ({"question": 3}, "lacks 'question', or it is no text"),
     ],
 )
@@ -223,7 +224,7 @@ def test_what_check_finds_is_what_an_index_refuses(tmp_path, changes, words):
     rows = [{"video_name": "v1", "question": "what?", "question_id": str(number)} for number in range(3)]
     rows[1] |= changes
     write_json(root / "dataset" / "test_q.json", rows)
-    write_json(root / "dataset" / "test_a.json", [{"answer": "a", "question_id": str(number)} for number in range(3)])
+    write_json(root / "dataset" / "test_a.json", [{"answer": "a", "question_id": row["question_id"]} for row in rows])
     try:
         found = [one.what for one in open_dataset(root, "activitynet-qa").problems("test")]
     except CrossdraftError as error:

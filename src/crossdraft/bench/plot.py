@@ -107,7 +107,7 @@ def title(report: "BenchReport") -> str:
     _, best, method = max(rated, key=lambda row: row[0])
     if best.value <= 1 or method.name in ("target", "target-all"):
         return f"No method is faster than {method.against}"
-    speed = f"{best.value:.2f}x as fast as {method.against} [{best.low:.2f}, {best.high:.2f}; n={best.n}]"
+    speed = f"{best.value:.2f}x as fast as {method.against} [{best.ends()}; n={best.n}]"
     tokens = {True: ", identical tokens", False: ", NOT the same tokens", None: ""}[method.lossless]
     return f"{method.label}: {speed}{tokens}"
 

@@ -125,11 +125,11 @@ def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakRepor
     Raises:
         CrossdraftError: the pair cannot be loaded.
     """
-    found = environment()
+    found, others = environment(), descendants(os.getpid())
     known = list(known_answers(plan))
     options = replace(plan.options, max_batch=plan.max_batch, cache_bytes=CACHE_BYTES)
     with _quiet(), own_temporary_folder() as temporary:
-        before, others = threading.enumerate(), descendants(os.getpid())
+        before = threading.enumerate()
         engine = Engine.load(plan.target, plan.drafter, options)
         try:
             engine.generate(known[0].request)  # threads and processes are there
@@ -137,7 +137,8 @@ def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakRepor
             seconds = run.ask_all(Mix(plan, known))
             rows = _rows_in_use(engine)
         finally:
-            pids = [os.getpid(), *(descendants(os.getpid()).keys() - others.keys())]
+            theirs = {*others, *(pid for other in others for pid in descendants(other))}
+            pids = [os.getpid(), *(descendants(os.getpid()).keys() - theirs)]
             engine.close()
         left = leftovers(temporary, pids, before)
     return SoakReport(

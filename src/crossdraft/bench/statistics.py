@@ -85,9 +85,20 @@ class Interval:
         '1.4 [no interval; n=1 clip]'
         """
         things = f" {of.removesuffix('s') if self.n == 1 else of}" if of else ""
-        value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
-        ends = "no interval" if self.n == 1 else f"{low}, {high}"  # of one, every draw is the same
-        return f"{value} [{ends}; n={self.n:,}{things}]"
+        return f"{self.value:.{digits}f} [{self.ends(digits)}; n={self.n:,}{things}]"
+
+    def ends(self, digits: int = 2) -> str:
+        """Its ends as text; of one alone there are none, for every draw is the same."""
+        return "no interval" if self.n == 1 else f"{self.low:.{digits}f}, {self.high:.{digits}f}"
+
+    @property
+    def below_one(self) -> bool:
+        """Whether a ratio lies below 1, interval and all; of one alone that cannot be said.
+
+        >>> Interval(0.9, 0.8, 0.95, 4).below_one, Interval(0.9, 0.9, 0.9, 1).below_one
+        (True, False)
+        """
+        return self.n > 1 and self.high < 1
 
     def percent(self) -> str:
         """A share.

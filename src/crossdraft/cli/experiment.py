@@ -36,9 +36,8 @@ def experiment(
 
     Exit status 1 if a row that is lossless was not, an answer differed from the target's own, or a drafter was lost.
     """
-    from crossdraft.bench.experiments.real_pair import real_pair
     from crossdraft.bench.experiments.registry import chosen
-    from crossdraft.bench.experiments.report import has_experiments, write_real_pair, write_report
+    from crossdraft.bench.experiments.report import write_report
     from crossdraft.bench.experiments.runner import run_experiment
     from crossdraft.cli.reporting import hush, progress, report
 
@@ -48,12 +47,7 @@ def experiment(
         raise CrossdraftError("--traces is for the report: crossdraft experiment report --traces FILE.")
     hush()
     if names == [REPORT]:
-        pages, left_out = [] if traces is None else write_real_pair(real_pair(traces), out), ()
-        if traces is None or has_experiments(out):
-            written = write_report(out)
-            pages, left_out = [*pages, *written.files], written.left_out
-        lines = [*map(str, pages), *(f"Left out: {sentence}" for sentence in left_out)]
-        report({"files": [str(page) for page in pages], "left_out": left_out}, *lines, as_json=as_json)
+        _report(out, traces, as_json=as_json)
         return
     found = []
     for one in chosen(tuple(names)):
@@ -69,3 +63,23 @@ def experiment(
         report({each.experiment.name: each.to_json() for each in found}, as_json=True)
     if any(each.summary.faults for each in found):
         raise typer.Exit(1)
+
+
+def _report(out: Path, traces: list[Path] | None, *, as_json: bool) -> None:
+    """Write the pages of what is there, and say which they are."""
+    from crossdraft.bench.experiments.real_pair import real_pair
+    from crossdraft.bench.experiments.report import has_experiments, write_real_pair, write_report
+    from crossdraft.bench.experiments.runner import UnfinishedError
+    from crossdraft.cli.reporting import report
+
+    pages, left_out = [] if traces is None else write_real_pair(real_pair(traces), out), ()
+    if traces is None or has_experiments(out):
+        try:
+            written = write_report(out)
+            pages, left_out = [*pages, *written.files], written.left_out
+        except UnfinishedError as error:
+            if not pages:
+                raise
+            left_out = (str(error),)
+    lines = [*map(str, pages), *(f"Left out: {sentence}" for sentence in left_out)]
+    report({"files": [str(page) for page in pages], "left_out": left_out}, *lines, as_json=as_json)

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -78,7 +78,8 @@ class ProgressLines:
         if (now := time.monotonic()) - self._last_s >= LINE_S:
             self._last_s = now
             of = "" if self._total is None else f" of {self._total:,}"
-            print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody reads it any more: no reason to end what may have run for hours
+                print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
 
 
 def console_for(*, as_json: bool) -> Console:

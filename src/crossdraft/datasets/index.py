@@ -201,7 +201,7 @@ class PairIndex:
         seen = set[str]()
         for sample in samples:
             if sample.id in seen or self.sample(sample.id) is not None:
-                return f", {sample.id}"
+                return f", {sample.id!a}"
             seen.add(sample.id)
         return ""
 

@@ -21,9 +21,13 @@ class TextsOnDisk:
         self._what = what
         # What is read from it may be a generator, which another thread may end than the one that began it.
         self._db = sqlite3.connect("", check_same_thread=False)
-        with self._errors():
-            self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KIB}")
-            self._db.execute("CREATE TABLE texts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        try:
+            with self._errors():
+                self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KIB}")
+                self._db.execute("CREATE TABLE texts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        except BaseException:
+            self.close()
+            raise
 
     def put(self, rows: Iterable[tuple[str, str]]) -> None:
         """Keep these; of several with one key the last.

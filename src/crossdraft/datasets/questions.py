@@ -30,14 +30,16 @@ class QuestionCheck:
         """What is wrong with a question of that file, beside what was asked about before."""
         if (fault := fault_of(sample)) is not None:
             yield Problem(path, fault)
-        if not self._ids.add(sample.id):
-            yield Problem(path, f"two questions have the id {sample.id}")
+        # One about a file that is missing is not kept.
+        if not sample.missing and not self._ids.add(sample.id):
+            yield Problem(path, f"two questions have the id {sample.id!a}")
 
 
 def fault_of(sample: DatasetSample) -> str | None:
     """Why a question cannot be asked, as a part of a sentence; `None` = it can."""
     if not sample.question.strip():
-        return f"the question {sample.id} is empty"
-    if HALVES.search(sample.id + " " + sample.question):
-        return f"the question {sample.id!a} is no text: half of a surrogate pair"
+        return f"the question {sample.id!a} is empty"
+    texts = (sample.id, sample.question, sample.sequence, sample.kept_together, sample.kind, *sample.answers)
+    if HALVES.search(" ".join(texts)):
+        return f"the question {sample.id!a}, or what belongs to it, is no text: it has half of a surrogate pair"
     return None

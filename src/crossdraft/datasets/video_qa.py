@@ -62,7 +62,7 @@ class VideoQa:
                     seen.add(sample.missing)
                     yield Problem(sample.missing, "the video is missing")
                 if not sample.answers:
-                    yield Problem(answers, f"no answer to question {sample.id}")
+                    yield Problem(answers, f"no answer to question {sample.id!a}")
                 yield from questions.problems(sample, part)
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:

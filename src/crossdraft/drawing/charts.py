@@ -95,12 +95,13 @@ def interval_bars(title: str, bars: Sequence[IntervalBar], unit: str, reference:
     scale = (WIDTH - MARGIN - room - left) / longest
     top = y
     for bar in bars:
-        shown = f"{bar.value:.2f} [{bar.low:.2f}, {bar.high:.2f}; n={bar.n:,}]"
+        ends = "no interval" if bar.n == 1 else f"{bar.low:.2f}, {bar.high:.2f}"
+        shown = f"{bar.value:.2f} [{ends}; n={bar.n:,}]"
         middle = y + BAR / 2
         shapes.append(_label(bar.label, left, y))
         shapes.append(Box(left, y, max(0.0, bar.value) * scale, BAR, bar.style, f"{bar.label}: {shown}"))
-        ends = (left + max(0.0, end) * scale for end in (bar.low, bar.high))
-        shapes.append(Line(next(ends), middle, next(ends), middle, "ink"))
+        from_x, to_x = (left + max(0.0, end) * scale for end in (bar.low, bar.high))
+        shapes.append(Line(from_x, middle, to_x, middle, "ink"))
         shapes.append(_text(WIDTH - MARGIN - room + 6, y + BAR - 5, shown))
         y += STEP
     if reference is not None:

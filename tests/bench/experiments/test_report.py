@@ -18,6 +18,7 @@ from crossdraft.bench.experiments.markdown import outcome_page
 from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
 from crossdraft.bench.experiments.registry import EXPERIMENTS
 from crossdraft.bench.experiments.report import (
+    LEADERBOARD,
     has_experiments,
     html_report,
     leaderboard,
@@ -26,7 +27,7 @@ from crossdraft.bench.experiments.report import (
     write_report,
 )  # fmt: skip
 from crossdraft.bench.experiments.runner import run_experiment, write_outcome
-from crossdraft.bench.experiments.runs import RunLine, RunsFile
+from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
 
@@ -116,6 +117,10 @@ def test_a_report_is_made_of_the_runs_that_are_there(tmp_path):
 
 def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
     (tmp_path / BREAKDOWN.name).mkdir()
+    (tmp_path / BREAKDOWN.name / RUNS).touch()
+    with pytest.raises(CrossdraftError, match="holds no unit of the experiment breakdown yet"):
+        write_report(tmp_path)
+    (tmp_path / LEADERBOARD).write_text("of another report")
     file = RunsFile(tmp_path / BREAKDOWN.name, BREAKDOWN.name, BREAKDOWN.full)
     units = BREAKDOWN.units(BREAKDOWN.full)
     file.append(RunLine(BREAKDOWN.name, file.config, environment(), 1.0, UnitResult(units[0], (), {})))
@@ -124,6 +129,7 @@ def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
         write_report(tmp_path)
     run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
     written = write_report(tmp_path)
+    assert not (tmp_path / LEADERBOARD).exists()
     assert [said in sentence for sentence in written.left_out] == [True]
     for path in written.files:
         page = path.read_text()

@@ -560,7 +560,7 @@ def test_closing_while_it_is_restarted_leaves_no_process_and_no_thread(factory, 
         os.kill(drafter.pid, 0)
 
 
-def test_one_that_is_closed_while_its_process_starts_is_not_loaded(factory, monkeypatch):
+def test_one_that_is_closed_while_its_process_starts_is_not_loaded(factory, monkeypatch, capfd):
     drafter = start_process(factory)
     start = runner_process.start_child
 
@@ -573,6 +573,7 @@ def test_one_that_is_closed_while_its_process_starts_is_not_loaded(factory, monk
     with pytest.raises(CrossdraftError, match="is closed"):
         drafter.restart()
     assert not drafter.alive
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def babbling(folder: str, banned: tuple[int, ...]):

@@ -200,7 +200,7 @@ def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
         f"{GROUPS[name].title}: {one} is slower than the target alone ({_speedup(name, group, one)})."
         for name, group in groups.items()
         for one in _own(name)
-        if _speedup(name, group, one).high < 1
+        if _speedup(name, group, one).below_one
     ]
     bars = [
         IntervalBar(f"{name}: {one}", *_ends(name, group, one), "draft" if one == best[name] else "encoder")

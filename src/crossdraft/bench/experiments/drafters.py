@@ -105,7 +105,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     kinds = {name: _by_kind(rows[name], name) for name in ranked}
     compared = _compared(groups)
     best = drafting[0]
-    slower = [name for name in drafting if rows[name].speedup(name).high < 1]
+    slower = [name for name in drafting if rows[name].speedup(name).below_one]
     differing = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
     table = FigureTable(
         "Drafters on equal hardware",

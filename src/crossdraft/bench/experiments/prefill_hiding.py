@@ -125,7 +125,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         f"at {frames} frames {name} is slower than the target alone ({group.speedup(name)})"
         for frames, group in sizes.items()
         for name in names
-        if group.speedup(name).high < 1
+        if group.speedup(name).below_one
     ]
     drawn = [ChartCurve(name, tuple(_point(frames, group, name) for frames, group in sizes.items())) for name in names]
     bound = ChartCurve(BOUND, tuple((frames, *_ends(one.inverse)) for frames, one in shares.items()), dashed=True)

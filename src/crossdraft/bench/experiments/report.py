@@ -110,14 +110,16 @@ def write_report(out: Path) -> WrittenReport:
         except UnfinishedError as error:
             left_out.append(str(error))
     if not found and left_out:
-        raise UnfinishedError(left_out[0])
+        raise UnfinishedError(" ".join(left_out))
     if not found:
         raise CrossdraftError(
             f"{out} holds no experiment; run one first: crossdraft experiment all --quick --out {out}"
         )
     pages = {HTML: html_report(found, left_out), MARKDOWN: markdown_report(found, left_out)}
     ranked = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
-    if ranked is not None:
+    if ranked is None:
+        (out / LEADERBOARD).unlink(missing_ok=True)  # of another report
+    else:
         pages[LEADERBOARD] = leaderboard(ranked)
     for name, content in pages.items():
         with atomic_path(out / name) as temporary:

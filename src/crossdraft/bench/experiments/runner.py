@@ -62,8 +62,8 @@ def _run(
 ) -> ExperimentOutcome:
     """The same in its folder, by the one process that fills it."""
     if force or experiment.derived:
-        for name in (RUNS, SUMMARY, TABLE, *PICTURES):  # what is left of a run that is cut off is no result
-            (folder / name).unlink(missing_ok=True)
+        (folder / RUNS).unlink(missing_ok=True)
+        _remove_results(folder)
         shutil.rmtree(folder / WORK, ignore_errors=True)
     file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
     pending = [key for key in keys if key not in file.done]
@@ -72,6 +72,7 @@ def _run(
             tick(key)
     setting = Setting(cores, folder / WORK)
     if pending:
+        _remove_results(folder)
         make_folder(setting.work)
         where, start = environment(), time.perf_counter()
         for result in experiment.measure(config, pending, setting):
@@ -82,6 +83,12 @@ def _run(
     found = outcome(experiment, config, file)
     write_outcome(found, folder)
     return found
+
+
+def _remove_results(folder: Path) -> None:
+    """What is left of an earlier run is no result of one that is cut off."""
+    for name in (SUMMARY, TABLE, *PICTURES):
+        (folder / name).unlink(missing_ok=True)
 
 
 def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> ExperimentOutcome:
@@ -110,7 +117,7 @@ def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Expe
 
 
 def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there is none.
+    """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there never was one.
 
     Raises:
         CrossdraftError: as `outcome`, or the runs are of another version.
@@ -120,7 +127,7 @@ def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
         return None
     lines, _ = read_lines(path)
     if not lines:
-        return None
+        raise UnfinishedError(f"{path} holds no unit of the experiment {experiment.name} yet; run it again.")
     config = typed(type(experiment.full), lines[0].config)
     return outcome(experiment, config, RunsFile(path.parent, experiment.name, config))
 

@@ -130,6 +130,7 @@ class ProcessDrafter:
         connection, self._child, self._handled = start_child(self._cores)
         self._link = Link(connection, lambda message: self._receive(incoming, message))
         if self._closed:  # while it was started: `close` ended the one before
+            self._child.kill()
             self.stop()
             raise CrossdraftError("The drafter is closed.")
         try:

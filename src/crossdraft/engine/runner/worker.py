@@ -120,7 +120,10 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
     """Load the drafter that the first message describes, then answer messages in order."""
     if threads is not None:
         torch.set_num_threads(threads)
-    _, (factory, policy) = connection.recv()
+    kind, body = connection.recv()
+    if kind == "close":
+        return
+    factory, policy = body
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
