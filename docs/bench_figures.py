@@ -103,7 +103,7 @@ def edge_against_what_was_asked(networks: Sequence[JSON]) -> str:
         found.append(f"{min(reached):.2f} to {max(reached):.2f} at {rtt:g} ms, where the aim was {asked:g}{short}")
     return (
         f"The edge alone makes answers as many times as fast: {'; '.join(found)}; nowhere less than {least:.2f}, where "
-        f"it was {EDGE_LEAST:g}."
+        f"the aim was {EDGE_LEAST:g}."
     )
 
 

@@ -92,11 +92,16 @@ def readme_stages(
     yield "`event` {}, {}, {} and {} (0, 1, 2, 5)".format(*map(interval, event))
 
 
-def readme_pair(target: JSON, event: JSON, eagle: JSON) -> Iterator[str]:
+def readme_pair(target: JSON, event: JSON) -> Iterator[str]:
     """What the shipped models are."""
     millions = (one["figures"]["parameters"] / 1e6 for one in (target, event))
     yield "a {:.1f} M-parameter target, a {:.1f} M event drafter".format(*millions)
-    yield f"τ {eagle['figures']['engine']['eagle2, T=0']['tau']:.0f} here with trees of 60 nodes"
+
+
+def readme_heads(drafters: JSON) -> Iterator[str]:
+    """What some heads gain, the fastest first."""
+    speed = {name: drafters["figures"][name]["speedup"]["value"] for name in ("redrafter", "hydra++", "eagle2")}
+    yield f"here {', '.join(f'`{name}` {value:.1f}×' for name, value in speed.items())}"
 
 
 RECORDINGS = {"one_question": "one question, 550 clips", "ten_questions": "ten questions, 10 clips",
@@ -452,7 +457,8 @@ def _cards() -> Iterator[Tie]:
 TIES: tuple[Tie, ...] = (
     Tie("README.md", (f"{RESULTS}/readme.json",), readme),
     Tie("README.md", (f"{RESULTS}/readme.json", *(f"{RESULTS}/{name}/summary.json" for name in STAGES)), readme_stages),
-    Tie("README.md", _provenance("target", "event", "heads/eagle"), readme_pair),
+    Tie("README.md", _provenance("target", "event"), readme_pair),
+    Tie("README.md", (f"{RESULTS}/drafters/summary.json",), readme_heads),
     Tie("README.md", (PLAN, *REPLAYS), readme_real_pair),
     Tie("docs/real_pair.md", (PLAN, *REPLAYS), real_pair),
     Tie("docs/real_pair.md", (PLAN, *SHARED), conversation),

@@ -105,6 +105,20 @@ def test_other_sizes_do_not_mix_unless_forced(tmp_path):
     assert RAN == ["1", "2", "1", "2", "3", "4"]
 
 
+def test_a_summary_whose_runs_are_gone_is_replaced_by_force_alone(tmp_path):
+    run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    summary = tmp_path / "squares" / "summary.json"
+    (tmp_path / "squares" / RUNS).unlink()
+    before = summary.read_text()
+    with pytest.raises(CrossdraftError, match="whose runs are gone; .* --force"):
+        run_experiment(SQUARES, SQUARES.full, tmp_path, None)
+    assert summary.read_text() == before
+    (tmp_path / "squares" / "stop").touch()
+    with pytest.raises(Interrupted):
+        run_experiment(SQUARES, SQUARES.full, tmp_path, None, force=True)
+    assert not summary.exists(), "it is no result of a run that was cut off"
+
+
 def test_a_derived_experiment_is_always_made_anew(tmp_path):
     derived = replace(SQUARES, derived=True)
     for _ in range(2):

@@ -122,7 +122,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         for frames, group in sizes.items()
     )
     lost = [
-        f"at {frames} frames {name} is slower than the target alone ({group.speedup(name)})"
+        f"{name} with clips of {'1 frame' if frames == 1 else f'{frames} frames'} ({group.speedup(name)})"
         for frames, group in sizes.items()
         for name in names
         if group.speedup(name).below_one
@@ -136,7 +136,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         ),
         sure=(
             f"{sure(next(iter(sizes.values())), config.repeats)} The weights are trained on clips of {TRAINED} frames; "
-            f"above, positions are extended, and what the target says there is that of a model outside its training: "
+            "with fewer, and with more, for which positions are extended, a model is outside its training: "
             "times are of real passes, lengths and acceptances of unusual answers."
         ),
         tables=tuple(_table(frames, group, shares[frames]) for frames, group in sizes.items()),
@@ -153,7 +153,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
             }
             for frames, group in sizes.items()
         },
-        negative=(f"Reading more makes drafting worth less: {'; '.join(lost)}.",) if lost else (),
+        negative=(f"Slower than the target alone: {'; '.join(lost)}.",) if lost else (),
         faults=faults_of((config.plan(frames), group) for frames, group in sizes.items()),
     )  # fmt: skip
 

@@ -67,6 +67,11 @@ def _run(
         shutil.rmtree(folder / WORK, ignore_errors=True)
     file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
     pending = [key for key in keys if key not in file.done]
+    if (folder / SUMMARY).exists() and not file.lines:
+        raise CrossdraftError(
+            f"{folder} holds what an experiment found whose runs are gone; name another folder (--out), or begin anew "
+            "with --force."
+        )
     for key in keys:
         if key in file.done:
             tick(key)
