@@ -110,7 +110,7 @@ def test_a_summary_whose_runs_are_gone_is_replaced_by_force_alone(tmp_path):
     summary = tmp_path / "squares" / "summary.json"
     (tmp_path / "squares" / RUNS).unlink()
     before = summary.read_text()
-    with pytest.raises(CrossdraftError, match="whose runs are gone; .* --force"):
+    with pytest.raises(CrossdraftError, match=r"whose runs are gone; .* --force"):
         run_experiment(SQUARES, SQUARES.full, tmp_path, None)
     assert summary.read_text() == before
     (tmp_path / "squares" / "stop").touch()
