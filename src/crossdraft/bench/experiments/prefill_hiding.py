@@ -28,6 +28,7 @@ from crossdraft.bench.experiments.variants import Variant
 from crossdraft.bench.measure import BenchMethod
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Workload
+from crossdraft.datasets.sample import counted
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.engine.target import Target
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
@@ -122,7 +123,7 @@ def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
         for frames, group in sizes.items()
     )
     lost = [
-        f"{name} with clips of {'1 frame' if frames == 1 else f'{frames} frames'} ({group.speedup(name)})"
+        f"{name} with clips of {counted(frames, 'frame')} ({group.speedup(name)})"
         for frames, group in sizes.items()
         for name in names
         if group.speedup(name).below_one

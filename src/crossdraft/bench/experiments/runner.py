@@ -47,7 +47,7 @@ def run_experiment(
 
     Raises:
         CrossdraftError: the folder cannot be written, another process runs into it, or it holds runs of another
-            configuration.
+            configuration, or a summary whose runs are gone.
         ModuleNotFoundError: matplotlib, which draws the PNG, is not installed.
     """
     folder = out / experiment.name
