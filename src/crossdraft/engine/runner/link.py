@@ -11,16 +11,17 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 HANDLED_FILE = "handled"  # beside the socket
-HANDLED_BYTES = 8
+HANDLED_BYTES = 16  # two numbers
 SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
 Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """How many messages a drafter's process has done all its work for: a number in shared memory.
+    """How many messages a drafter's process has done all its work for, and whether it may use the target's cores.
 
-    The child writes it, the parent compares it with how many it has sent.
+    Two numbers in shared memory. The child writes the first one, which the parent compares with how many it has sent;
+    the parent writes the second one.
 
     Args:
         folder: where both processes find the file that they map; it may be deleted once they have.
@@ -31,15 +32,24 @@ class Handled:
         with (folder / HANDLED_FILE).open("w+b" if create else "r+b") as file:
             if create:
                 file.truncate(HANDLED_BYTES)
-            self._number = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES)).cast("Q")
+            self._numbers = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES)).cast("Q")
 
     def get(self) -> int:
         """The number, as the child wrote it last; takes less than a microsecond."""
-        return self._number[0]
+        return self._numbers[0]
 
     def set(self, count: int) -> None:
         """Write the number."""
-        self._number[0] = count
+        self._numbers[0] = count
+
+    @property
+    def lent(self) -> bool:
+        """Whether the target waits, and its cores are the drafter's; takes less than a microsecond."""
+        return bool(self._numbers[1])
+
+    def lend(self, *, lent: bool) -> None:
+        """Write whether they are."""
+        self._numbers[1] = lent
 
 
 class Link:

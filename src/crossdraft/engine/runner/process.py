@@ -13,8 +13,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -36,6 +36,7 @@ from crossdraft.errors import CrossdraftError
 LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
 DRAFTER_TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
+LENDING_S = 0.01  # a draft that takes longer is made on the target's cores, too: handing them over costs less than that
 TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
 Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
 
@@ -80,6 +81,7 @@ class ProcessDrafter:
         drafter_timeout_s: seconds that the child may be silent while a question is open, before it counts as hanging.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
         parallel: what the child does while the target verifies; see `parallel.POLICIES`.
+        lent_cores: CPU cores of the target, which serve the child while the target waits for a draft of it.
 
     Raises:
         CrossdraftError: the child could not load the drafter, or what it reads cannot be sent to it.
@@ -92,8 +94,11 @@ class ProcessDrafter:
         drafter_timeout_s: float = DRAFTER_TIMEOUT_S,
         drain_timeout_s: float = 0.05,
         parallel: str = "off",
+        lent_cores: Sequence[int] | None = None,
     ) -> None:
         self._factory, self._cores, self._parallel = factory, cores, parallel
+        self._lent_cores = tuple(core for core in lent_cores or () if cores is not None and core not in cores)
+        self._draft_s = 0.0  # that the target waited for the last draft
         self.drafter_timeout_s = drafter_timeout_s
         self.drain_timeout_s = drain_timeout_s
         self._launches = 0
@@ -134,7 +139,7 @@ class ProcessDrafter:
             self.stop()
             raise CrossdraftError("The drafter is closed.")
         try:
-            self._link.send(("load", (pickle.dumps(self._factory), self._parallel)))
+            self._link.send(("load", (pickle.dumps(self._factory), self._parallel, self._lent_cores)))
             self._open[0] = time.monotonic()
             needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
         except BaseException as error:
@@ -351,7 +356,8 @@ class ProcessDrafter:
             for state in states:
                 state.asked = None
             try:
-                sent = self._fetch(serial, wait)
+                with self._lending():
+                    sent = self._fetch(serial, wait)
             except TimeoutError:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
@@ -360,6 +366,17 @@ class ProcessDrafter:
             return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
         return fetch
+
+    @contextmanager
+    def _lending(self) -> Iterator[None]:
+        """The target waits, and its cores serve the drafter, if the last draft took long."""
+        start = time.perf_counter()
+        self._handled.lend(lent=bool(self._lent_cores) and self._draft_s > LENDING_S)
+        try:
+            yield
+        finally:
+            self._handled.lend(lent=False)
+            self._draft_s = time.perf_counter() - start
 
     def _mine(self, state: ProcessState) -> bool:
         """Whether the child that runs knows this state."""

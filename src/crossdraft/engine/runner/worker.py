@@ -16,6 +16,7 @@ from torch import Tensor
 
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
@@ -123,7 +124,7 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
     kind, body = connection.recv()
     if kind == "close":
         return
-    factory, policy = body
+    factory, policy, lent_cores = body
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
@@ -132,7 +133,8 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
         connection.send(("refused", (0, [], str(error))))
         return
     connection.send(("ready", (0, [], drafter.needs)))
-    server.run(works_while_read=threads is None)
+    with borrowing(lambda: lent_cores if handled.lent else ()):
+        server.run(works_while_read=threads is None)
 
 
 class DraftServer:
