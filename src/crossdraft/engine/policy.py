@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
+LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,10 +188,24 @@ class SpeculationPolicy:
         """A round of that plan is under way."""
         if plan.plan is None:
             return
+        state.stats.rounds_off += not plan.plan.depth
         self.cost.token_s = plan.plan.token_s
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
+
+    @harmless(lambda: None)
+    def note(self, state: RequestState) -> str | None:
+        """Why hardly anything was drafted for an answer, with the numbers; `None` if it was, or had no drafter."""
+        stats, rounds = state.stats, state.stats.rounds
+        if rounds < LEAST_ROUNDS or not self.adaptive:
+            return None
+        if 2 * stats.rounds_off > rounds:
+            why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty)
+            return why and f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}."
+        if not stats.drafted:
+            return f"The drafter proposed nothing in {rounds} rounds."
+        return None
 
     @harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
