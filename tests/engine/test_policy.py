@@ -383,10 +383,9 @@ def test_an_answer_without_drafts_says_what_a_draft_would_have_cost():
     policy, state = rounds_of(trained(0.5, 1.2), 40)
     assert 30 < state.stats.rounds_off <= 40
     # One drafted token takes 1.2, a pass over two 1.02; a little more than every second one was kept.
-    off = state.stats.rounds_off
     assert policy.note(state) == (
-        f"Drafting did not pay in {off} of 40 rounds: a round with a draft of 1 takes 2.2 times as long as one without, "
-        "and 1.6 tokens are expected of it."
+        f"Drafting did not pay in {state.stats.rounds_off} of 40 rounds: a round with a draft of 1 takes 2.2 times as "
+        "long as one without, and 1.6 tokens are expected of it."
     )
 
 

@@ -305,6 +305,13 @@ class CostModel:
         pays = min(self.read_waits) <= self._drafting_gain(most) + min(READING_LOSS * self.verify(1), READING_LOSS_S)
         return pays or self.exploration.tries_reading
 
+    def why_unread(self, most: int) -> str:
+        """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
+        return (
+            f"The drafter did not read the request: the target waits {1000 * min(self.read_waits):.0f} ms for that, and "
+            f"drafts save it {1000 * self._drafting_gain(most):.0f} ms of such an answer."
+        )
+
     def lending_pays(self, most: int, rows: int) -> bool:
         """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.
 

@@ -45,11 +45,16 @@ def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes."""
+    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes.
+
+    Args:
+        why: a sentence, where the drafter does not read it.
+    """
 
     reads: bool = True
     mode: str = "off"
     nodes: int = 0
+    why: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,14 @@ class SpeculationPolicy:
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
         if cost.lends_now(request.token_limit, rows, lendable=lendable):
-            return RequestPlan(False)
+            return RequestPlan(
+                False, why=f"The drafter's cores served the target's reading, of {rows} requests at once."
+            )
         if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
             mode = "off"
-        return RequestPlan(cost.reading_pays(request.token_limit), mode, nodes)
+        if not cost.reading_pays(request.token_limit):
+            return RequestPlan(False, why=cost.why_unread(request.token_limit))
+        return RequestPlan(True, mode, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
