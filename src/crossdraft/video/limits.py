@@ -26,7 +26,7 @@ class VideoLimits:
         """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
-                f"{name} has frames of {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
+                f"{name} is {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
             )
         if frames > self.frames:
             raise CrossdraftError(f"{name} has more than {self.frames} frames, the limit; cut it shorter.")
