@@ -98,12 +98,23 @@ def broken_library(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
+def no_pillow(monkeypatch, tmp_path):
+    (tmp_path / "PIL.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
 def no_time(monkeypatch, tmp_path):
     monkeypatch.setattr("crossdraft.serve.decode_process.START_S", 0)
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"), [(unknown_interpreter, "no-python"), (broken_library, "no-python"), (no_time, "TimeoutError")]
+    ("broken", "says"),
+    [
+        (unknown_interpreter, "no-python"),
+        (broken_library, "no-python"),
+        (no_pillow, "pip install pillow"),
+        (no_time, "TimeoutError"),
+    ],
 )
 def test_a_worker_that_does_not_start_is_the_servers_fault_and_is_logged_once(
     media_root, monkeypatch, tmp_path, caplog, broken, says

@@ -10,7 +10,7 @@ class VideoLimits:
     """Limits that every reader keeps.
 
     Args:
-        pixels: of a frame.
+        pixels: of a frame or an image.
         frames, seconds: of a clip.
         decoded: pixels of all its frames together.
         held: pixels of all frames that are sampled from it, 3 bytes each, at their full size.
