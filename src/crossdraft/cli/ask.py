@@ -218,8 +218,13 @@ def report(
     """What `--json` prints."""
     from crossdraft.cli.view import record
 
+    def named(visual: object) -> str:
+        return f"{len(visual):,} bytes" if isinstance(visual, bytes) else str(visual)  # sent in the conversation
+
     words = [engine.target.decode([token]) for token in answer.tokens] if request.logprobs else None
-    clips, images = ([str(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image"))
+    clips, images = (
+        [named(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image")
+    )
     found: dict[str, object] = {"question": request.question, "video": clips[0] if len(clips) == 1 else clips}
     found |= {"image": images[0] if len(images) == 1 else images} if images else {}
     found["events"] = None if request.events is None else str(request.events)
