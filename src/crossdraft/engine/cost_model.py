@@ -307,10 +307,8 @@ class CostModel:
 
     def why_unread(self, most: int) -> str:
         """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
-        return (
-            f"The drafter did not read the request: the target waits {1000 * min(self.read_waits):.0f} ms for that, and "
-            f"drafts save it {1000 * self._drafting_gain(most):.0f} ms of such an answer."
-        )
+        waited, saved = 1000 * min(self.read_waits), 1000 * self._drafting_gain(most)
+        return f"The drafter did not read the request: that costs the target {waited:.0f} ms, and saves {saved:.0f} ms."
 
     def lending_pays(self, most: int, rows: int) -> bool:
         """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.
