@@ -142,7 +142,9 @@ def test_a_window_that_cannot_be_is_refused(window, level, grams):
 
 def test_forbidden_ids_are_neither_fed_nor_drafted():
     drafter = LookaheadDrafter(window=2, level=3, banned=[0, 9])
-    *played, (state,) = play(drafter, Request("?", prompt_ids=known_ids([9, 9, GAP])), 4, lambda token: 9 if token == 12 else after(token))
+    *played, (state,) = play(
+        drafter, Request("?", prompt_ids=known_ids([9, 9, GAP])), 4, lambda token: 9 if token == 12 else after(token)
+    )
     assert all({0, 9}.isdisjoint(draft.probes.tokens) for draft, _ in played)
     assert all({0, 9}.isdisjoint(gram) for grams in state.pool.values() for gram in grams)
     assert played[0][1] == [[1, 1]]
@@ -191,9 +193,7 @@ def test_sampled_answers_are_drafted_too():
     target = ring_target()
     sampling = Sampling(temperature=1.0, top_k=1)
     (alone,) = Decoder(target).generate([Request(QUESTION, max_new_tokens=30)])
-    (found,) = decoder(target, LookaheadDrafter()).generate(
-        [Request(QUESTION, max_new_tokens=30, sampling=sampling)]
-    )
+    (found,) = decoder(target, LookaheadDrafter()).generate([Request(QUESTION, max_new_tokens=30, sampling=sampling)])
     assert found.tokens == alone.tokens
     assert found.stats.accepted > 5
 

@@ -51,7 +51,9 @@ def test_a_prompt_that_becomes_known_later_and_copies(prompt, answer, other):
         assert one.copy().longest_match() == defined(text, 3)
 
 
-@pytest.mark.parametrize(("places", "around"), [([1], [[GAP, 5, 6, 7]]), ([3, 0], [[6, 7, GAP, GAP], [GAP, GAP, 5, 6]])])
+@pytest.mark.parametrize(
+    ("places", "around"), [([1], [[GAP, 5, 6, 7]]), ([3, 0], [[6, 7, GAP, GAP], [GAP, GAP, 5, 6]])]
+)
 def test_what_stands_around_a_place(places, around):
     index = TokenIndex(2, known_ids((5, 6, 7)))
     index.read_prompt()

@@ -69,9 +69,9 @@ class PerRequestDrafter(Generic[State]):
 def fork_of(state: State) -> State:
     """A copy of a dataclass that changes independently of the original.
 
-    What is changed in place is copied: lists, dicts, the cache, the text. Everything else, and what the lists hold, is only ever
-    replaced, and may be shared. The random generator must be: were a number drawn twice, it would be known before its
-    token is drawn, and the token would not follow the distribution that is reported.
+    What is changed in place is copied: lists, dicts, the cache, an indexed text. Everything else, and what the lists
+    hold, is only ever replaced, and may be shared. The random generator must be: were a number drawn twice, it would be
+    known before its token is drawn, and the token would not follow the distribution that is reported.
     """
     return replace(state, **{field.name: _own(getattr(state, field.name)) for field in fields(state)})
 

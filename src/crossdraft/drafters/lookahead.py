@@ -77,8 +77,8 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
 
     def _propose(self, state: LookaheadState, budget: Budget) -> Draft:
         if not state.levels:
-            known = state.prompt is not None and state.prompt.done()
-            state.levels = [self._some(state.prompt.result() if known else (), self.window + self.level - 3)]
+            known = state.prompt.result() if state.prompt is not None and state.prompt.done() else ()
+            state.levels = [self._some(known, self.window + self.level - 3)]
         known = state.pool.get(state.root, []) if state.root is not None else []
         tree = DraftTree.from_paths(known[::-1]).first(budget.nodes)
         show(known[-1][: budget.nodes] if known else (), budget)

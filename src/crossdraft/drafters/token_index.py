@@ -6,7 +6,7 @@ token, and has a table of its n-grams. A look-up and another token take some ten
 text is; memory is 4 bytes × (longest + 2) for each token of the prompt, some 200 × longest for each of the answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class SortedPlaces:
         return np.where(inside, self.tokens.take(at, mode="clip"), np.int32(GAP))
 
     def ranges(self, last: Sequence[int]) -> list[NDArray[np.int32]]:
-        """For the last 1, 2, … of these tokens the places behind such n-grams, in no order, as long as there are any."""
+        """The places behind the last 1, 2, … of these tokens, in no order, as long as there are any."""
         low, high, found = 0, len(self._places), list[NDArray[np.int32]]()
         for token, column in zip(reversed(last), self._before, strict=False):
             part, value = column[low:high], np.int32(token)
@@ -95,7 +95,7 @@ class TokenIndex:
             self.answer.append(token)
 
     def longest_match(self) -> tuple[int, int]:
-        """(length, place): the newest place behind the longest of the last n-grams that stood before; (0, 0) if none."""
+        """(length, place): the newest place behind the longest last n-gram that stood before; (0, 0) if none did."""
         last = self.last_tokens()
         ranges = [] if self.prompt is None else self.prompt.ranges(last)
         for length in range(len(last), 0, -1):

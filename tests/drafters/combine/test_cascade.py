@@ -16,7 +16,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, tokenizer_of
+from crossdraft.load import load_drafter
 from tests.drafters.test_fork import DRAFTERS, independent, model
 
 QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?")

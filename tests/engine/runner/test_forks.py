@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
 from pathlib import Path
 
 import pytest

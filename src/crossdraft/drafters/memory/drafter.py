@@ -126,7 +126,7 @@ class Datastores:
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer: its namespace, its scope, prompt and answer, the answer after START, and a number of its forks alone."""
+    """One answer: namespace, scope, the prompt with it, its tokens after START, and a number that only forks share."""
 
     namespace: str | None
     scope: Scope

@@ -93,7 +93,7 @@ def prompt_matches(text: TokenIndex | None, depth: int) -> tuple[NDArray[np.int3
         return np.empty((0, depth), np.int32), np.empty(0)
     last, found = text.tokens(max(0, len(text) - CONTEXT), len(text)), dict[int, None]()
     for gap in range(GAPS + 1):
-        for places in text.prompt.ranges(last[: len(last) - gap][-GRAM:])[:: -1]:
+        for places in text.prompt.ranges(last[: len(last) - gap][-GRAM:])[::-1]:
             newest = np.sort(places)[: -PER_LENGTH - 1 : -1] + gap
             found |= dict.fromkeys(newest[newest < len(text.prompt.tokens)].tolist())
     places = np.fromiter(found, np.int32, len(found))
