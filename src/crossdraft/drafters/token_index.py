@@ -3,7 +3,7 @@
 Of a prompt every place is sorted once, by the tokens in front of it, last one first, as a suffix array sorts what comes
 behind: the places of an n-gram stand side by side, and each further token of it narrows them. An answer grows token by
 token, and has a table of its n-grams. A look-up and another token take some ten microseconds each, however long the
-text is; memory is 4 bytes × (longest + 2) for each token of the prompt, some 200 × longest for each of the answer.
+text is; memory is 4 × longest + 16 bytes for each token of the prompt, some 200 × longest for each of the answer.
 """
 
 from collections.abc import Sequence
