@@ -134,7 +134,7 @@ def test_passes_by_hand(twin, monkeypatch):
     assert draft.tree.tokens == text[:9]
     # words 1 … 5 are read after word 0, where word 3 is wrong; 4 … 8 after 3, where 7 is; then word 8 alone
     assert widths == [(1, 5), (1, 4), (1, 0)]
-    assert state.trial.text.answer == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
+    assert state.trial.text == list(text[:4])  # the last pass had room for its own word alone: nobody was asked
 
 
 def test_the_cheap_one_receives_what_is_committed_and_a_fork_the_rest(twin):
@@ -142,10 +142,10 @@ def test_the_cheap_one_receives_what_is_committed_and_a_fork_the_rest(twin):
     cascade = CascadeDrafter(twin, prophet)
     _, state, answer = rounds(cascade, twin, QUESTIONS[0])
     cascade.propose([state], [Budget(8)])
-    assert state.inner.state.text.answer == state.inner.text.answer == list(answer)
+    assert state.inner.state.text.answer == state.inner.text == list(answer)
     assert (
         state.trial.state.text.answer
-        == state.trial.text.answer
+        == state.trial.text
         == [*answer, *state.outer.pending[: len(state.trial.text) - len(answer)]]
     )
     assert len(state.trial.text) > len(answer)
