@@ -150,7 +150,7 @@ def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target,
 
 
 def test_a_drafter_that_is_made_already_runs_here(target, alone):
-    runner = assemble(NgramDrafter(lambda text: []), DrafterContext(target=None), target, PROCESS)
+    runner = assemble(NgramDrafter(), DrafterContext(target=None), target, PROCESS)
     assert (runner.workers, runner.needs.runs_in) == ((), {"here"})
     found = Decoder(target, runner, adaptive=False).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone

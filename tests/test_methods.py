@@ -375,7 +375,7 @@ from tests.support import encodes_clips
 
 
 def build(spec, settings, context):
-    return NgramDrafter(context.encoder(), settings.longest, settings.copied)
+    return NgramDrafter(settings.longest, settings.copied)
 
 
 RECORD = Method("toy", "copies", "nobody 2026", build, settings=NgramSettings)

@@ -95,13 +95,6 @@ class DrafterContext:
             )
         return tokenizer_of(self.target)
 
-    def encoder(self) -> Callable[[str], list[int]]:
-        """Gives the target's tokens of a text, without those that it puts before every text; none without a target."""
-        if not self.has_vocabulary:
-            return lambda text: []
-        tokenizer = self.read_tokenizer()
-        return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
-
     def load_host(self) -> "Target":
         """The target: `host`, or one of its own."""
         from crossdraft.load import load_target
@@ -209,15 +202,15 @@ def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterCon
     """Prompt lookup."""
     from crossdraft.drafters.ngram import NgramDrafter
 
-    return NgramDrafter(context.encoder(), options.longest, options.copied)
+    return NgramDrafter(options.longest, options.copied)
 
 
 def build_lookahead(spec: Spec, options: settings.LookaheadSettings, context: DrafterContext) -> "Drafter[Any]":
     """Lookahead decoding."""
     from crossdraft.drafters.lookahead import LookaheadDrafter
 
-    context.read_tokenizer()  # what it starts from: without one there is nothing to refine
-    return LookaheadDrafter(context.encoder(), options.window, options.level, options.grams, context.banned)
+    context.read_tokenizer()  # without a target there is nothing to refine
+    return LookaheadDrafter(options.window, options.level, options.grams, context.banned)
 
 
 def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterContext) -> "Drafter[Any]":

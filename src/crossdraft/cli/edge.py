@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,14 +93,17 @@ def edge(
     drawn = _sampling(cloud)
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
+    from crossdraft.drafters.hf_text import TextPrompt
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import fingerprint_of
     from crossdraft.edge.tls import TlsFiles
+    from crossdraft.engine.prompt import known_ids
     from crossdraft.engine.request import Request
     from crossdraft.load import tokenizer_of
 
     hush()
     tokenizer = tokenizer_of(target)
+    reads = TextPrompt(tokenizer)
     fingerprint = fingerprint_of(tokenizer.get_vocab())
     console = answer_console(plain=no_color or as_json)
     tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
@@ -117,6 +120,7 @@ def edge(
                 _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
                 request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
+                request = replace(request, prompt_ids=known_ids(reads(request).input_ids.tolist()))
                 chat = _chat(cloud, welcome.model, question, clip)
                 with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
                     answer = client.ask(chat, request, drafts, show)

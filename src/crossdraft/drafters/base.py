@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
+from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.passes import TargetOut
@@ -68,16 +69,16 @@ class PerRequestDrafter(Generic[State]):
 def fork_of(state: State) -> State:
     """A copy of a dataclass that changes independently of the original.
 
-    What is changed in place is copied: lists, dicts, the cache. Everything else, and what the lists hold, is only ever
-    replaced, and may be shared. The random generator must be: were a number drawn twice, it would be known before its
-    token is drawn, and the token would not follow the distribution that is reported.
+    What is changed in place is copied: lists, dicts, the cache, an indexed text. Everything else, and what the lists
+    hold, is only ever replaced, and may be shared. The random generator must be: were a number drawn twice, it would be
+    known before its token is drawn, and the token would not follow the distribution that is reported.
     """
     return replace(state, **{field.name: _own(getattr(state, field.name)) for field in fields(state)})
 
 
 def _own(value: object) -> object:
     match value:
-        case list() | dict() | KVCache():
+        case list() | dict() | KVCache() | TokenIndex():
             return value.copy()
         case _:
             return value

@@ -124,7 +124,7 @@ class GuardedDrafter:
         state.drafter = runner
         if runner.needs.visual or runner.needs.visual_frames:
             state.visual_features = VisualFuture(runner.needs.visual_frames)
-        request = replace(request, visual_features=state.visual_features)
+        request = replace(request, visual_features=state.visual_features, prompt_ids=state.prompt_ids)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
         return runner.remote and plan.mode != "off"
 

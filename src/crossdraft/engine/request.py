@@ -79,6 +79,9 @@ class Request(NamedFields):
     # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
     # them, whose `first` tells what has come (`runner.worker.VisualInbox`).
     visual_features: Any = field(default=None, repr=False, compare=False)
+    # Its token ids as the target reads it, for a drafter that copies text (`Needs.prompt`): `prompt.PromptIds`, for
+    # which nobody is to wait. The engine sets it.
+    prompt_ids: Any = field(default=None, repr=False, compare=False)
     # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
     event_features: Any = field(default=None, repr=False, compare=False)
     # How a speculative prefill reads it, or who is told: `align.checked.Read`, `align.prefill_check.PrefillCheck`.

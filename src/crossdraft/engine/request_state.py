@@ -18,6 +18,7 @@ from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, verify_tree
+from crossdraft.engine.prompt import PromptIds, text_ids
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
 from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import warp_tree
@@ -82,6 +83,7 @@ class RequestState:
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
         self.visual_features: VisualFuture | None = None  # for its drafter, as they become known
+        self.prompt_ids = PromptIds()  # likewise
 
     @property
     def stats(self) -> Stats:
@@ -179,6 +181,7 @@ class RequestState:
         if prompt.lossy is not None:
             self.stats.lossy_prefill, self.stats.lossless = prompt.lossy, False
         self.context = prompt.input_ids.tolist()
+        self.prompt_ids.set_result(text_ids(prompt.input_ids, target.reserved))
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         self.text = AnswerText(target.text, self.request.stops, self.context)
         if self.request.sampling.contextual:

@@ -44,7 +44,7 @@ class Near(NgramDrafter):
     """Draws nearly as the twin would, but of two words with even chance at every third place of the answer."""
 
     def __init__(self, dist):
-        super().__init__(lambda question: [])
+        super().__init__()
         self.twins = dist
         self.asked = set()  # after what it was asked for a word
         self.generator = torch.Generator().manual_seed(5)
@@ -57,7 +57,7 @@ class Near(NgramDrafter):
 
     def propose(self, states, budgets):
         (state,), (budget,) = states, budgets
-        received = state.text
+        received = state.text.answer
         words, distributions = [], []
         for _ in range(budget.nodes):
             self.asked.add((*received, *words))
@@ -102,7 +102,7 @@ class Listed(NgramDrafter):
     """Proposes the same always; its state is what it was told."""
 
     def __init__(self, *words):
-        super().__init__(lambda question: [])
+        super().__init__()
         self.words = words
 
     def propose(self, states, budgets):

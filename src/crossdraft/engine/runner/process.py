@@ -25,6 +25,7 @@ from torch import Tensor
 from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
@@ -241,7 +242,8 @@ class ProcessDrafter:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
         needs = self.needs
         features: VisualFuture | None = request.visual_features if needs.visual or needs.visual_frames else None
-        sent = replace(request, visual_features=None, event_features=None, prefill=None, content=None, known=False)
+        sent = replace(request, visual_features=None, prompt_ids=None, event_features=None, prefill=None)
+        sent = replace(sent, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
@@ -250,7 +252,15 @@ class ProcessDrafter:
             features.on_frame(partial(self._send_frame, state))
         if features is not None:
             features.add_done_callback(partial(self._send_visual, state))
+        if needs.prompt and request.prompt_ids is not None:
+            request.prompt_ids.add_done_callback(partial(self._send_prompt, state))
         return state
+
+    def _send_prompt(self, state: ProcessState, ids: PromptIds) -> None:
+        """Send the prompt's token ids, which are known now."""
+        with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
+            if self._mine(state):
+                self._send(("prompt", (state.key, ids.result())))
 
     def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
         """Send the target's visual features of a frame."""

@@ -18,6 +18,7 @@ from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
+from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
 LOOK_S = 0.05  # at most between two looks at why a draft may have to end
 SEEN = ("frame", "visual")  # messages of what the target sees of a request
-HIDDEN_FIRST = ("begin", "hidden", "drop", *SEEN)  # messages that a hidden draft under way goes before
+HIDDEN_FIRST = ("begin", "hidden", "drop", "prompt", *SEEN)  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -153,6 +154,7 @@ class DraftServer:
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
+        self._prompts: dict[int, PromptIds] = {}  # of drafters that copy text
         self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
@@ -187,16 +189,20 @@ class DraftServer:
     def _next(self, *, works: bool) -> Received:
         """The next message that asks something; drafts are prepared until it comes, if it `works`.
 
-        What the target sees is taken up on the way; the request may be over, or refused.
+        What the target sees and reads is taken up on the way; the request may be over, or refused.
         """
         while True:
             if works:
                 with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
                     self.drafter.work(self.inbox.poll)
             message = self.inbox.receive()
-            if message[0] not in SEEN:
+            kind, value, _ = message
+            if kind == "prompt":
+                if (prompt := self._prompts.pop(value[0], None)) is not None:
+                    prompt.set_result(value[1])
+            elif kind not in SEEN:
                 return message
-            if (seen := self._seen.get(message[1][0])) is not None:
+            elif (seen := self._seen.get(value[0])) is not None:
                 seen.add(message)
 
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
@@ -221,6 +227,8 @@ class DraftServer:
         if self.drafter.needs.visual or self.drafter.needs.visual_frames:
             seen = self._seen[key] = VisualInbox(self.inbox, key)
             request = replace(request, visual_features=seen)
+        if self.drafter.needs.prompt:
+            request = replace(request, prompt_ids=self._prompts.setdefault(key, PromptIds()))
         start = time.perf_counter()
         try:
             (state,) = self.drafter.begin([request])
@@ -322,6 +330,7 @@ class DraftServer:
         for key in keys:
             self.refused.pop(key, None)
             self._seen.pop(key, None)
+            self._prompts.pop(key, None)
             self._reads.pop(key, None)
         self._heap.trim_if_due()
 
