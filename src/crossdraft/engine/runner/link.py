@@ -10,17 +10,19 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
+
 HANDLED_FILE = "handled"  # beside the socket
-HANDLED_BYTES = 8
+HANDLED_BYTES = 8 + PROGRESS_BYTES
 SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
 Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """How many messages a drafter's process has done all its work for: a number in shared memory.
+    """How many messages a drafter's process has done all its work for, and its progress: numbers in shared memory.
 
-    The child writes it, the parent compares it with how many it has sent.
+    The child writes them. The parent compares the first with how many messages it has sent.
 
     Args:
         folder: where both processes find the file that they map; it may be deleted once they have.
@@ -31,7 +33,9 @@ class Handled:
         with (folder / HANDLED_FILE).open("w+b" if create else "r+b") as file:
             if create:
                 file.truncate(HANDLED_BYTES)
-            self._number = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES)).cast("Q")
+            memory = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES))
+        self._number = memory[:-PROGRESS_BYTES].cast("Q")
+        self.progress = ProgressClock(memory[-PROGRESS_BYTES:])
 
     def get(self) -> int:
         """The number, as the child wrote it last; takes less than a microsecond."""

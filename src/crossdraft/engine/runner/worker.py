@@ -17,6 +17,7 @@ from torch import Tensor
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.heap import RequestTrimmer
+from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
@@ -84,6 +85,7 @@ class Inbox:
         Raises:
             EOFError: the parent is gone.
         """
+        progress()  # what was received before is done
         if self._waiting:
             return self._waiting.popleft()
         self._handled.set(self._received)
@@ -118,6 +120,8 @@ def _sizes(kind: str, value: Any) -> Sequence[int]:
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
+    mark_on(handled.progress)
+    progress()  # PyTorch is imported
     if threads is not None:
         torch.set_num_threads(threads)
     kind, body = connection.recv()
