@@ -512,7 +512,7 @@ def test_a_child_that_takes_nothing_is_given_up(process, runner, requests, monke
     monkeypatch.setattr(process, "drain_timeout_s", 0.3)
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, heavy(requests[0]), 4, "beside")
-    with pytest.raises(DrafterLost, match="did not answer"):
+    with pytest.raises(DrafterLost, match="made no progress"):
         runner.collect(0)
 
 

@@ -10,18 +10,21 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
+
 HANDLED_FILE = "handled"  # beside the socket
-HANDLED_BYTES = 16  # two numbers
+NUMBERS_BYTES = 16  # of two numbers
+HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
 SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
 Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """How many messages a drafter's process has done all its work for, and whether it may use the target's cores.
+    """How many messages a drafter's process has done all its work for, its progress, and what it may use.
 
-    Two numbers in shared memory. The child writes the first one, which the parent compares with how many it has sent;
-    the parent writes the second one.
+    Numbers in shared memory. The child writes the first one, which the parent compares with how many messages it has
+    sent, and the progress; the parent writes whether the target's cores are lent to the child.
 
     Args:
         folder: where both processes find the file that they map; it may be deleted once they have.
@@ -32,7 +35,9 @@ class Handled:
         with (folder / HANDLED_FILE).open("w+b" if create else "r+b") as file:
             if create:
                 file.truncate(HANDLED_BYTES)
-            self._numbers = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES)).cast("Q")
+            memory = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES))
+        self._numbers = memory[:NUMBERS_BYTES].cast("Q")
+        self.progress = ProgressClock(memory[NUMBERS_BYTES:])
 
     def get(self) -> int:
         """The number, as the child wrote it last; takes less than a microsecond."""

@@ -34,7 +34,7 @@ from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draf
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
+LOAD_TIMEOUT_S = 600.0  # without progress: a library that loads a 7B drafter from a slow disk makes none
 DRAFTER_TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
 LENDING_S = 0.01  # a draft that takes longer is made on the target's cores, too: handing them over costs less than that
@@ -79,7 +79,8 @@ class ProcessDrafter:
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
-        drafter_timeout_s: seconds that the child may be silent while a question is open, before it counts as hanging.
+        drafter_timeout_s: seconds that the child may make no progress while a question is open, before it counts as
+            hanging; see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
         parallel: what the child does while the target verifies; see `parallel.POLICIES`.
         lent_cores: CPU cores of the target, which serve the child while the target waits for a draft of it.
@@ -142,11 +143,11 @@ class ProcessDrafter:
         try:
             self._link.send(("load", (pickle.dumps(self._factory), self._parallel, self._lent_cores)))
             self._open[0] = time.monotonic()
-            needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
+            needs: Needs = self._await(0, LOAD_TIMEOUT_S)
         except BaseException as error:
             self.stop()
             if isinstance(error, DrafterLost | TimeoutError):
-                why = "it took too long" if isinstance(error, TimeoutError) else error
+                why = f"it made no progress for {LOAD_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
             raise
         self.needs = replace(needs, runs_in=frozenset({"process"}))
@@ -292,7 +293,7 @@ class ProcessDrafter:
                     budget.until.wait()
             self._send(("stop", [state.hidden for state in states]))
             self._sort_all()
-            overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
+            overdue = self._unanswered() and self._overdue_s() > LONGEST_WAIT_S  # nothing will come soon
             for state in states:
                 if state.hidden is not None:
                     self._open[state.hidden] = time.monotonic()  # it hangs if it does not heed the signal
@@ -354,7 +355,7 @@ class ProcessDrafter:
             return lambda: [NOTHING] * len(states)
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
-        wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else self.drafter_timeout_s
+        wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else None
         if all_worth and not all(state.greedy for state in states):
             wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # unverified draws end drafting; see below
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
@@ -367,7 +368,7 @@ class ProcessDrafter:
                 state.asked = None
             try:
                 with self._lending():
-                    sent = self._fetch(serial, wait)
+                    sent = self._await(serial, self.drafter_timeout_s) if wait is None else self._fetch(serial, wait)
             except TimeoutError:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
@@ -413,18 +414,22 @@ class ProcessDrafter:
         """Questions whose answers are due.
 
         Raises:
-            DrafterLost: one has been for too long, and the child has been silent since.
+            DrafterLost: one has been for too long, and the child has made no progress since.
         """
-        if self._silent_s() >= self.drafter_timeout_s:
+        if self._idle_s() >= self.drafter_timeout_s:
             self._child.kill()
-            raise DrafterLost(f"it did not answer within {self.drafter_timeout_s:g} s")
+            raise DrafterLost(f"it made no progress within {self.drafter_timeout_s:g} s")
         return list(self._open)
 
-    def _silent_s(self) -> float:
-        """Seconds since an answer is due and nothing has been heard; 0 if none is due."""
+    def _overdue_s(self) -> float:
+        """Seconds since an answer is due and no message has come; 0 if none is due."""
         if not self._open:
             return 0.0
         return time.monotonic() - max(self._last_message_s, min(self._open.values()))
+
+    def _idle_s(self) -> float:
+        """The same, and the child has finished no piece of work either."""
+        return min(self._overdue_s(), time.monotonic() - self._handled.progress.get())
 
     def _ask(self, kind: str, value: object) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
@@ -472,6 +477,15 @@ class ProcessDrafter:
         if kind == "refused":
             raise CrossdraftError(str(body))
         return body
+
+    def _await(self, serial: int, patience_s: float) -> Any:
+        """As `_fetch`, however long it takes; given up once the child has made no progress for `patience_s`."""
+        while True:
+            try:
+                return self._fetch(serial, patience_s - self._idle_s())
+            except TimeoutError:
+                if self._idle_s() >= patience_s:
+                    raise
 
     def _sort_all(self) -> None:
         with suppress(Empty):

@@ -18,6 +18,7 @@ from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
+from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
@@ -86,6 +87,7 @@ class Inbox:
         Raises:
             EOFError: the parent is gone.
         """
+        progress()  # what was received before is done
         if self._waiting:
             return self._waiting.popleft()
         self._handled.set(self._received)
@@ -120,6 +122,8 @@ def _sizes(kind: str, value: Any) -> Sequence[int]:
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
+    mark_on(handled.progress)
+    progress()  # PyTorch is imported
     if threads is not None:
         torch.set_num_threads(threads)
     kind, body = connection.recv()
