@@ -80,7 +80,7 @@ def two_rounds(chance, drops_unlikely=False):
         if drops_unlikely and tree.dists[-1][tree.tokens[-1]] < 0.5:
             tree = tree.first(len(tree) - 1)
         target = lambda prefix, before=before: P((*before, *prefix))  # noqa: E731
-        output = VERIFIERS["speculative"](tree, probs_of(target, tree), chance)
+        output = VERIFIERS["rejection"](tree, probs_of(target, tree), chance)
         stop = stop.verified(len(output.path), len(tree))
         tokens += (*(tree.tokens[node] for node in output.path), output.bonus)
         drafted += (len(tree),)

@@ -33,8 +33,9 @@ class Needs:
         visual_frames: the same, of so many frames, evenly spread, as they come; it waits for none of them. Several
             numbers are those of several drafters.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
-            numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
+        learns: what it learns from one answer it drafts in others. Then a rule that tosses coins, such as `rejection`,
+            may verify no two with the same random numbers: a draft would know the draws that decide on it, and
+            acceptance would not be exact.
         unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.

@@ -138,7 +138,7 @@ def _enumerated(monkeypatch):
     monkeypatch.setattr(translation, "sample_one", lambda weights, chance: chance.draw(weights))
 
 
-@pytest.mark.parametrize("rule", ["speculative", "block"])
+@pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("known", [None, grams()], ids=["tli", "omni"])
 def test_what_is_emitted_has_the_targets_distribution(rule, known):
     assert error(rule, TARGET, drafter(known), 3) < 1e-12
@@ -181,4 +181,4 @@ class ForgetsTheGram(TokenIntersection):
 
 @pytest.mark.parametrize(("kind", "known"), [(CutAfterwards, None), (ForgetsTheGram, grams())])
 def test_a_planted_bug_is_seen(kind, known):
-    assert error("speculative", TARGET, drafter(known, kind), 2) > 1e-3
+    assert error("rejection", TARGET, drafter(known, kind), 2) > 1e-3
