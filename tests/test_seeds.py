@@ -101,7 +101,7 @@ def test_a_seed_repeats_in_any_batch_and_placement(options, requests, alone):
     assert sum((piece.tokens for piece in pieces), ()) == alone[1]
 
 
-def test_an_answer_without_a_seed_can_be_had_again_by_the_one_that_it_tells(requests):
+def test_an_answer_without_a_seed_can_be_had_again_by_that_of_its_stats(requests):
     with ExitStack() as stack:
         engine = stack.enter_context(cd.Engine.load("reference", "event", cd.Options(**INLINE)))
         other = stack.enter_context(cd.Engine.load("reference", None))

@@ -1,4 +1,4 @@
-"""`gumbel`: the answer is that of the noise alone, whatever was drafted, and the noise draws from the target's law."""
+"""`gumbel`: the answer is that of the noise alone, whatever was drafted, and the noise draws from the target's distribution."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def test_whatever_is_drafted_the_answer_is_the_same(drafts, seed):
 
 
 def test_drafts_that_come_true_are_accepted():
-    """A drafter that knows the answer, one that draws with the same noise from the same law, and none."""
+    """A drafter that knows the answer, one that draws with the same noise from the same distribution, and none."""
     for seed in range(50):
         text = alone(P, seed)
         tree = DraftTree.chain(text[:4])
@@ -57,9 +57,9 @@ def test_drafts_that_come_true_are_accepted():
 
 def test_a_distribution_that_comes_with_a_draft_is_not_looked_at():
     tree = DraftTree.chain([1, 0])
-    told = replace(tree, dists=torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), drawn_from=(0, 1))
+    drawn = replace(tree, dists=torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), drawn_from=(0, 1))
     for seed in range(50):
-        assert GUMBEL(tree, probs_of(P, tree), Noise(seed)) == GUMBEL(told, probs_of(P, told), Noise(seed))
+        assert GUMBEL(tree, probs_of(P, tree), Noise(seed)) == GUMBEL(drawn, probs_of(P, drawn), Noise(seed))
 
 
 def with_the_draft(tree, probs, noise):
@@ -86,7 +86,7 @@ def test_noise_of_the_draft_or_of_the_row_would_be_noticed(planted):
     assert not all(found)
 
 
-# -- the law ---------------------------------------------------------------------------------------------------------
+# -- the distribution ---------------------------------------------------------------------------------------------------------
 
 TRIPLES = list(itertools.product(range(4), repeat=3))
 DRAFTS = {
@@ -97,7 +97,7 @@ DRAFTS = {
 }
 
 
-def law(rule, grow: Grow, seeds: int = 2_000) -> float:
+def p_value(rule, grow: Grow, seeds: int = 2_000) -> float:
     """p of a chi-square of the first three tokens, over seeds."""
     dice = Dice(torch.Generator().manual_seed(1))
 
@@ -112,10 +112,10 @@ def law(rule, grow: Grow, seeds: int = 2_000) -> float:
 
 
 @pytest.mark.parametrize("drafted", DRAFTS)
-def test_over_seeds_the_answer_follows_the_targets_law(drafted):
-    assert law(GUMBEL, DRAFTS[drafted]) > 1e-3
+def test_over_seeds_the_answer_follows_the_targets_distribution(drafted):
+    assert p_value(GUMBEL, DRAFTS[drafted]) > 1e-3
 
 
-def test_a_draft_that_is_kept_as_it_is_would_break_the_law():
+def test_a_draft_that_is_kept_as_it_is_would_change_the_distribution():
     rule = replace(GUMBEL, verify=lambda tree, probs, noise: Acceptance(tuple(range(len(tree))), 0))
-    assert law(rule, DRAFTS["chain"], 400) < 1e-6
+    assert p_value(rule, DRAFTS["chain"], 400) < 1e-6

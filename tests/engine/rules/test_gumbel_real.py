@@ -15,16 +15,16 @@ from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.tree import DraftTree
 from crossdraft.load import load_target
 
-LAWS = {"temperature 1": Sampling(temperature=1.0), "top-p 0.9": Sampling(temperature=1.0, top_p=0.9)}
+SETTINGS = {"temperature 1": Sampling(temperature=1.0), "top-p 0.9": Sampling(temperature=1.0, top_p=0.9)}
 PLACES = 3
 LEAST = 5.0  # expected tokens of a cell of a chi-square; rarer tokens are one cell
 
 
 @pytest.fixture(scope="module")
-def law():
+def distribution():
     """The target's distribution after a beginning of its answer, by a full pass over prompt and beginning."""
     target = load_target("reference", "cpu", "float32")
-    prompt = target.prepare(Request("What is the car in front doing?"))
+    prompt = target.prepare(Request(messages=[{"role": "user", "content": "What is the car in front doing?"}]))
 
     @cache
     def logits(before: tuple[int, ...]) -> Tensor:
@@ -34,14 +34,14 @@ def law():
     return lambda before, sampling: warp(logits(before), sampling)
 
 
-def p_values(law, sampling: Sampling, seeds: int, verify) -> list[float]:
+def p_values(distribution, sampling: Sampling, seeds: int, verify) -> list[float]:
     """Of each place, given the tokens before it: p of a chi-square over all seeds."""
     texts: list[tuple[int, ...]] = [()] * seeds
     found: list[float] = []
     for place in range(PLACES):
         wanted, counts = torch.zeros(()), torch.zeros(())
         for seed, text in enumerate(texts):
-            dist = law(text, sampling)
+            dist = distribution(text, sampling)
             token = verify(DraftTree.empty(), dist[None], Noise(seed, place)).bonus
             wanted = wanted + dist.double()
             counts = counts + torch.eye(1, len(dist), dtype=torch.float64)[0].roll(token)
@@ -53,24 +53,24 @@ def p_values(law, sampling: Sampling, seeds: int, verify) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_real_tokens_follow_the_targets_law(law, name):
-    assert min(p_values(law, LAWS[name], 150, RULES["gumbel"].verify)) > 1e-3
+@pytest.mark.parametrize("name", SETTINGS)
+def test_real_tokens_follow_the_targets_distribution(distribution, name):
+    assert min(p_values(distribution, SETTINGS[name], 150, RULES["gumbel"].verify)) > 1e-3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LAWS)
-def test_real_tokens_follow_the_targets_law_over_2000_seeds(law, name, record_property):
-    found = p_values(law, LAWS[name], 2_000, RULES["gumbel"].verify)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_real_tokens_follow_the_targets_distribution_over_2000_seeds(distribution, name, record_property):
+    found = p_values(distribution, SETTINGS[name], 2_000, RULES["gumbel"].verify)
     record_property(name, found)
     print(name, found)  # noqa: T201 - what a reader asks for
     assert min(found) > 1e-3
 
 
-def test_another_law_would_be_noticed(law):
+def test_another_distribution_would_be_noticed(distribution):
     """The planted bug: the noise draws from a colder distribution."""
 
     def colder(tree, probs, noise):
         return RULES["gumbel"].verify(tree, probs**2 / (probs**2).sum(), noise)
 
-    assert min(p_values(law, Sampling(temperature=2.0), 150, colder)) < 1e-3
+    assert min(p_values(distribution, Sampling(temperature=2.0), 150, colder)) < 1e-3
