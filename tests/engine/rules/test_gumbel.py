@@ -1,4 +1,4 @@
-"""`gumbel`: the answer is that of the noise alone, whatever was drafted, and the noise draws from the target's distribution."""
+"""`gumbel`: the answer is that of the noise alone, whatever was drafted; the noise draws as the target says."""
 
 import itertools
 import math
@@ -86,7 +86,7 @@ def test_noise_of_the_draft_or_of_the_row_would_be_noticed(planted):
     assert not all(found)
 
 
-# -- the distribution ---------------------------------------------------------------------------------------------------------
+# -- the distribution --------------------------------------------------------------------------------------------------
 
 TRIPLES = list(itertools.product(range(4), repeat=3))
 DRAFTS = {
