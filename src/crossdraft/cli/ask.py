@@ -31,7 +31,12 @@ class SamplingOptions:
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None
     min_p: Annotated[float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")] = None
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of a sampled answer; random by default.")] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed of a sampled answer: the same one gives the same text, whatever drafts; random by default."
+        ),
+    ] = None
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."),

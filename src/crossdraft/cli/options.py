@@ -216,8 +216,8 @@ class PairOptions:
     rule: Annotated[
         str | None,
         typer.Option(
-            help="Acceptance rule, such as typical:eps=0.1, or for chains block (--drafter eagle2:tree=chain); the "
-            "exact one by default."
+            help="Acceptance rule, such as typical:eps=0.1, rejection, or for chains block (--drafter "
+            "eagle2:tree=chain); by default the exact one, by which a seed repeats whatever drafts."
         ),
     ] = None
     lossy_prefill: Annotated[

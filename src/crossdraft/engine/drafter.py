@@ -35,8 +35,9 @@ class Needs:
         prompt: the prompt's token ids, from when the target has prepared it: `Request.prompt_ids`. Nobody waits for
             them; they are known before anything is committed.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
-            numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
+        learns: what it learns from one answer it drafts in others. Then a rule that tosses coins, such as `rejection`,
+            may verify no two with the same random numbers: a draft would know the draws that decide on it, and
+            acceptance would not be exact.
         unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.

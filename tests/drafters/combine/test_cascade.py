@@ -188,12 +188,21 @@ def test_any_drafter_may_be_the_cheap_one(inner):
 
 
 def test_a_sampled_draft_is_the_models_own(twin):
+    """Verified by the noise of the request's seed."""
     alone, _, _ = rounds(twin, twin, QUESTIONS[0], WARM)
-    cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])), early=2)
+    cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])))
     together, _, _ = rounds(cascade, twin, QUESTIONS[0], WARM)
     for ours, its in zip(together, alone, strict=True):
         assert ours.tree.tokens == its.tree.tokens
-        assert torch.equal(ours.tree.dists, its.tree.dists)
+        assert ours.tree.dists is None
+
+
+def test_without_a_seed_the_model_draws_alone(twin):
+    cascade = CascadeDrafter(twin, Prophet(written_alone(twin, QUESTIONS[0])), early=2)
+    (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64, sampling=Sampling(temperature=1.0))])
+    (draft,) = cascade.propose([state], [Budget(4)])
+    assert len(draft.tree.dists) == len(draft.tree) == 4
+    assert not state.inner.text
 
 
 def test_the_later_words_are_the_cheap_ones(twin):

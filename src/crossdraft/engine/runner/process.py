@@ -36,7 +36,7 @@ from crossdraft.errors import CrossdraftError
 
 LOAD_TIMEOUT_S = 600.0  # without progress: a library that loads a 7B drafter from a slow disk makes none
 DRAFTER_TIMEOUT_S = 10.0
-LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
+LONGEST_WAIT_S = 1.0  # for a hidden draft behind another one, and for one that was drawn, whatever it is worth
 LENDING_S = 0.01  # a draft that takes longer is made on the target's cores, too: handing them over costs less than that
 TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
 Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
@@ -355,9 +355,9 @@ class ProcessDrafter:
             return lambda: [NOTHING] * len(states)
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
-        wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else None
-        if all_worth and not all(state.greedy for state in states):
-            wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # unverified draws end drafting; see below
+        wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
+        if wait is not None and not all(state.greedy for state in states):
+            wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
         for state in states:
