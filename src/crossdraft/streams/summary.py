@@ -122,7 +122,8 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     answered, dropped = found["windows_answered"], found["windows_dropped"]
     counted = f"{answered} answered ({found['windows_per_s']:.2f} a second), {dropped} dropped{left}"
     lines = [
-        f"{found['windows_due']} windows in {found['seconds']:.1f} s: {counted}; {found['changes']} changed answers."
+        f"{found['windows_due']} {'window' if found['windows_due'] == 1 else 'windows'} in {found['seconds']:.1f} s: "
+        f"{counted}; {found['changes']} changed answers."
     ]
     if first is not None and whole is not None:
         lines.append(

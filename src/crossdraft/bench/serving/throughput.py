@@ -22,8 +22,9 @@ from typing import Any, Self
 from crossdraft.api import Engine
 from crossdraft.bench.serving.plan import CACHE_BYTES, Question, ServePlan
 from crossdraft.bench.statistics import ratio_per_token
+from crossdraft.serve.listening import bound_socket
 from crossdraft.serve.logs import TextLines
-from crossdraft.serve.server import DrainingServer, bound_socket, configured
+from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings
 
