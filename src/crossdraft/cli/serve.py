@@ -159,7 +159,7 @@ def _bound(settings: "ServerSettings") -> "Socket":
     Raises:
         CrossdraftError: the port is taken, or the address is not this machine's.
     """
-    from crossdraft.serve.listening import bound_socket
+    from crossdraft.serve.sockets import bound_socket
 
     try:
         return bound_socket(settings.host, settings.port)

@@ -11,11 +11,11 @@ import pytest
 from starlette.types import ASGIApp, Message, Scope
 
 from crossdraft.serve.app import create_app, guarded
-from crossdraft.serve.listening import bound_socket
 from crossdraft.serve.replicas.called import called
 from crossdraft.serve.replicas.proxy import ReplicaLost, ReplicaProxy
 from crossdraft.serve.server import DrainingServer, config_of
 from crossdraft.serve.service import Service
+from crossdraft.serve.sockets import bound_socket
 from tests.serve.conftest import Running, settings
 
 
