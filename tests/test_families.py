@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 import crossdraft as cd
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
-from crossdraft.video.inputs import model_class
+from crossdraft.video.classes import model_class
 from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, PROCESSORS, save_family
 from tests.video.test_image import FILES, turned
 

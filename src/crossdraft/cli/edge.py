@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.checkpoints.files import check_tokenizer
+from crossdraft.checkpoints.locate import TARGETS, shipped_or_found
 from crossdraft.checks import whole
 from crossdraft.cli.options import MAX_SECONDS, AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
 from crossdraft.errors import CrossdraftError
@@ -89,7 +91,8 @@ def edge(
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
     _check_video(video)
     excerpt = _excerpt(camera, video)
-    _check_drafter(drafter, events=excerpt is not None)
+    check_tokenizer(shipped_or_found(target, TARGETS))
+    _check_drafter(drafter, target, events=excerpt is not None)
     drawn = _sampling(cloud)
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
@@ -182,8 +185,8 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
     return None if path is None else Excerpt(path, format=camera.kind, sensor=size_of(camera.sensor))
 
 
-def _check_drafter(drafter: str, *, events: bool) -> None:
-    from crossdraft.methods import METHODS, check_spec, methods_in, needs_target, read_spec
+def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
+    from crossdraft.methods import METHODS, check_files, check_spec, methods_in, needs_target, read_spec
 
     if drafter == "none":
         return
@@ -193,6 +196,7 @@ def _check_drafter(drafter: str, *, events: bool) -> None:
         raise CrossdraftError(f"The drafter {drafter} reads the target or the clip, which are not here; try event.")
     if not events and any("events" in METHODS[name].senses for name in spec.names if name in METHODS):
         raise CrossdraftError(f"The drafter {drafter} needs an event recording; give one with --events.")
+    check_files(spec, target)
 
 
 def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> "Drafter[Any]":

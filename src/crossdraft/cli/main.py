@@ -39,6 +39,8 @@ PACKAGE_OF = {
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
 
+PLAIN_FIELDS = frozenset(("temperature", "seed", "fps", "nodes"))  # whose options are called as they are
+
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
 
@@ -130,9 +132,11 @@ def with_flags(sentence: str) -> str:
 
     >>> with_flags("top_k is -1; it must be 0 (off) or more.")
     '--top-k is -1; it must be 0 (off) or more.'
+    >>> with_flags("temperature is -1.0; it must be 0 or more.")
+    '--temperature is -1.0; it must be 0 or more.'
     """
     name, space, rest = sentence.partition(" ")
-    if "_" in name and name.isidentifier() and rest.startswith("is "):
+    if ("_" in name or name in PLAIN_FIELDS) and name.isidentifier() and rest.startswith("is "):
         name = FLAGS.get(name, f"--{name.replace('_', '-')}")
     return name + space + rest
 
