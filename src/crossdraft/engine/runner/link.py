@@ -71,11 +71,11 @@ class Link:
 
     def __init__(self, connection: Connection, receive: Callable[[object], None]) -> None:
         self._connection = connection
-        self._receive = receive
         self._lock = threading.Lock()
         self._backlog: deque[tuple[memoryview, Sequence[memoryview]]] = deque()
         self._sending = False  # a thread is about the backlog
-        threading.Thread(target=self._listen, name="drafter-link", daemon=True).start()
+        # Held by its thread alone: who receives mostly holds this link, and the two would hold each other.
+        threading.Thread(target=self._listen, args=(receive,), name="drafter-link", daemon=True).start()
 
     def send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
         """Send, or have it sent.
@@ -130,8 +130,8 @@ class Link:
                 with self._lock:
                     self._backlog.clear()
 
-    def _listen(self) -> None:
+    def _listen(self, receive: Callable[[object], None]) -> None:
         with suppress(Exception):  # ended, or not to be read: what comes next would not be either
             while True:
-                self._receive(self._connection.recv())
-        self._receive(None)
+                receive(self._connection.recv())
+        receive(None)
