@@ -23,6 +23,7 @@ from crossdraft.models.shards import read_weights
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+KEYS = ("format", "network", "target", "config")
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
 
@@ -76,6 +77,10 @@ def read_config(folder: Path) -> HeadFile:
             f"{path} describes no head of this version of crossdraft (networks: {', '.join(NETWORKS)}); heads of other "
             "projects are read by `crossdraft head import`."
         )
+    for key in found:
+        if key not in KEYS:
+            hint = suggestion(key, KEYS, f"its keys are {', '.join(KEYS)}.")
+            raise CrossdraftError(f"{path}: a head's configuration has no key '{key}'; {hint}")
     network = found["network"]
     return HeadFile(network, str(found.get("target", "")), config_of(network, found.get("config", {}), str(path)))
 
