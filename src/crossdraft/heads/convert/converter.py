@@ -177,7 +177,8 @@ def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, A
     Raises:
         CrossdraftError: one is missing, is no such number, or contradicts another.
     """
-    number(config, "hidden_size"), number(config, "vocab_size")
+    for key in ("hidden_size", "vocab_size"):  # the target's own, but they must be there
+        number(config, key)
     heads = number(config, "num_attention_heads")
     return {
         **host.sizes,
