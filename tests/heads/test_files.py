@@ -52,6 +52,7 @@ def test_shared_weights_are_not_stored(tmp_path):
     [
         ({"format": 7}, "describes no head of this version"),
         ({"network": "eagel"}, "describes no head of this version"),
+        ({"scale": 2}, "has no key 'scale'; its keys are format, network, target, config"),
         ({"config": {**EAGLE, "head": 4, "draft_ids": [3, 4]}}, "no setting 'head'; did you mean 'heads'?"),
         ({"config": {"heads": 4}}, "settings of the network 'eagle' are missing"),
         ({"config": {**EAGLE, "draft_ids": [4, 3]}}, "must rise"),

@@ -23,6 +23,7 @@ from crossdraft.heads.registry import NETWORKS
 from crossdraft.models.shards import read_weights
 
 WEIGHTS = "model.safetensors"
+KEYS = ("format", "network", "target", "config")
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
 
@@ -62,6 +63,10 @@ def read_config(folder: Path) -> HeadFile:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
     """
     path, found = folder / CONFIG, read_json(folder)
+    for key in found:
+        if key not in KEYS:
+            hint = suggestion(key, KEYS, f"its keys are {', '.join(KEYS)}.")
+            raise CrossdraftError(f"{path}: a head's configuration has no key '{key}'; {hint}")
     network = found["network"]
     return HeadFile(network, str(found.get("target", "")), config_of(network, found.get("config", {}), str(path)))
 

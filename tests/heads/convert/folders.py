@@ -14,6 +14,7 @@ from tests.heads.consistency import shared, some_head
 
 DEEP = 7  # layers of a target whose three levels are three
 SHA = "f" * 64
+LEVELS = "eagle_aux_hidden_state_layer_ids"
 MORE = {"dflash": {"mask_token": 1}}
 
 

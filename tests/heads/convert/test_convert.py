@@ -12,7 +12,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.convert import TOLERANCE, difference, export_head, import_head
 from crossdraft.heads.convert.eagle import EAGLE
 from crossdraft.heads.files import load_head, read_config
-from tests.heads.convert.folders import SHA, host, reworded, rewoven, saved
+from tests.heads.convert.folders import LEVELS, SHA, host, reworded, rewoven, saved
 
 CONVERTERS = [
     ("eagle", "eagle"),
@@ -132,6 +132,12 @@ def with_(name, value):
         ("eagle", "eagle", without("fc.bias"), "lacks 'fc.bias'"),
         ("medusa", "medusa", without("2.0.linear.bias"), "lacks '2.0.linear.bias'"),
         ("medusa", "medusa", with_("0.1.weight", torch.ones(50, 32)), r"head 0 has \(50, 32\) output rows"),
+        (
+            "eagle3",
+            "eagle",
+            with_("fc.weight", torch.ones(3, 3, dtype=torch.int8)),
+            "'fc.weight' is of int8: quantized",
+        ),
         ("dflash", "dflash", without("layers.1.self_attn.q_norm.weight"), "lacks 'layers.1.self_attn.q_norm.weight'"),
     ],
 )
@@ -155,13 +161,25 @@ def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout
         ("eagle3", "eagle", {"rope_scaling": {"factor": 8}}, "rope_scaling"),
         ("eagle3", "eagle", {"fc_norm": True}, "fc_norm = True"),
         ("eagle3", "eagle", {"norm_before_residual": True}, "norm_before_residual = True"),
-        ("eagle3", "eagle", {"eagle_aux_hidden_state_layer_ids": [1, 2, 33]}, r"not \(1, 2, 33\); set levels"),
+        ("eagle3", "eagle", {LEVELS: [1, 2, 33], "eagle_config": None}, r"not \(1, 2, 33\); set levels"),
+        ("eagle3", "eagle", {LEVELS: [1, 2, 3]}, rf"{LEVELS} = \[1, 2, 3\] and eagle_config.{LEVELS} = "),
+        ("eagle3", "eagle", {LEVELS: "all"}, "has 'all' as .* must list layers' numbers"),
+        ("eagle3", "eagle", {"rope_theta": 7.0}, r"says rope_theta = 7.0 and rope_parameters.rope_theta = 10000.0"),
+        (
+            "eagle3",
+            "eagle",
+            {"rms_norm_eps": "small"},
+            "has 'small' as 'rms_norm_eps', which must be a positive number",
+        ),
+        ("eagle3", "eagle", {"rope_parameters": [3]}, "rope_parameters = .* must hold keys and values"),
+        ("eagle", "eagle", {"bias": False}, "has 'fc.bias', but bias = False"),
+        ("eagle3", "speculators", {"norm_before_residual": None}, "lacks 'norm_before_residual'.* take as True"),
         ("eagle3", "speculators", {"speculators_model_type": "peagle"}, "speculators_model_type = 'peagle'"),
         ("eagle3", "speculators", {"norm_output": True}, "norm_output = True"),
         ("eagle3", "speculators", {"transformer_layer_config": None}, "lacks 'transformer_layer_config'"),
         ("medusa", "medusa", {"medusa_num_heads": "four"}, "has 'four' as 'medusa_num_heads'"),
         ("medusa", "medusa", {"medusa_num_heads": 3}, r"has '3\.0\.linear\.\w+', which we do not know"),
-        ("dflash", "dflash", {"layer_types": ["sliding_attention"] * 2}, "sliding windows"),
+        ("dflash", "dflash", {"layer_types": ["sliding_attention"] * 2}, "layer_types = "),
         ("dflash", "dflash", {"architectures": ["DFlash2DraftModel"]}, "architectures"),
         ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1}}, "lacks 'target_layer_ids'"),
         ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [9]}}, "cannot read layer 10"),
@@ -176,10 +194,9 @@ def test_a_config_of_another_network_or_target_is_refused(tmp_path, network, lay
 
 def test_modelopts_numbers_are_outputs(tmp_path):
     """Without vLLM's numbers, those in `eagle_config` count, one higher."""
-    key = "eagle_aux_hidden_state_layer_ids"
-    theirs = reworded(carried(tmp_path), **{key: None})
+    theirs = reworded(carried(tmp_path), **{LEVELS: None})
     into(tmp_path, theirs)
-    reworded(theirs, eagle_config={key: [2, 3, 4]})
+    reworded(theirs, eagle_config={LEVELS: [2, 3, 4]})
     import_head(theirs, tmp_path / "again", host())
     assert read_config(tmp_path / "again").config.levels == (3, 4, 5)
 

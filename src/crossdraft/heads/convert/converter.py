@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.convert.keys import agreed, value_at
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.networks.layers import DecoderConfig
 
 Convention = Literal["entering", "output"]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,20 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
     """The tensors under their other names: every one of `names`, and no more.
 
     Raises:
-        CrossdraftError: a tensor is missing or unknown; it is named.
+        CrossdraftError: a tensor is missing, unknown or of whole numbers; it is named.
     """
     missing = [name for name in names if name not in tensors]
     unknown = [name for name in tensors if name not in names]
     if missing or unknown:
         fault = f"lacks '{missing[0]}'" if missing else f"has '{unknown[0]}', which we do not know"
         raise CrossdraftError(f"The checkpoint {fault} ({len(missing)} missing, {len(unknown)} unknown); is it whole?")
+    for name in names:
+        if tensors[name].dtype not in FLOATS:
+            kind = str(tensors[name].dtype).removeprefix("torch.")
+            raise CrossdraftError(
+                f"The checkpoint's '{name}' is of {kind}: quantized weights are not read; take the head as it was "
+                "before it was quantized."
+            )
     return {ours: tensors[theirs] for theirs, ours in names.items()}
 
 
@@ -129,35 +138,6 @@ def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[
             "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
         )
     return rest
-
-
-def require(config: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse a config whose settings are none of those that our network follows.
-
-    Args:
-        config: theirs.
-        only: setting -> values that it may have, where it is there at all.
-
-    Raises:
-        CrossdraftError: one has another value; it is named.
-    """
-    for key, allowed in only.items():
-        if key in config and config[key] not in allowed:
-            raise CrossdraftError(
-                f"The checkpoint's config.json has {key} = {config[key]!r}; heads of ours can only follow "
-                f"{' or '.join(map(repr, allowed))}."
-            )
-
-
-FOLLOWED = {
-    "hidden_act": ("silu",),
-    "attention_bias": (False, None),
-    "mlp_bias": (False, None),
-    "qkv_bias": (False, None),
-    "rope_scaling": (None,),
-    "partial_rotary_factor": (1, None),
-    "pretraining_tp": (1, None),
-}
 
 
 def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
@@ -184,22 +164,21 @@ def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
     }
 
 
+THETA = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
+
+
 def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, Any]:
-    """The settings of their layers as `DecoderConfig` has them, and the target's sizes.
+    """The settings of their layers as `DecoderConfig` has them, and the target's sizes; defaults are Llama's.
+
+    Args:
+        config: theirs, checked against a table that holds `DECODER`.
+        host: the target.
 
     Raises:
-        CrossdraftError: one is missing, is not supported by our layers, or fits another target.
+        CrossdraftError: one is missing, is no such number, or contradicts another.
     """
-    require(config, FOLLOWED)
-    require(config, {"target_hidden_size": (config.get("hidden_size"), None)})
-    for key, size in (("hidden_size", host.hidden_size), ("vocab_size", host.vocab_size)):
-        found = number(config, key)
-        if found != size:
-            raise CrossdraftError(
-                f"The checkpoint was made for a target whose {key} is {found}; this one's is {size}. Name its own."
-            )
-    rope = config.get("rope_parameters") or {}
-    require(rope, {"rope_type": ("default",)})
+    for key in ("hidden_size", "vocab_size"):  # the target's own, but they must be there
+        number(config, key)
     heads = number(config, "num_attention_heads")
     return {
         **host.sizes,
@@ -207,10 +186,20 @@ def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, A
         "kv_heads": number(config, "num_key_value_heads", heads),
         "head_dim": number(config, "head_dim", host.hidden_size // heads),
         "intermediate_size": number(config, "intermediate_size"),
-        "rope_theta": float(rope.get("rope_theta", config.get("rope_theta") or 10000.0)),
+        "rope_theta": _positive("rope_theta", agreed({path: value_at(config, path) for path in THETA}), 10000.0),
         "max_positions": number(config, "max_position_embeddings", 2048),
-        "eps": float(config.get("rms_norm_eps", 1e-6)),
+        "eps": _positive("rms_norm_eps", config.get("rms_norm_eps"), 1e-6),
     }
+
+
+def _positive(key: str, value: Any, default: float) -> float:
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise CrossdraftError(
+            f"The checkpoint's config.json has {value!r} as '{key}', which must be a positive number."
+        )
+    return float(value)
 
 
 def number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
@@ -225,6 +214,19 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
         fault = "lacks" if value is None else f"has {value!r} as"
         raise CrossdraftError(f"The checkpoint's config.json {fault} '{key}', which must be a positive whole number.")
     return value
+
+
+def layers_of(value: Any, key: str) -> list[int]:
+    """A list of layers' numbers; null or empty = none are named.
+
+    Raises:
+        CrossdraftError: it is something else.
+    """
+    if not isinstance(value or [], list) or not all(type(one) is int and one >= 0 for one in value or []):
+        raise CrossdraftError(
+            f"The checkpoint's config.json has {value!r} as '{key}', which must list layers' numbers."
+        )
+    return list(value or [])
 
 
 def layer_numbers(layers: Sequence[int], source: Convention, wanted: Convention) -> list[int]:

@@ -16,12 +16,13 @@ from crossdraft.heads.convert.converter import (
     TargetInfo,
     decoder_settings,
     layer_numbers,
+    layers_of,
     llama_config,
     number,
     renamed,
-    require,
     without_embeddings,
 )
+from crossdraft.heads.convert.keys import DECODER, Followed, Nested, OfTarget, Only, Table, check
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
@@ -30,6 +31,25 @@ LAYER = (
     "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
 )  # fmt: skip
 BLOCK = 16  # DFlash's default
+QWEN3_DEFAULTS = {"head_dim": 128, "num_key_value_heads": 32}  # where `Qwen3Config` differs from Llama's
+DRAFT: Table = {  # in `dflash_config`, or beside it
+    "mask_token_id": Followed("mask_token"),
+    "target_layer_ids": Followed("read_layers"),
+    "block_size": Followed("steps"),
+    "output_multiplier": Only((1, None)),
+    "input_embedding_scale": Only((1, None)),
+    "final_logit_softcapping": Only((None, 0)),
+}
+KEYS: Table = {
+    **DECODER,
+    **DRAFT,
+    "architectures": Only((["DFlashDraftModel"],)),
+    "model_type": Only(("qwen3",)),
+    "num_hidden_layers": Followed("layers"),
+    "num_target_layers": OfTarget("num_layers"),
+    "is_causal": Only((False, None)),
+    "dflash_config": Nested(DRAFT),
+}
 WHOLE_PROMPTS = (
     "Heads of ours are trained on the text behind what is seen; a server that feeds DFlash whole prompts, as vLLM "
     "does, accepts next to nothing of its drafts."
@@ -75,20 +95,15 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     Raises:
         CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
     """
-    theirs = foreign.config
-    require(theirs, {"architectures": (["DFlashDraftModel"],), "model_type": ("qwen3",), "is_causal": (False, None)})
-    require(theirs, {"num_target_layers": (host.num_layers,)})
-    if any(kind != "full_attention" for kind in theirs.get("layer_types") or ()):
-        raise CrossdraftError("The checkpoint's layers have sliding windows ('layer_types'), which ours do not.")
+    check(foreign.config, KEYS, host.sizes)
+    theirs = {**QWEN3_DEFAULTS, **foreign.config}
     block: Mapping[str, Any] = {**theirs, **(theirs.get("dflash_config") or {})}
-    require(
-        block,
-        {"output_multiplier": (1, None), "final_logit_softcapping": (None, 0), "input_embedding_scale": (1, None)},
-    )
-    outputs, mask = block.get("target_layer_ids"), block.get("mask_token_id")
+    outputs, mask = layers_of(block.get("target_layer_ids"), "target_layer_ids"), block.get("mask_token_id")
     if not outputs or mask is None:
         missing = "mask_token_id" if outputs else "target_layer_ids"
         raise CrossdraftError(f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?")
+    if type(mask) is not int:
+        raise CrossdraftError(f"The checkpoint's config.json has {mask!r} as 'mask_token_id', which must be an id.")
     layers = number(theirs, "num_hidden_layers")
     names = (*SHARED, *(f"layers.{layer}.{part}.weight" for layer in range(layers) for part in LAYER))
     weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})

@@ -7,7 +7,8 @@ loads `midlayer` only and leaves a layer that it does not find random; vLLM and 
 
 **speculators** (EAGLE-3): the layer's settings are nested, and the layer is `layers.0`. Hidden states are numbered by
 the layer that they enter. `norm_before_residual` is written, though false is its default: with true the residual would
-be the feature *after* `hidden_norm`, and ours is the feature as it came, as in EAGLE's own code.
+be the feature *after* `hidden_norm`, and ours is the feature as it came, as in EAGLE's own code. A file without the key
+is refused: vLLM reads true there.
 """
 
 from collections.abc import Mapping
@@ -27,11 +28,23 @@ from crossdraft.heads.convert.converter import (
     draft_ids_of,
     draft_maps,
     layer_numbers,
+    layers_of,
     llama_config,
     number,
     renamed,
-    require,
     without_embeddings,
+)
+from crossdraft.heads.convert.keys import (
+    DECODER,
+    Followed,
+    Harmless,
+    Nested,
+    OfTarget,
+    Only,
+    Table,
+    agreed,
+    check,
+    value_at,
 )
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
@@ -48,8 +61,60 @@ LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
 EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
 MAPS = ("d2t", "t2d")
 SPECULATORS_VERSION = "0.9.0"  # of the package whose files these are
-# What speculators can switch on and our network does not do.
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
+LEVELS = "eagle_aux_hidden_state_layer_ids"
+LAYER_KEYS: Table = {**DECODER, "model_type": Only(("llama",)), "num_hidden_layers": Only((1,))}
+EAGLE_KEYS: Table = {
+    **LAYER_KEYS,
+    "architectures": Only((*([name] for name in ARCHITECTURES), list(ARCHITECTURES[1:]))),
+    "bias": Followed("fc.bias"),
+}
+NETWORK_3: Table = {
+    "draft_vocab_size": Followed("draft_ids"),
+    "target_hidden_size": OfTarget("hidden_size"),
+    LEVELS: Followed("levels"),
+    # EAGLE-3.1's norms, and a residual after the norm, are other networks.
+    **dict.fromkeys(FLAGS[:-1], Only((False, None))),
+    "embed_requires_grad": Harmless("tensors"),
+}
+EAGLE3_KEYS: Table = {
+    **LAYER_KEYS,
+    **NETWORK_3,
+    "architectures": Only(tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))),
+    "bias": Only((False, None)),
+    "aux_hidden_states_layer_ids": Followed("levels"),  # AngelSlim's
+    "eagle_aux_injection_mode": Only(("fused_fc", None)),
+    "eagle_aux_layer_bands": Only((None,)),
+    "eagle_config": Nested(  # ModelOpt's
+        {
+            LEVELS: Followed("levels"),
+            "use_aux_hidden_state": Only((True,)),
+            "use_input_layernorm_in_first_layer": Only((True,)),
+            "use_last_layernorm": Only((True,)),
+            "use_mtp_layernorm": Only((False,)),
+        }
+    ),
+}
+METHOD: Table = dict.fromkeys(("proposal_type", "verifier_accept_k", "accept_tolerance"), Harmless("drafting"))
+SPECULATORS_KEYS: Table = {
+    **{key: rule for key, rule in DECODER.items() if not isinstance(rule, Followed | OfTarget | Nested)},
+    **NETWORK_3,
+    "architectures": Only((["Eagle3Speculator"], ["Eagle3DraftModel"], None)),
+    "model_type": Harmless("names"),
+    "speculators_model_type": Only(("eagle3",)),
+    "speculators_version": Harmless("names"),
+    "enable_sp_ulysses": Harmless("training"),
+    "norm_before_residual": Only((False,), absent=True),
+    "transformer_layer_config": Nested({**LAYER_KEYS, "architectures": Harmless("names")}),
+    "speculators_config": Nested(
+        {
+            "algorithm": Only(("eagle3",)),
+            "default_proposal_method": Harmless("drafting"),
+            "proposal_methods": Nested({**METHOD, "speculative_tokens": Followed("steps")}, many=True),
+            "verifier": Nested({"name_or_path": Harmless("names"), "architectures": Harmless("names")}),
+        }
+    ),
+}
 
 
 def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -112,14 +177,15 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: it is of another architecture, not whole, or another target's.
     """
     theirs = foreign.config
-    require(theirs, {"num_hidden_layers": (1,), "model_type": ("llama",)})
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
-        require(theirs, {"architectures": tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))})
+        check(theirs, EAGLE3_KEYS, host.sizes)
         return read_eagle3(theirs, foreign.tensors, host, number(theirs, "draft_vocab_size", host.vocab_size))
-    require(theirs, {"architectures": (*([name] for name in ARCHITECTURES), list(ARCHITECTURES[1:]))})
+    check(theirs, EAGLE_KEYS, host.sizes)
     tensors = without_embeddings(foreign.tensors, host)
     if theirs.get("bias") is False and "fc.weight" in tensors:
-        tensors.setdefault("fc.bias", torch.zeros_like(tensors["fc.weight"][:, 0]))
+        if "fc.bias" in tensors:
+            raise CrossdraftError("The checkpoint has 'fc.bias', but bias = False in its config.json; is it whole?")
+        tensors["fc.bias"] = torch.zeros_like(tensors["fc.weight"][:, 0])
     weights = renamed(tensors, {name: name for name in EAGLE_NAMES})
     every = tuple(range(host.vocab_size))
     return NativeHead("eagle", DecoderConfig(**decoder_settings(theirs, host), draft_ids=every, steps=STEPS), weights)
@@ -128,9 +194,7 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
 def read_eagle3(
     theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], host: TargetInfo, drafted: int, steps: int = STEPS_3
 ) -> NativeHead:
-    """EAGLE-3 from a flat config and tensors in either spelling; `drafted` = D, as the config has it."""
-    only = (False, None)  # EAGLE-3.1's norms, and a residual after the norm, are other networks
-    require(theirs, {"norm_before_residual": only, "fc_norm": only, "norm_before_fc": only})
+    """EAGLE-3 from a flat config, checked, and tensors in either spelling; `drafted` = D, as the config has it."""
     levels = _levels(theirs, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}
     if len(spelled) != len(tensors):
@@ -149,14 +213,11 @@ def read_eagle3(
 
 def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | None:
     """The hidden states that it reads, in either convention; `None` = the usual ones."""
-    key = "eagle_aux_hidden_state_layer_ids"
-    entering = theirs.get(key)
-    outputs = (theirs.get("eagle_config") or {}).get(key)
-    if entering is None and outputs is not None:
-        entering = layer_numbers(outputs, "output", "entering")
-    if entering is None or tuple(entering) == levels_of(host.num_layers):
-        return None
-    return tuple(entering)
+    entering = {LEVELS: layers_of(theirs.get(LEVELS), LEVELS)}
+    for path in (f"eagle_config.{LEVELS}", "aux_hidden_states_layer_ids"):
+        entering[path] = layer_numbers(layers_of(value_at(theirs, path), path), "output", "entering")
+    found = agreed({path: layers or None for path, layers in entering.items()})
+    return None if found is None or tuple(found) == levels_of(host.num_layers) else tuple(found)
 
 
 def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -205,19 +266,17 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: it is of another algorithm, not whole, or another target's.
     """
     theirs = foreign.config
-    require(theirs, {"speculators_model_type": ("eagle3",), **dict.fromkeys(FLAGS[:-1], (False, None))})
+    check(theirs, SPECULATORS_KEYS, host.sizes)
     layer = theirs.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    require(layer, {"model_type": ("llama",), "num_hidden_layers": (1,)})
-    outer = ("eagle_aux_hidden_state_layer_ids", "target_hidden_size", *FLAGS)
-    flat = {**layer, **{key: theirs[key] for key in outer if theirs.get(key) is not None}}
+    flat = {**layer, LEVELS: theirs.get(LEVELS)}
     return read_eagle3(flat, foreign.tensors, host, number(theirs, "draft_vocab_size"), _steps(theirs))
 
 
 def _steps(theirs: Mapping[str, Any]) -> int:
     methods = (theirs.get("speculators_config") or {}).get("proposal_methods") or [{}]
-    return number(methods[0], "speculative_tokens", 7)
+    return number(methods[0], "speculative_tokens", STEPS_3)
 
 
 EAGLE = Converter(

@@ -11,10 +11,21 @@ from torch import Tensor
 
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, number, renamed, require
+from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, number, renamed
+from crossdraft.heads.convert.keys import PRETRAINED, Followed, Harmless, OfTarget, Only, Table, check
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"
+KEYS: Table = {
+    **PRETRAINED,
+    "architectures": Only((["MedusaModel"], None)),
+    "model_type": Only(("medusa", None)),
+    "base_model_name_or_path": Harmless("names"),
+    "medusa_num_heads": Followed("steps"),
+    "medusa_num_layers": Followed("layers"),
+    "hidden_size": OfTarget("hidden_size"),
+    "vocab_size": OfTarget("vocab_size"),
+}
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -62,8 +73,8 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
         CrossdraftError: they are not whole, or another target's.
     """
     theirs = foreign.config
-    heads, layers = number(theirs, "medusa_num_heads"), number(theirs, "medusa_num_layers")
-    require(theirs, {"hidden_size": (host.hidden_size,), "vocab_size": (host.vocab_size,)})
+    check(theirs, KEYS, host.sizes)
+    heads, layers = number(theirs, "medusa_num_heads"), number(theirs, "medusa_num_layers", 1)
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")
