@@ -12,7 +12,7 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers, whole_times
 
 if TYPE_CHECKING:
     import h5py
@@ -161,6 +161,7 @@ def read_mvsec(
         table = dataset(file, "davis/left/events", limits)
         if table.ndim != 2 or table.shape[1] != 4:
             raise CrossdraftError(f"{path}: MVSEC events must be [N, 4], not {table.shape}; the file is damaged.")
+        check_numbers(dict.fromkeys("xytp", table.dtype), path)
         check_packing(file, [table], limits)
 
         # Times stay float64 until they were checked: NaN and infinity have no int64.
@@ -200,13 +201,13 @@ def _column_datasets(
     x, y, t, p = (dataset(file, f"{group}/{name}", limits) for name in "xytp")
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
         raise CrossdraftError(f"{file.filename}: the columns of {group} differ in length; the file is damaged.")
+    check_numbers({"x": x.dtype, "y": y.dtype, "t": t.dtype, "p": p.dtype}, file.filename)
     check_packing(file, [x, y, t, p], limits)
 
     # t is uint32 in DSEC: added to a large offset it overflows, so it becomes int64 first.
-    wide = np.float64 if t.dtype.kind == "f" else np.int64
-
     def times(i: int, j: int) -> Times:
-        return t[i:j].astype(wide) + clock_us
+        part = t[i:j]
+        return (part.astype(np.float64) if t.dtype.kind == "f" else whole_times(part, file.filename)) + clock_us
 
     def columns(i: int, j: int) -> Columns:
         return x[i:j], y[i:j], times(i, j), p[i:j]

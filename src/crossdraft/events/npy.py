@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window, unwrap_time
+from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numbers, unwrap_time
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
@@ -115,6 +115,7 @@ def _column(value: object, name: str, path: Path) -> NDArray[Any]:
     column = value if isinstance(value, np.ndarray) else _listed(value)
     if column is None or column.dtype.kind not in "iufb" or column.ndim != 1:
         raise CrossdraftError(f"{path}: column {name} is not a row of numbers; it is no EventGPT recording.")
+    check_numbers({name: column.dtype}, path)
     return column
 
 

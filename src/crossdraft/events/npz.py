@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window
+from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numbers
 
 TOGETHER = "event_data"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
@@ -36,6 +36,7 @@ def read_npz(
 
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
         raise CrossdraftError(f"{path}: the columns x, y, t, p differ in length; the file is damaged.")
+    check_numbers({"x": x.dtype, "y": y.dtype, "t": t.dtype, "p": p.dtype}, path)
     limits.check_scanned(path, len(t))
 
     def times(i: int, j: int) -> Times:

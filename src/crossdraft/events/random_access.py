@@ -1,7 +1,7 @@
 """Recordings whose rows can be read from anywhere (HDF5, mapped arrays): find a span without reading the rest."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.events.limits import EventLimits
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, whole_times
 
 if TYPE_CHECKING:
     import h5py
@@ -43,6 +43,9 @@ class Recording:
 
 def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLimits) -> Iterator[Events]:
     """The events inside the window, CHUNK_EVENTS at a time; one empty chunk when there is none."""
+    unchecked = recording.times
+    # A search among times that are no numbers would end somewhere, and nothing would be said of them.
+    recording = replace(recording, times=lambda i, j: whole_times(unchecked(i, j), path))
     first = 0 if window.start_us is None else first_at(recording, window.start_us)
     last = recording.count if window.end_us is None else max(first, first_at(recording, window.end_us))
     first = _newest_from(recording, first, last, window)

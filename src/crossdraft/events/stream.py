@@ -4,8 +4,9 @@ An event camera has no frames: each pixel reports, on its own, the moment its br
 fell (p = 0) by a set step. A recording is therefore four parallel columns and the size of the sensor.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -69,10 +70,11 @@ class Events:
         if any(column.shape != ts.shape or column.ndim != 1 for column in (xs, ys, ts, ps)):
             shapes = ", ".join(str(column.shape) for column in (xs, ys, ts, ps))
             raise CrossdraftError(f"{source}: the columns x, y, t, p differ in length ({shapes}); the file is damaged.")
+        check_numbers({"x": xs.dtype, "y": ys.dtype, "t": ts.dtype, "p": ps.dtype}, source)
         if not (0 < width <= 65536 and 0 < height <= 65536):
             raise CrossdraftError(f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size.")
         _check_inside(xs, ys, width, height, source)
-        times = _whole_times(ts, source)
+        times = whole_times(ts, source)
         check_sorted(times, source)
         return Events(
             xs.astype(np.uint16, copy=False),
@@ -265,6 +267,20 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 
     return raw
 
 
+def check_numbers(columns: Mapping[str, np.dtype[Any]], source: object) -> None:
+    """Refuse columns of events that are no numbers, before anything is computed with them.
+
+    Raises:
+        CrossdraftError: a column is of text, bytes, dates, durations, complex numbers, records or objects; or one but
+            the polarity `p` of truth values.
+    """
+    for name, dtype in columns.items():
+        if dtype.kind not in ("iufb" if name == "p" else "iuf"):
+            raise CrossdraftError(
+                f"{source}: column {name} is of {dtype}, no whole or fractional numbers; save it as int64."
+            )
+
+
 def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uint8]:
     """Bring bool, 0/1 or -1/+1 to uint8 0/1; CrossdraftError on anything else."""
     if p.dtype == np.bool_:
@@ -282,10 +298,14 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
     return signed.astype(np.uint8)
 
 
-def _whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
-    """Times as int64, checked first: a cast would turn what does not fit into a plausible time."""
+def whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
+    """Times in µs as int64, checked first: a cast would turn what does not fit into a plausible time.
+
+    Raises:
+        CrossdraftError: a time is not finite, or reaches 2**62 µs.
+    """
     # NaN spreads to min and max, and no comparison with it holds.
-    if len(t) and not (t.min() > -LAST_US and t.max() < LAST_US):
+    if len(t) and not (t.min().item() > -LAST_US and t.max().item() < LAST_US):
         raise CrossdraftError(
             f"{source}: times reach {t.min()}..{t.max()} µs; they must be finite numbers below 2**62 µs, "
             "so drop those events."
