@@ -77,10 +77,10 @@ def readme_stages(
         ablations["figures"]["ride-along"]["glance, rides along"]["speedup"],
     )
     speeds = [by_name(bench["methods"])["glance"]["speedup"]["value"], *(one["value"] for one in found)]
-    yield f"is {_range(speeds)} times as fast as its target alone on both"
+    yield f"is {_range(speeds)} times as fast as its target alone on the same two cores"
     all_frames, eight, files, questions, rides = map(interval, found)
     yield (
-        f"`glance` {all_frames} (experiment 0), {eight} (1), {files} (2), {questions} (5: {quality['config']['pairs']} "
+        f"`glance` {all_frames} (0), {eight} (1), {files} (2), {questions} (5: {quality['config']['pairs']} "
         f"questions) and {rides} (6)"
     )
     event = (

@@ -389,7 +389,7 @@ def test_an_answer_without_drafts_says_what_a_draft_would_have_cost():
     )
 
 
-def test_a_drafter_that_proposes_nothing_is_told():
+def test_a_drafter_that_proposes_nothing_is_named():
     policy, state = rounds_of(trained(0.9, 0.01), 12)
     assert policy.note(state) == "The drafter proposed nothing in 12 rounds."
 
