@@ -3,17 +3,22 @@
 import asyncio
 import json
 import threading
+from itertools import pairwise
 
+import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
+from websockets.sync.client import connect
 
 from crossdraft.serve.bodies import (
     FEW_COMMAS,
     INLINE,
-    MOST_COMMAS,
     MOST_MEMBERS,
     MOST_VALUES,
     BodyLimits,
+    ValueCounter,
     chat_of,
     parsed,
 )
@@ -69,14 +74,68 @@ def test_of_a_lists_elements_the_first_that_is_wrong_is_all_that_is_said(sent, m
 
 
 def test_long_texts_and_whole_conversations_are_taken():
-    words = "a, b " * (MOST_COMMAS - 100)
+    words = "a, b " * (1 << 17)
     assert chat_of(hostile(json.dumps(words))).messages[0].content == words
     turns = [{"role": "user", "content": [{"type": "text", "text": "x,"}]}] * MAX_MESSAGES
     bias = {str(token): 1.0 for token in range(MOST_MEMBERS)}
     assert len(chat_of(json.dumps({"model": "m", "messages": turns, "logit_bias": bias}).encode()).messages) == 256
     with pytest.raises(ValidationError, match="Invalid JSON"):
-        chat_of(b"[" * 5000 + b"," * 5000)
+        chat_of(b"[" * 5000 + b"," * MOST_VALUES)
     assert MOST_VALUES > 6 * MAX_MESSAGES + MOST_MEMBERS
+
+
+@given(texts=st.lists(st.text(alphabet=',"\\\\[]{}:x\n'), max_size=20), repeats=st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_what_stands_in_texts_is_no_value(texts, repeats):
+    """Quotes, commas, brackets and backslashes in any order; as a message and as names of members."""
+    words = "".join(texts) * repeats + "," * MOST_VALUES
+    metadata = {f"{number}{text}": text for number, text in enumerate(texts)}
+    asked = {"model": "m", "messages": [{"role": "user", "content": words}], "metadata": metadata}
+    for ascii_only in (False, True):
+        assert chat_of(json.dumps(asked, ensure_ascii=ascii_only).encode()).messages[0].content == words
+
+
+@given(text=st.text(alphabet='",\\\\x', max_size=40), cuts=st.lists(st.integers(0, 60), max_size=8))
+def test_values_are_counted_however_a_body_is_cut(text, cuts):
+    sent = json.dumps({"a": text, "b": [text, 1, 2]}).encode()
+    counter, edges = ValueCounter(), sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
+    for begin, end in pairwise(edges):
+        counter.push(sent[begin:end])
+    assert counter._commas == 3
+
+
+@pytest.mark.parametrize("count", [MOST_VALUES + 2, 1_000_000])
+def test_values_beyond_the_limit_are_refused_before_they_are_parsed(monkeypatch, count):
+    monkeypatch.setattr("crossdraft.serve.bodies.from_json", None)
+    for inner in (f"[{repeated('1', count)}]", f"[{repeated(json.dumps('a'), count)}]", f"{{{members(count)}}}"):
+        with pytest.raises(ApiError) as error:
+            chat_of(hostile(f'"x\\\\","metadata":{{"a":{inner}}}'))
+        assert error.value.status == 413
+
+
+def test_a_stream_of_too_many_values_is_refused(server):
+    with connect(f"ws{server.url[4:]}/v1/watch") as socket:
+        socket.send(f'{{"questions":[{repeated("1", 20_000)}]}}')
+        assert json.loads(socket.recv(20))["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "says"),
+    [
+        (b'{"model":"caf\xe9"}', "invalid_encoding", "0xE9 at position 13"),
+        ('{"model":"x"}'.encode("utf-16"), "invalid_encoding", "0xFF at position 0"),
+        (b'{"a":"\xed\xa0\x80"}', "invalid_encoding", "0xED at position 6"),  # half a surrogate pair
+        (b"{bad", "invalid_json", "line 1 column 2"),
+        (b'{"model":\n"m",}', "invalid_json", "line 2 column 5"),
+        (b"", "invalid_json", "line 1 column 0"),
+        (b"{", "invalid_json", "line 1 column 1"),
+        (b'{"model":"m"} x', "invalid_json", "line 1 column 15"),
+    ],
+)
+def test_another_encoding_and_broken_json_have_sentences_of_their_own_that_say_where(server, sent, code, says):
+    found = httpx.post(f"{server.url}/v1/chat/completions", content=sent)
+    assert (found.status_code, found.json()["error"]["code"]) == (400, code)
+    assert says in found.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("text", ["x", "a," * FEW_COMMAS])

@@ -1,6 +1,7 @@
 """How much a client may ask, of every route that costs something; and what is counted and logged of what is refused."""
 
 import json
+import logging
 import re
 import time
 from contextlib import ExitStack
@@ -10,7 +11,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from crossdraft.serve.errors import LEFT_OUT
 from crossdraft.serve.keys import Client, KeyRecord, digest_of
+from crossdraft.serve.logs import JsonLines, TextLines
 from tests.serve.conftest import body
 from tests.serve.test_security import reaches
 
@@ -159,6 +162,60 @@ def test_a_websocket_that_fails_before_it_is_taken_is_answered_counted_and_logge
 def test_a_websocket_that_is_taken_has_an_id_too(server):
     with connect(f"{server.url.replace('http', 'ws')}/v1/watch", proxy=None) as socket:
         assert re.fullmatch("[0-9a-f]{32}", socket.response.headers["x-request-id"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b'{"model":"reference","messages":[],"fps":2}', {"param": "messages", "code": "invalid_value"}),
+        (b'{"model":"reference","messages":[{"role":"user","content":"x"}],"seed":-1}', {"param": "seed"}),
+        (b"{bad", {"code": "invalid_json"}),
+        (b"\xff", {"code": "invalid_encoding"}),
+    ],
+)
+def test_the_log_says_why_a_request_is_refused_and_of_whom(server, caplog, sent, said):
+    caplog.set_level("INFO", "crossdraft.serve")
+    found = httpx.post(f"{server.url}/v1/chat/completions", content=sent)
+    assert reaches(lambda: sum("facts" in vars(one) for one in caplog.records), 1)
+    facts = caplog.records[-1].facts
+    assert facts["reason"] == found.json()["error"]["message"]
+    assert facts["client"] == "127.0.0.1"
+    assert facts.items() >= said.items()
+
+
+def test_the_log_says_why_other_refusals_were_too_and_holds_no_key(keyed, caplog):
+    server = keyed(requests_per_minute=1)
+    caplog.set_level("INFO", "crossdraft.serve")
+    httpx.get(f"{server.url}/nothing", headers=KEY)
+    httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer wrong-key"})
+    httpx.get(f"{server.url}/v1/files?limit=x", headers=KEY)
+    assert reaches(lambda: sum("facts" in vars(one) for one in caplog.records), 3)
+    facts = [one.facts for one in caplog.records if "facts" in vars(one)]
+    assert [one["client"] for one in facts] == ["anna", "127.0.0.1", "anna"]
+    assert [one.get("code") for one in facts] == [None, "invalid_api_key", "invalid_value"]
+    assert all(one["reason"].endswith(".") for one in facts)
+    assert "secret" not in str(facts)
+    assert "wrong-key" not in str(facts)
+
+
+def test_a_line_of_the_log_has_a_date_and_no_fact_can_be_forged():
+    facts = {"client": "anna", "reason": 'There is no "x" client=eve\n2026 info GET\u2028'}
+    record = logging.makeLogRecord({"msg": "POST /", "levelname": "INFO", "created": 0.0, "facts": facts})
+    line = TextLines().format(record)
+    assert re.match(r"19(69|70)-\d\d-\d\d \d\d:\d\d:\d\d info POST / client=anna reason=", line)
+    assert line.count('"') == 2
+    assert line.endswith('"')
+    assert len(line.splitlines()) == len(JsonLines().format(record).splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", sorted(LEFT_OUT))
+def test_a_route_that_is_left_out_says_so_and_what_to_use(server, path):
+    for method, asked in (("GET", path), ("POST", path), ("GET", f"{path}/x")):
+        found = httpx.request(method, server.url + asked)
+        if asked.count("/") > path.count("/") and path.count("/") < 2:
+            continue  # /docs/x is just no route
+        assert (found.status_code, found.json()["error"]["code"]) == (404, "route_left_out")
+        assert f"leaves {path} out on purpose: " in found.json()["error"]["message"]
 
 
 def test_the_log_has_a_path_as_it_was_sent(server, caplog):

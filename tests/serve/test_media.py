@@ -18,6 +18,7 @@ from crossdraft.events import Excerpt
 from crossdraft.serve import media_files
 from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.errors import ApiError
+from crossdraft.serve.keys import Client
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
 from crossdraft.serve.media_files import MediaFiles
@@ -61,7 +62,7 @@ def inline(found: bytes) -> str:
 
 
 async def loaded(loader: MediaLoader, chat: ChatRequest, owner: str = "anna") -> int:
-    async with loader.loaded(chat, owner) as media:
+    async with loader.loaded(chat, Client(owner)) as media:
         return len(media.messages)
 
 
@@ -139,10 +140,10 @@ def test_media_of_all_requests_together_are_bounded(loader, media_root):
 
     async def run() -> None:
         clip = inline((media_root / "clip.mp4").read_bytes())
-        async with loader.loaded(asking(clip), "anna"):
+        async with loader.loaded(asking(clip), Client("anna")):
             held = loader.budget.held
             assert held > 8 * 200 * 200 * 3  # the frames, and the bytes that were sent
-            async with loader.loaded(asking(clip), "anna"):
+            async with loader.loaded(asking(clip), Client("anna")):
                 assert loader.budget.held - held < len(clip)  # the frames count once
             assert loader.budget.held == held
             loader.budget.most = held + 100
@@ -226,7 +227,7 @@ def test_a_drafter_reads_columns_and_never_the_recording(loader, media_root, tmp
     folder = tmp_path / "recordings"
 
     async def run() -> None:
-        async with loader.loaded(chat, "anna") as media, loader.loaded(chat, "anna") as again:
+        async with loader.loaded(chat, Client("anna")) as media, loader.loaded(chat, Client("anna")) as again:
             (file,) = folder.iterdir()
             assert media.events == again.events
             assert media.events.path == again.events.path == file
@@ -248,7 +249,7 @@ def test_of_a_long_recording_the_part_that_is_shown_is_decoded(loader, media_roo
 
     async def run() -> None:
         chats = [asking_about(recording, start_s=start, end_s=start + 0.25, clock="video") for start in (0.0, 0.5)]
-        async with loader.loaded(chats[0], "anna") as first, loader.loaded(chats[1], "anna") as second:
+        async with loader.loaded(chats[0], Client("anna")) as first, loader.loaded(chats[1], Client("anna")) as second:
             assert first.events.digest != second.events.digest
             assert np.array_equal(first.events.read().t, whole.t[whole.t < 250_000])
             assert np.array_equal(second.events.read().t, whole.slice(500_000, 750_000).t)
@@ -284,7 +285,7 @@ def test_events_count_as_media_that_requests_hold(loader, media_root):
 
 
 async def clip_of(loader: MediaLoader, chat: ChatRequest):
-    async with loader.loaded(chat, "anna") as media:
+    async with loader.loaded(chat, Client("anna")) as media:
         return media.messages[0]["content"][0]["video"]
 
 

@@ -88,6 +88,9 @@ class GenerationDefaults:
             ends = {(token,) for token in self.eos}
             kept = tuple(ids for ids in sampling.bad_words_ids if ids not in ends)
             sampling = replace(sampling, bad_words_ids=kept)
+        most = request.max_new_tokens
+        if most is not None and (sampling.min_new_tokens or 0) > most:  # the checkpoint's own
+            sampling = replace(sampling, min_new_tokens=most)
         return replace(
             request,
             sampling=sampling if sampling.greedy else sampling.seeded(),

@@ -95,6 +95,10 @@ class Request(NamedFields):
             object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
         object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
         object.__setattr__(self, "priority", whole("priority", self.priority, least=-MOST_PRIORITY))
+        if self.top_logprobs and not self.logprobs:
+            raise CrossdraftError(
+                f"top_logprobs is {self.top_logprobs} without logprobs; say logprobs=True, or leave it out."
+            )
         if self.max_time is not None:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
         self._check_text()
@@ -103,6 +107,11 @@ class Request(NamedFields):
             object.__setattr__(self, "sampling", Sampling())
         elif not isinstance(sampling, Sampling):
             raise CrossdraftError(f"sampling is {sampling!r}; give a Sampling, such as Sampling(temperature=1).")
+        elif self.max_new_tokens is not None and (sampling.min_new_tokens or 0) > self.max_new_tokens:
+            raise CrossdraftError(
+                f"min_new_tokens is {sampling.min_new_tokens}, more than max_new_tokens, {self.max_new_tokens}; "
+                "lower the one or raise the other."
+            )
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 

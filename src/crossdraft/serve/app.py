@@ -12,8 +12,8 @@ from starlette.websockets import WebSocket
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, edge, files, status, watch
-from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, ApiError, as_api_error, bad_request, gone
-from crossdraft.serve.gate import Gate, Guarded
+from crossdraft.serve.errors import NO_METHOD, ApiError, as_api_error, bad_request, gone, no_route
+from crossdraft.serve.gate import Gate, Guarded, asked_by
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
@@ -53,7 +53,13 @@ def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
 
 async def refused(request: Request, error: Exception) -> Response:
     """The handler of whatever a route raises."""
-    return as_api_error(error).response()
+    return refused_as(request, as_api_error(error))
+
+
+def refused_as(request: Request, error: ApiError) -> Response:
+    """The response to a request that is refused, of which the log has the reason."""
+    asked_by(request).refused(error)
+    return error.response()
 
 
 async def left(request: Request, error: Exception) -> Response:
@@ -64,18 +70,20 @@ async def left(request: Request, error: Exception) -> Response:
 async def unrouted(request: Request, error: Exception) -> Response:
     """The handler of what no route takes."""
     code = error.status_code if isinstance(error, HTTPException) else 500
-    messages = {404: NO_ROUTE, 405: NO_METHOD}
+    if code == 404:
+        return refused_as(request, no_route(request.scope["path"]))
     headers = error.headers if isinstance(error, HTTPException) else None
-    return ApiError(code, messages.get(code, "The request cannot be read."), headers=headers).response()
+    message = NO_METHOD if code == 405 else "The request cannot be read."
+    return refused_as(request, ApiError(code, message, headers=headers))
 
 
 async def no_websocket(socket: WebSocket) -> None:
     """The route of WebSockets that no other takes. Of itself starlette would refuse them with an empty 403."""
-    raise ApiError(404, NO_ROUTE)
+    raise no_route(socket.scope["path"])
 
 
 async def misnamed(request: Request, error: Exception) -> Response:
     """The handler of a route's parameters."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "is wrong"}
     name = str(first["loc"][-1])
-    return bad_request(f"{name}: {first['msg']}.", name, "invalid_value").response()
+    return refused_as(request, bad_request(f"{name}: {first['msg']}.", name, "invalid_value"))

@@ -11,15 +11,15 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import from_json
 
-from crossdraft.serve.errors import ApiError, overloaded, too_many
+from crossdraft.serve.errors import ApiError, bad_request, overloaded, too_many
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 
 T = TypeVar("T")
 
-MOST_COMMAS = 1 << 14  # of a body, texts included; a body of 64 MiB could hold 32 million values
+MOST_VALUES = 1 << 12  # of a body: members of objects, elements of arrays; one of 64 MiB could hold 32 million
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
-MOST_VALUES = 1 << 12  # of a body: members of objects, elements of arrays
+MOST_QUOTES = 4 * MOST_VALUES + 2  # of members, whose names and values are strings
 MOST_MEMBERS = 1 << 10  # of one object; `logit_bias` may have as many
 INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
 SHARE = 4  # one client sends at most this part of what all may
@@ -36,17 +36,53 @@ def too_large(what: str) -> ApiError:
     return closing(ApiError(413, f"The body has more than {what}, the limit; send less.", "body_too_large"))
 
 
-def check_commas(count: int) -> None:
-    """Refuse a body of so many commas.
+TOO_MANY = f"{MOST_VALUES:,} values, or {MOST_MEMBERS:,} in one object or array"
+
+
+class ValueCounter:
+    """Counts the values of a JSON body while it arrives, by its commas outside of texts.
+
+    Each value but a container's first one has one in front. A part is scanned a few times, at the speed of memory.
+    """
+
+    def __init__(self) -> None:
+        self._commas = self._quotes = 0
+        self._escape = b""  # a backslash that ended the last part: what it escapes is still to come
+
+    def push(self, part: bytes) -> None:
+        """Count one part more.
+
+        Raises:
+            ApiError: 413, there are too many values.
+        """
+        bare = (self._escape + part).replace(rb"\\", b"")
+        self._escape = b"\\" if bare.endswith(b"\\") else b""
+        bare = bare.removesuffix(b"\\").replace(rb"\"", b"")
+        inside, quotes = self._quotes % 2, bare.count(b'"')
+        self._quotes += quotes
+        if self._quotes <= MOST_QUOTES:  # else it is not split: there may be millions
+            self._commas += sum(outside.count(b",") for outside in bare.split(b'"')[inside::2])
+        if self._quotes > MOST_QUOTES or self._commas > MOST_VALUES:
+            raise too_large(TOO_MANY)
+
+
+def checked_json(body: bytes) -> object:
+    """The value of a JSON body.
 
     Raises:
-        ApiError: 413.
+        ApiError: 413, it has too many values.
+        ValueError: it is no JSON.
     """
-    if count > MOST_COMMAS:
-        raise too_large(f"{MOST_COMMAS:,} commas")
+    commas = body.count(b",")
+    if commas > MOST_VALUES:
+        ValueCounter().push(body)
+    value = from_json(body)
+    if commas >= FEW_COMMAS:
+        _check_values(value)
+    return value
 
 
-def check_values(value: object) -> None:
+def _check_values(value: object) -> None:
     """Refuse what would be dear to validate.
 
     Raises:
@@ -57,7 +93,7 @@ def check_values(value: object) -> None:
         inner = _inner(left.pop())
         count += len(inner)
         if count > MOST_VALUES or len(inner) > MOST_MEMBERS:
-            raise too_large(f"{MOST_VALUES:,} values, or {MOST_MEMBERS:,} in one object or array")
+            raise too_large(TOO_MANY)
         left.extend(inner)
 
 
@@ -75,18 +111,30 @@ def chat_of(body: bytes) -> ChatRequest:
     does so for twice as long as what is done here: it copies what the validators of parts are to see.
 
     Raises:
-        ApiError: it has too many values.
+        ApiError: it has too many values, or is in another encoding than UTF-8.
         ValidationError: it is none.
     """
-    commas = body.count(b",")
-    check_commas(commas)
     try:
-        value = from_json(body)
-        if commas >= FEW_COMMAS:
-            check_values(value)
-        return ChatRequest.model_validate(value)
+        return ChatRequest.model_validate(checked_json(body))
     except ValueError:
+        check_encoding(body)
         return ChatRequest.model_validate_json(body)  # which says what is wrong in words of JSON, not of Python
+
+
+def check_encoding(body: bytes) -> None:
+    """Refuse a body that is no UTF-8.
+
+    Raises:
+        ApiError: 400.
+    """
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise bad_request(
+            f"The body is not UTF-8: the byte 0x{body[error.start]:02X} at position {error.start:,} begins no "
+            "character; encode the JSON as UTF-8.",
+            code="invalid_encoding",
+        ) from None
 
 
 async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:

@@ -144,7 +144,7 @@ class Answering:
         service, client = self.service, self._asked.client
         held.enter_context(service.limits.admitted(client))
         began = time.perf_counter()
-        media = await held.enter_async_context(service.media.loaded(self._chat, client.name))
+        media = await held.enter_async_context(service.media.loaded(self._chat, client))
         service.metrics.media_loaded(time.perf_counter() - began)
         question = convert.to_request(
             self._chat, media, client.name, service.longest(client), service.settings.request_seconds
@@ -250,4 +250,5 @@ class Answering:
         if found.status == 500:
             self.service.metrics.ended(FinishedReason.ERROR)
         self._over = True
+        self._asked.refused(found)
         return found

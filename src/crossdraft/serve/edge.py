@@ -85,6 +85,7 @@ class EdgeConnection:
             await self._refuse(Refused("invalid_frame", str(error)))
         except Exception as error:  # noqa: BLE001 - told to the edge
             failed = as_api_error(error)
+            self._asked.refused(failed)
             self._service.metrics.failed(failed.status)
             await self._refuse(Refused(failed.code or str(failed.status), failed.message))
         finally:
@@ -167,6 +168,7 @@ class EdgeConnection:
             chat = await read_chat(service, frame.chat, client)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
+            asked.refused(failed)
             self._record(replace(asked, status=failed.status))
             self._refused += 1
             await self._send(Refused(failed.code or str(failed.status), failed.message))

@@ -23,12 +23,24 @@ LACKING = frozenset(
     {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
 )
 GONE = 499  # nginx's status for a client that went away
-NO_ROUTE = "There is no such route; see docs/serve.md."
 NO_METHOD = "The route does not take this method."
+# What clients of OpenAI's API and of vLLM look for and is left out on purpose: what to use in its place.
+LEFT_OUT = {
+    "/v1/completions": "send the prompt as a user's message to /v1/chat/completions",
+    "/v1/responses": "send the conversation as messages to /v1/chat/completions",
+    "/v1/embeddings": "the target writes answers and makes no embeddings, so use a server of an embedding model",
+    "/v1/batches": "send the requests to /v1/chat/completions side by side, which the engine answers in shared passes",
+    "/v1/audio": "the target hears nothing, so send clips and images to /v1/chat/completions",
+    "/v1/images": "the target draws nothing; /v1/chat/completions takes images",
+    "/docs": "the routes stand in docs/serve.md",
+    "/openapi.json": "the routes stand in docs/serve.md",
+    "/version": "/v1/models says the version",
+}
 # What a client writes in place of the options, and of the library's words, that an error of the library names.
 FIELDS = {
     "--frames": "num_frames", "--fps": "fps", "--format": "format", "--sensor": "sensor", "--start": "start_s",
     "--end": "end_s", "--clock": "clock", "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
 }  # fmt: skip
 OPTION = re.compile(rf"(?:{'|'.join(FIELDS)})(?![\w-])")
 REPEATED = re.compile(r"\b(\w+) \(\1\)| \(--max-events\)")
@@ -81,6 +93,14 @@ class ApiError(Exception):
     def response(self) -> Response:
         """As a response."""
         return JSONResponse(self.body, self.status, headers=self.headers)
+
+
+def no_route(path: str) -> ApiError:
+    """404 of a path that no route has."""
+    begin = "/".join(path.split("/")[:3])
+    if begin in LEFT_OUT:
+        return ApiError(404, f"This server leaves {begin} out on purpose: {LEFT_OUT[begin]}.", "route_left_out")
+    return ApiError(404, "There is no such route; see docs/serve.md.")
 
 
 def gone() -> Response:
@@ -162,7 +182,8 @@ def from_validation(error: ValidationError) -> ApiError:
             "unknown_parameter",
         )
     if first["type"] == "json_invalid":
-        return bad_request("The body is no JSON; send an object.", None, "invalid_json")
+        where = first["msg"].removeprefix("Invalid JSON: ")
+        return bad_request(f"The body is no JSON: {where}; send an object.", None, "invalid_json")
     if first["loc"] and first["loc"][0] in LACKING:
         lacking = short(first["loc"][0])
         return bad_request(f"{lacking}: this server does not have it; leave it out.", lacking, "unsupported_value")

@@ -18,6 +18,7 @@ from crossdraft.serve.errors import READ, ApiError, bad_request, overloaded
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.keys import Client
 from crossdraft.serve.local_files import LocalFiles
+from crossdraft.serve.scopes import require
 from crossdraft.serve.service import Service
 from crossdraft.serve.uploads import ID, Upload
 
@@ -122,17 +123,19 @@ async def media(request: Request) -> Response:
 @router.api_route("/v1/media/content", methods=READ)
 async def media_content(request: Request, url: str) -> Response:
     """The bytes of a file of the media folder, or of an upload; answers `Range`."""
-    return sent(path_of(service_of(request), url, asked_by(request).client.name))
+    return sent(path_of(service_of(request), url, asked_by(request).client))
 
 
-def path_of(service: Service, url: str, owner: str) -> Path:
+def path_of(service: Service, url: str, client: Client) -> Path:
     """Where a file of the media folder, or a client's upload, lies.
 
     Raises:
-        ApiError: there is none.
+        ApiError: there is none, or the client's key may not name it.
     """
     if ID.fullmatch(url):
-        return service.uploads.get(url, owner).path
+        require(client.scopes, "files")
+        return service.uploads.get(url, client.name).path
+    require(client.scopes, "media")
     return local_path(service.media.files.local, url)
 
 

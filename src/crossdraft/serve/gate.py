@@ -19,10 +19,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossdraft.engine.request import Answer
-from crossdraft.serve.bodies import BodyLimits, check_commas, closing, too_large
+from crossdraft.serve.bodies import BodyLimits, ValueCounter, closing, too_large
 from crossdraft.serve.errors import GONE, ApiError, as_api_error, overloaded
 from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.page.static import FILES
+from crossdraft.serve.scopes import check_route
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address
 from crossdraft.serve.tracing import SpanRecorder
@@ -51,7 +52,7 @@ class RequestInfo:
         facts: for the log.
         answer: what it got, if it asked for one.
         status: of the response, once it has begun; 101 of a WebSocket that is taken.
-        body_bytes, commas: of its body that have come.
+        body_bytes: of its body that have come.
         arriving: its body is not whole.
     """
 
@@ -62,8 +63,12 @@ class RequestInfo:
     answer: Answer | None = None
     status: int = 0
     body_bytes: int = 0
-    commas: int = 0
     arriving: bool = False
+
+    def refused(self, error: ApiError) -> None:
+        """Note for the log why it is refused: the field, the code, and the sentence that the client gets."""
+        said = {"param": error.param, "code": error.code, "reason": error.message}
+        self.facts |= {name: value for name, value in said.items() if value is not None}
 
 
 RecordRequest = Callable[[RequestInfo], None]
@@ -185,12 +190,13 @@ class Gate:
             _check_room(scope)
             self._check_origin(headers)
             if scope["path"] not in PUBLIC:
-                asked.client = self._client(headers)
+                self._admit(scope, headers, asked)
             scope.setdefault("state", {})["asked"] = asked
             await self._app(scope, self._bounded(scope, headers, receive, asked), answer)
         except ApiError as error:
             if asked.status:
                 raise
+            asked.refused(error)
             await error.response()(scope, receive, answer)
         finally:
             self._arrived(scope, asked)
@@ -205,13 +211,15 @@ class Gate:
         try:
             _check_head(headers)
             self._check_origin(headers)
-            asked.client = self._client(headers)
+            self._admit(scope, headers, asked)
             scope.setdefault("state", {}).update(asked=asked, record=partial(self._record, scope, headers))
             await self._app(scope, receive, answer)
         except Exception as error:
             if asked.status:
                 raise
-            await as_api_error(error).response()(scope, receive, answer)
+            refused = as_api_error(error)
+            asked.refused(refused)
+            await refused.response()(scope, receive, answer)
         finally:
             self._record(scope, headers, asked)
 
@@ -235,6 +243,15 @@ class Gate:
                 raise ApiError(
                     403, "The server is not known by this name; name it with --allowed-hosts.", "host_refused"
                 )
+
+    def _admit(self, scope: Scope, headers: Headers, asked: RequestInfo) -> None:
+        """Note whose key a request has, and refuse a route that this key may not use.
+
+        Raises:
+            ApiError: 401, nobody's; 403, it may not.
+        """
+        asked.client = self._client(headers)
+        check_route(scope["path"], asked.client.scopes)
 
     def _client(self, headers: Headers) -> Client:
         """Whose key a request has.
@@ -270,7 +287,7 @@ class Gate:
         if length not in ("", "0") or "transfer-encoding" in headers:
             bodies.begin(asked.client, _kind(scope))
             asked.arriving = True
-        ended, until = False, time.monotonic() + settings.body_seconds
+        values, ended, until = ValueCounter(), False, time.monotonic() + settings.body_seconds
 
         async def bounded() -> Message:
             nonlocal ended
@@ -281,17 +298,17 @@ class Gate:
                     message = await receive()
             except TimeoutError:
                 raise closing(ApiError(408, "The body took too long to arrive; send it again.", "timeout")) from None
-            body = message.get("body", b"")
-            more = len(body)
+            part = message.get("body", b"")
+            more = len(part)
             asked.body_bytes += more
-            asked.commas += 0 if uploads else body.count(b",")
             ended = not message.get("more_body", False)
             if ended:
                 self._arrived(scope, asked)
             bodies.hold(asked.client, more)
             if asked.body_bytes > most:
                 raise too_large(f"{named:,} bytes")
-            check_commas(asked.commas)
+            if not uploads:
+                values.push(part)
             bodies.check(asked.client)
             return message
 
@@ -306,7 +323,8 @@ class Gate:
     def _record(self, scope: Scope, headers: Headers, asked: RequestInfo) -> None:
         status = asked.status
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
-        facts = {"request_id": asked.request_id, "client": asked.client.name, "ms": ms, **asked.facts}
+        address, _ = scope.get("client") or ("", 0)
+        facts = {"request_id": asked.request_id, "client": asked.client.name or address, "ms": ms, **asked.facts}
         path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too
         method = scope.get("method", "WEBSOCKET")
         log.info("%s %s %s", method, path, status or "gone", extra={"facts": facts})

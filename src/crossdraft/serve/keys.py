@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.serve.scopes import ALL, Scope
 
 PREFIX = "cd-"
 
@@ -29,6 +30,7 @@ class KeyRecord(BaseModel):
         sha256: of the key, in hexadecimal.
         requests_per_minute, concurrent: its limits, where they differ from the server's.
         max_new_tokens: its longest answer.
+        scopes: what it may use (`serve.scopes`); `None` = everything.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,6 +40,7 @@ class KeyRecord(BaseModel):
     requests_per_minute: int | None = Field(default=None, ge=1)
     concurrent: int | None = Field(default=None, ge=1)
     max_new_tokens: int | None = Field(default=None, ge=1)
+    scopes: tuple[Scope, ...] | None = Field(default=None, min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Client:
     requests_per_minute: int | None = None
     concurrent: int | None = None
     max_new_tokens: int | None = None
+    scopes: frozenset[Scope] = ALL
 
 
 def digest_of(key: str) -> str:
@@ -90,6 +94,7 @@ class Keys:
                 one.requests_per_minute or defaults.requests_per_minute,
                 one.concurrent or defaults.concurrent,
                 one.max_new_tokens or defaults.max_new_tokens,
+                ALL if one.scopes is None else frozenset(one.scopes),
             )
             for one in records
         }

@@ -25,19 +25,29 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info is not None:
             found["error"] = self.formatException(record.exc_info)
-        return json.dumps(found, ensure_ascii=False)
+        return json.dumps(found)
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message, and the facts as `name=value`. Line breaks in them cannot forge a line."""
+    """Time, level, message, and the facts as `name=value`. What is in them forges neither a line nor a fact."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback of an error."""
-        time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
-        facts = "".join(f" {name}={value}" for name, value in getattr(record, "facts", {}).items())
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        facts = "".join(f" {name}={_quoted(value)}" for name, value in getattr(record, "facts", {}).items())
         line = f"{time} {record.levelname.lower()} {record.getMessage()}{facts}"
         line = line.encode("unicode_escape").decode()
         return line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
+
+
+def _quoted(value: object) -> str:
+    r"""A fact; in quotes, of which it then has none itself, where it would look like several.
+
+    >>> _quoted("stop: give 1"), _quoted('a "b" client=eve'), _quoted(3.5)
+    ('"stop: give 1"', '"a \'b\' client=eve"', '3.5')
+    """
+    text = str(value)
+    return text if text and not set(text) & set(' ="') else f'"{text.replace(chr(34), chr(39))}"'
 
 
 def is_news(record: logging.LogRecord) -> bool:

@@ -15,6 +15,7 @@ from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.budget import MediaBudget, MediaShare
 from crossdraft.serve.decode import DecodedVideo, MediaDecoder
 from crossdraft.serve.errors import ApiError, bad_request
+from crossdraft.serve.keys import Client
 from crossdraft.serve.media_cache import MediaCache
 from crossdraft.serve.media_files import MediaFiles, MediaScope, data_of
 from crossdraft.serve.recordings import LoadedRecording, Media, Recordings
@@ -118,24 +119,24 @@ class MediaLoader:
         return self._decoded.held
 
     @asynccontextmanager
-    async def loaded(self, chat: ChatRequest, owner: str) -> AsyncIterator[LoadedMedia]:
+    async def loaded(self, chat: ChatRequest, client: Client) -> AsyncIterator[LoadedMedia]:
         """All media of a request of a client; its files are there as long as the context.
 
         Raises:
             ApiError: something cannot be found, or there is too much of it.
             CrossdraftError: something cannot be decoded.
         """
-        with self._scope(owner, self._sampling_of(chat)) as scope:
+        with self._scope(client, self._sampling_of(chat)) as scope:
             yield await self._loaded(chat, scope)
 
     @asynccontextmanager
     async def replayed(
-        self, url: str, recording: EventUrl | None, grid: WindowGrid, owner: str
+        self, url: str, recording: EventUrl | None, grid: WindowGrid, client: Client
     ) -> AsyncIterator[ReplayedMedia]:
         """A clip as a stream; errors as `loaded`."""
-        with self._scope(owner, self._sampling) as scope:
+        with self._scope(client, self._sampling) as scope:
             file = await self.files.find(url, scope, CLIP)
-            key = (owner, "stream", file.digest, grid)
+            key = (client.name, "stream", file.digest, grid)
             video = await self._held(key, lambda: self.decoder.grid(file.path, grid, CLIP), scope)
             if recording is None:
                 yield ReplayedMedia(video, None, nullcontext)
@@ -144,7 +145,7 @@ class MediaLoader:
 
             @asynccontextmanager
             async def window(part: object) -> AsyncIterator[object]:
-                with self._scope(owner, self._sampling) as own:  # of a long recording one window after another
+                with self._scope(client, self._sampling) as own:  # of a long recording one window after another
                     yield await self._recordings.decoded(found, part, own) if isinstance(part, Excerpt) else part
 
             yield ReplayedMedia(video, found.shown(video.seconds), window)
@@ -163,8 +164,8 @@ class MediaLoader:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _scope(self, owner: str, sampling: FrameSampling) -> Iterator[MediaScope]:
-        scope = MediaScope(owner, sampling, MediaShare(self.budget))
+    def _scope(self, client: Client, sampling: FrameSampling) -> Iterator[MediaScope]:
+        scope = MediaScope(client, sampling, MediaShare(self.budget))
         try:
             yield scope
         finally:
@@ -172,7 +173,7 @@ class MediaLoader:
 
     def _sampling_of(self, chat: ChatRequest) -> FrameSampling:
         asked = chat.media_io_kwargs.video if chat.media_io_kwargs is not None else None
-        found = None if asked is None else _sampling(asked, "media_io_kwargs.video")
+        found = None if asked is None else _sampling(asked)
         return found or self._sampling
 
     async def _loaded(self, chat: ChatRequest, scope: MediaScope) -> LoadedMedia:
@@ -232,7 +233,7 @@ class MediaLoader:
         return _ShownPart({"type": "image", "image": clip})
 
     async def _video(self, asked: VideoUrl, uuid: str | None, scope: MediaScope, param: str) -> _ShownPart:
-        clip, seconds = await self._visual(VIDEO, asked.url, uuid, _sampling(asked, param), scope, param)
+        clip, seconds = await self._visual(VIDEO, asked.url, uuid, _sampling(asked), scope, param)
         return _ShownPart({"type": "video", "video": clip}, seconds)
 
     async def _visual(
@@ -316,14 +317,10 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise
 
 
-def _sampling(asked: VideoSampling, param: str) -> FrameSampling | None:
+def _sampling(asked: VideoSampling) -> FrameSampling | None:
     """How many frames a part or a request asks for; `None` if it does not say."""
-    if asked.num_frames is None and asked.fps is None and asked.max_frames is None:
-        return None
-    if asked.num_frames is not None and (asked.fps is not None or asked.max_frames is not None):
-        raise bad_request("Give num_frames, or fps and max_frames.", param)
     if asked.num_frames is None and asked.fps is None:
-        raise bad_request("max_frames bounds fps; give both, or num_frames.", param)
+        return None
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
 
 

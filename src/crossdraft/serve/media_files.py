@@ -14,8 +14,10 @@ from crossdraft.engine.content import SETTLED_NS
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.fetch import Fetcher
+from crossdraft.serve.keys import Client
 from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media_cache import MediaCache
+from crossdraft.serve.scopes import require
 from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import FrameSampling
 
@@ -44,14 +46,19 @@ class Decoded(Protocol):
 
 @dataclass(slots=True)
 class MediaScope:
-    """One request's own: whose it is, how many frames of a clip it wants, what it holds, the files that go with it."""
+    """One request's own: who asks, how many frames of a clip it wants, what it holds, the files that go with it."""
 
-    owner: str
+    client: Client
     sampling: FrameSampling
     share: MediaShare
     files: list[Path] = field(default_factory=list[Path])
     _inline: int = 0  # characters that were decoded on the event loop
     _held: list[Decoded] = field(default_factory=list[Decoded])
+
+    @property
+    def owner(self) -> str:
+        """Whose uploads, and what is kept of media, it may use."""
+        return self.client.name
 
     def hold(self, decoded: Decoded, key: object) -> None:
         """Hold something that other requests may hold, too, by its `key`; errors as `MediaShare.hold`."""
@@ -107,7 +114,7 @@ class MediaFiles:
         """The file that an address names.
 
         Raises:
-            ApiError: there is none, it is too large, or cannot be fetched.
+            ApiError: there is none, it is too large, cannot be fetched, or the key may not name files here.
         """
         if ID.fullmatch(url):
             upload = self.uploads.get(url, scope.owner, param)
@@ -116,6 +123,7 @@ class MediaFiles:
             case "data":
                 return await self.sent(data_of(url, param), scope, param)
             case "file":
+                require(scope.client.scopes, "media")
                 path = self.local.find(url, param)
                 return MediaFile(path, await self._digest(path, param))
             case "http" | "https":

@@ -27,6 +27,8 @@ def _no_boolean(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_no_boolean)]
+# The bounds stand inside: behind a validator pydantic would say them as rounded floats.
+Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_no_boolean)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
 Pixels = Annotated[Whole, Field(ge=1, le=65536)]
@@ -74,6 +76,14 @@ class VideoSampling(Body):
     fps: Number | None = Field(default=None, gt=0, le=1000)
     max_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
 
+    @model_validator(mode="after")
+    def _consistent(self) -> "VideoSampling":
+        if self.num_frames is not None and (self.fps is not None or self.max_frames is not None):
+            raise ValueError("num_frames is given, and fps or max_frames too; give num_frames, or fps and max_frames")
+        if self.max_frames is not None and self.fps is None:
+            raise ValueError("max_frames bounds fps; give both, or num_frames")
+        return self
+
 
 class VideoUrl(VideoSampling):
     """Where a clip is, and how many frames of it are read."""
@@ -91,6 +101,12 @@ class EventUrl(Body):
     start_s: Number | None = Field(default=None, ge=0, le=1e9)
     end_s: Number | None = Field(default=None, ge=0, le=1e9)
     windows: Whole = Field(default=1, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "EventUrl":
+        if self.end_s is not None and self.end_s <= (self.start_s or 0):
+            raise ValueError(f"end_s is {self.end_s:g}, not after start_s, {self.start_s or 0:g}; give a later one")
+        return self
 
 
 class FileId(Body):
@@ -219,7 +235,7 @@ class ChatRequest(Body):
     logit_bias: dict[Annotated[Whole, Field(ge=0)], Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
         default=None, max_length=1024
     )
-    seed: Whole | None = Field(default=None, ge=0, lt=2**63)
+    seed: Seed | None = None
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(default=None, ge=0, le=MAX_TOP)
@@ -251,6 +267,10 @@ class ChatRequest(Body):
             raise ValueError(f"stop has more than {MAX_STOPS} strings")
         if any(len(stop) > MAX_STOP for stop in stops):
             raise ValueError(f"stop has a string of more than {MAX_STOP:,} characters; give a shorter one")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise ValueError("max_tokens and max_completion_tokens differ, and mean the same; send one of them")
+        if self.min_tokens is not None and self.longest is not None and self.min_tokens > self.longest:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than the longest answer, {self.longest}; lower it")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
         if self.stream_options is not None and not self.stream:

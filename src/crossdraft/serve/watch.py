@@ -28,7 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
-from crossdraft.serve.bodies import check_values
+from crossdraft.serve.bodies import checked_json
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket
 from crossdraft.serve.edge import PING_S, SILENT_S
@@ -130,8 +130,7 @@ class WatchConnection:
         text = message.get("text")
         if text is None or len(text) > MOST_REQUEST:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
-        check_values(text.encode())
-        asked = WatchRequest.model_validate_json(text)
+        asked = _request_of(text)
         service, longest = self._service, self._service.longest(self._asked.client)
         if asked.model not in (None, service.settings.model):
             raise ApiError(
@@ -196,7 +195,7 @@ class WatchConnection:
         self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
     ) -> AbstractContextManager[None]:
         recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
-        media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client.name)
+        media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client)
         found = await held.enter_async_context(media)
         clip, self._window = found.video, found.window
         pixels = clip.frames.pixels.numpy()
@@ -312,12 +311,21 @@ class WatchConnection:
     async def _refuse(self, error: Exception) -> None:
         """Say what is wrong, and end."""
         failed = as_api_error(error)
+        self._asked.refused(failed)
         if self._service.engine.closed:  # whatever it said of itself, another server may answer
             failed = overloaded("The server is shutting down; ask another one.", "shutting_down")
         self._service.metrics.failed(failed.status)
         with suppress(WebSocketDisconnect):
             await self._send({"type": "error", **failed.body})
         await self._socket.close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
+
+
+def _request_of(text: str) -> WatchRequest:
+    """The first message; errors as `chat_of`."""
+    try:
+        return WatchRequest.model_validate(checked_json(text.encode()))
+    except ValueError:
+        return WatchRequest.model_validate_json(text)  # as in `chat_of`
 
 
 async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:

@@ -43,7 +43,7 @@ async def events(
 ) -> Response:
     """A recording's frames as one picture (`event_strip`); `url` as in `/v1/media/content`."""
     service, client = service_of(request), asked_by(request).client
-    path = path_of(service, url, client.name)
+    path = path_of(service, url, client)
 
     async def draw() -> bytes:
         pixels = await service.decoder.strip(path, seconds, frames, "The recording")

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from crossdraft.edge import frames as edge
 from crossdraft.serve import sse
 from crossdraft.serve.bodies import BodyLimits
-from crossdraft.serve.errors import NO_METHOD, NO_ROUTE, READ, ApiError, as_api_error, gone, overloaded
+from crossdraft.serve.errors import NO_METHOD, READ, ApiError, as_api_error, gone, no_route, overloaded
 from crossdraft.serve.files import local_path, sent
 from crossdraft.serve.gate import asked_by
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -24,6 +24,7 @@ from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.page.static import FILES, page_file
 from crossdraft.serve.replicas.metrics import ProxyMetrics
 from crossdraft.serve.replicas.sticky import session_of
+from crossdraft.serve.scopes import require
 from crossdraft.serve.service import RequestLimits, RequestRates
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.streams import messages as watch
@@ -104,7 +105,7 @@ class ReplicaProxy:
         """Answer a request."""
         if scope["type"] == "websocket":
             refused = REFUSED.get(scope["path"])
-            raise ApiError(501, refused) if refused is not None else ApiError(404, NO_ROUTE)
+            raise ApiError(501, refused) if refused is not None else no_route(scope["path"])
         request = Request(scope, receive)
         try:
             found = await self._answered_here(request)
@@ -152,6 +153,7 @@ class ReplicaProxy:
             raise overloaded("The server is shutting down; ask another one.", "shutting_down")
         if path == MEDIA and request.method == "GET" and (url := request.query_params.get("url")) is not None:
             # Between a replica and here all of a file would be held, however slowly a client reads it.
+            require(asked_by(request).client.scopes, "media")
             return sent(local_path(self._local, url))
         return None
 

@@ -1,0 +1,56 @@
+"""Scopes of API keys: which parts of the server a key may use.
+
+A camera's key, which may be stolen with the camera, shall not read the media folder or ask without end. A key has all
+scopes unless its record names some; a route that is not listed here takes keys with all scopes alone.
+"""
+
+from typing import Literal, get_args
+
+from crossdraft.serve.errors import ApiError, no_route
+
+Scope = Literal["chat", "edge", "files", "media", "metrics", "watch"]
+ALL: frozenset[Scope] = frozenset(get_args(Scope))
+# Scopes of which a route asks for one; () = of any key. Uploads are each client's own, and an edge uploads its clips.
+ROUTES: dict[str, tuple[Scope, ...]] = {
+    "/v1/chat/completions": ("chat",),
+    "/page/alone": ("chat",),
+    "/v1/edge": ("edge",),
+    "/v1/watch": ("watch",),
+    "/v1/files": ("files", "edge"),
+    "/v1/media": ("media",),
+    "/v1/media/content": ("media", "files"),  # a file of the media folder, or an upload: `require` says which
+    "/page/events.png": ("media", "files"),  # as above
+    "/metrics": ("metrics",),
+    "/v1/models": (),
+}
+PREFIX = 3  # segments of a path of which the others are names, as in /v1/files/ID/content
+
+
+def check_route(path: str, scopes: frozenset[Scope]) -> None:
+    """Refuse a route that a key of these scopes may not use.
+
+    Raises:
+        ApiError: 403, a scope is lacking; 404, the route is not known here, and the key has not all scopes.
+    """
+    if scopes == ALL:
+        return
+    wanted = ROUTES.get(path, ROUTES.get("/".join(path.split("/")[:PREFIX])))
+    if wanted is None:
+        raise no_route(path)
+    if wanted:
+        require(scopes, *wanted)
+
+
+def require(scopes: frozenset[Scope], *wanted: Scope) -> None:
+    """Refuse what needs one of these scopes.
+
+    Raises:
+        ApiError: 403, there is none of them.
+    """
+    if scopes.isdisjoint(wanted):
+        named = " or ".join(wanted)
+        raise ApiError(
+            403,
+            f"The API key lacks the scope {named}; send another key, or let the server's keys file grant it.",
+            "missing_scope",
+        )
