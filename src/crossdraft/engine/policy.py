@@ -203,18 +203,16 @@ class SpeculationPolicy:
         if not plan.asked:
             state.difficulty.forget()
 
-    @harmless(lambda: None)
-    def note(self, state: RequestState) -> str | None:
-        """Why hardly anything was drafted for an answer, with the numbers; `None` if it was, or had no drafter."""
+    @harmless(lambda: "")
+    def note(self, state: RequestState) -> str:
+        """Why hardly anything was drafted for an answer, with the numbers; empty if it was, or had no drafter."""
         stats, rounds = state.stats, state.stats.rounds
         if rounds < LEAST_ROUNDS or not self.adaptive:
-            return None
+            return ""
         if 2 * stats.rounds_off > rounds:
             why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty)
-            return why and f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}."
-        if not stats.drafted:
-            return f"The drafter proposed nothing in {rounds} rounds."
-        return None
+            return f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}." if why else ""
+        return "" if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
 
     @harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
