@@ -50,7 +50,10 @@ report-quick: setup
 bench: setup
 	$(BIN)/crossdraft bench $(ARGS)
 
+# What is named in ARGS and looks like a test file must be there: the test processes only say that they could not start.
 test: setup
+	@for part in $(ARGS); do case $$part in tests/*) test -e "$${part%%::*}" || \
+	  { echo "There is no $${part%%::*}; check the path in ARGS." >&2; exit 2; };; esac; done
 	$(ONE_THREAD) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-all: setup

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import crossdraft as cd
 from crossdraft.assembly import assemble
 from crossdraft.engine.request import Finish, Origin
+from crossdraft.load import load_drafter, vocabulary_of
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,8 @@ def test_a_head_on_an_event_model_of_another_vocabulary_is_refused(pair, tmp_pat
     vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
     path.write_text(json.dumps(tokenizer))
     with pytest.raises(cd.CrossdraftError, match="another vocabulary"):
+        load_drafter(str(tmp_path / "d"), vocabulary=vocabulary_of(str(pair.target)))
+    with pytest.raises(cd.CrossdraftError, match="belongs to another event model"):  # before any model is loaded
         cd.Engine.load(str(pair.target), f"glance:model={tmp_path / 'd'}")
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from crossdraft.assembly import assemble, decided, draft_cores, located, parallel_policy
+from crossdraft.assembly import assemble, decided, draft_cores, located
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
@@ -91,15 +91,6 @@ def test_cores_that_nobody_named_are_those_that_the_target_leaves():
     assert draft_cores(Options(target_cores=cores[:1], draft_cores=cores[-1:])) == cores[-1:]
 
 
-def test_a_drafter_with_cores_of_its_own_prepares_drafts():
-    cpu = "cpu", None
-    assert parallel_policy("auto", cpu, (0,), (1,)) == "ssd"
-    assert parallel_policy("auto", cpu, (0, 1), (1,)) == "off"  # a core that both use
-    assert parallel_policy("auto", cpu, None, None) == "off"
-    assert parallel_policy("auto", ("cuda:0", "cuda:1"), None, None) == "ssd"
-    assert parallel_policy("pearl", cpu, None, None) == "pearl"
-
-
 @pytest.fixture(scope="module")
 def target():
     return as_target(*ZOO["video_llava"]())
@@ -159,7 +150,7 @@ def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target,
 
 
 def test_a_drafter_that_is_made_already_runs_here(target, alone):
-    runner = assemble(NgramDrafter(lambda text: []), DrafterContext(target=None), target, PROCESS)
+    runner = assemble(NgramDrafter(), DrafterContext(target=None), target, PROCESS)
     assert (runner.workers, runner.needs.runs_in) == ((), {"here"})
     found = Decoder(target, runner, adaptive=False).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone

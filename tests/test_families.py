@@ -10,8 +10,9 @@ from transformers import AutoTokenizer
 import crossdraft as cd
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
-from crossdraft.video.inputs import model_class
-from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, save_family
+from crossdraft.video.classes import model_class
+from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, PROCESSORS, save_family
+from tests.video.test_image import FILES, turned
 
 PER_FRAME = 9
 
@@ -85,6 +86,28 @@ def test_a_second_question_about_an_image_reads_its_own_words(name, folders, abo
     assert found[1].stats.cached_tokens > int(visual.nonzero()[-1])
     tiles = {"internvl": 9, "smolvlm": 5, "gemma3": 1}  # 4 x 2 or 2 x 2, and the whole
     assert name in PATCHED or int(visual.sum()) == PER_FRAME * tiles[name]
+
+
+@pytest.mark.parametrize("name", ["internvl", "smolvlm", "gemma3"])
+def test_an_image_file_is_read_as_the_checkpoint_s_processor_reads_it(name, folders, tmp_path):
+    target, path = load_target(str(folders[name]), "cpu"), tmp_path / "i.jpg"
+    path.write_bytes(turned("JPEG", 6))  # with shared chroma, and turned
+    processor = type(PROCESSORS[name]()).from_pretrained(folders[name])
+    more = {"internvl": {"crop_to_patches": True}, "smolvlm": {"do_image_splitting": True}}.get(name, {})
+    theirs = processor(processor.fetch_images(str(path)), return_tensors="pt", **more)["pixel_values"]
+    prompt = target.prepare(cd.Request("What is it?", image=str(path)))
+    assert prompt.notes == ()
+    level = 1.01 / 255 / min(processor.image_std)
+    assert (prompt.features["pixel_values"] - theirs).abs().max() < level
+
+
+def test_an_answer_says_what_of_an_image_was_not_shown(folders, tmp_path):
+    path = tmp_path / "i.png"
+    path.write_bytes(FILES["png 16 bit grey"]())
+    with cd.Engine.load(folders["gemma3"], None, cd.Options(device="cpu")) as engine:
+        for given in (path, path.read_bytes(), path):  # the last is known by then
+            (note,) = engine.generate(cd.Request("What is it?", image=given, max_new_tokens=1)).notes
+            assert "grey of more than 8 bits" in note
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,7 +9,7 @@ import crossdraft
 
 EXTRAS = {
     "av", "cv2", "fastapi", "faery", "h5py", "hdf5plugin", "matplotlib", "msgpack", "prometheus_client", "pydantic",
-    "rich", "scipy", "typer", "uvicorn", "websockets", "yaml",
+    "PIL", "rich", "scipy", "typer", "uvicorn", "websockets", "yaml",
 }  # fmt: skip
 
 

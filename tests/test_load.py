@@ -255,7 +255,7 @@ def test_a_repository_that_is_not_there_names_the_command(pair, cache):
         cd.Engine.load("Qwen/Qwen2.5-VL-7B-Instruct")
     with pytest.raises(cd.CrossdraftError, match="`hf download owner/event`"):
         cd.Engine.load(pair.target, "owner/event")
-    with pytest.raises(cd.CrossdraftError, match=r"neither reference nor a folder.*owner/name"):
+    with pytest.raises(cd.CrossdraftError, match=r"neither the name of a shipped model .* nor a folder.*owner/name"):
         cd.Engine.load("nowhere")
     with pytest.raises(cd.CrossdraftError, match="did you mean 'reference'"):
         cd.Engine.load("refernce")
@@ -263,7 +263,7 @@ def test_a_repository_that_is_not_there_names_the_command(pair, cache):
 
 def test_an_empty_name_is_not_the_folder_where_we_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CrossdraftError, match="'' is neither reference nor a folder"):
+    with pytest.raises(CrossdraftError, match="'' is neither the name of a shipped model"):
         load_target("")
 
 

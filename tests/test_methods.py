@@ -308,7 +308,7 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("union:memory", "joins 2 others"),
         ("memory:event", "joins no others"),
         ("ngram:longest", "write longest=VALUE"),
-        ("phased:ngram,ngram,ngram", "joins 2 others, but .* names 3: one drafter during the target's prefill"),
+        ("phased:ngram,ngram,ngram", "joins 2 others, but .* names 3; write one such as phased:event,"),
         ("memory:size=3", "no setting 'size'"),
         ("memory:capacity=many", "capacity=many; capacity must be a whole number of 1 or more"),
         ("ngram:longest=0", "longest must be a whole number of 1 or more"),
@@ -375,7 +375,7 @@ from tests.support import encodes_clips
 
 
 def build(spec, settings, context):
-    return NgramDrafter(context.encoder(), settings.longest, settings.copied)
+    return NgramDrafter(settings.longest, settings.copied)
 
 
 RECORD = Method("toy", "copies", "nobody 2026", build, settings=NgramSettings)

@@ -24,6 +24,7 @@ from crossdraft.align.checked import PrefillStatus
 from crossdraft.align.prefill import SpeculativePrefill
 from crossdraft.align.prefill_check import check_of
 from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
+from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
@@ -49,7 +50,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import DrafterContext, check_spec, drafts_trees, read_spec
+from crossdraft.methods import DrafterContext, check_files, check_spec, drafts_trees, read_spec
 from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
@@ -162,6 +163,10 @@ class Engine:
         if isinstance(drafter, str) and drafter == "auto":
             drafter = default_drafter(source)
         chosen, options = _checked(drafter, options)
+        checkpoint_models.check_target(source)
+        usable_device(options.device, "device")
+        if isinstance(chosen, Spec):
+            check_files(chosen, source)
 
         def adapted() -> Target:
             return load_target(

@@ -1,6 +1,5 @@
 """Assembly: from a drafter's spec to its runner. The one place where it is decided what runs where."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -61,9 +60,16 @@ def assemble(
     workers: list[ProcessDrafter] = []
 
     def remote(part: Spec) -> Drafter[Any]:
-        devices, own = (options.device or target.device.type, options.draft_device), options.target_cores
-        parallel = parallel_policy(options.parallel, devices, own, cores)
-        worker = ProcessDrafter(partial(build_spec, part, context), cores, options.drafter_timeout_s, parallel=parallel)
+        parallel = options.parallel
+        if parallel == "auto":
+            parallel = policy_for(options.device or target.device.type, options.draft_device)
+        worker = ProcessDrafter(
+            partial(build_spec, part, context),
+            cores,
+            options.drafter_timeout_s,
+            parallel=parallel,
+            lent_cores=options.target_cores if _on_cpu(options.draft_device or options.device) else None,
+        )
         workers.append(worker)
         return worker
 
@@ -188,22 +194,6 @@ def draft_cores(options: Options) -> tuple[int, ...] | None:
         return options.draft_cores
     allowed = available_cores()
     return tuple(core for core in allowed if core not in options.target_cores) or allowed
-
-
-def parallel_policy(
-    parallel: str, devices: tuple[str | None, str | None], own: Sequence[int] | None, draft: Sequence[int] | None
-) -> str:
-    """What a drafter does while the target verifies, where `auto` is to be decided.
-
-    Args:
-        parallel: as in `Options`.
-        devices: of the target and of the drafter; `None` = the usual one, and the target's.
-        own, draft: CPU cores of the target and of the drafter; `None` = all.
-    """
-    if parallel != "auto":
-        return parallel
-    own_cores = _on_cpu(devices[0]) and bool(own and draft) and set(draft or ()).isdisjoint(own or ())
-    return policy_for(*devices, own_cores=own_cores)
 
 
 def _on_cpu(device: str | None) -> bool:

@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from crossdraft import drafter_checks
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import HEADS
 from crossdraft.specs import NoSettings, Spec, read_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedTokenizerBase
 
     from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
@@ -95,13 +98,6 @@ class DrafterContext:
             )
         return tokenizer_of(self.target)
 
-    def encoder(self) -> Callable[[str], list[int]]:
-        """Gives the target's tokens of a text, without those that it puts before every text; none without a target."""
-        if not self.has_vocabulary:
-            return lambda text: []
-        tokenizer = self.read_tokenizer()
-        return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
-
     def load_host(self) -> "Target":
         """The target: `host`, or one of its own."""
         from crossdraft.load import load_target
@@ -123,7 +119,7 @@ def build_event(spec: Spec, options: settings.EventSettings, context: DrafterCon
     from crossdraft.drafters.tree_model import TreeDrafter
     from crossdraft.load import load_event_drafter
 
-    _check_event(spec, options)
+    drafter_checks.event(spec, options, context.target)
     tokenizer = context.read_tokenizer()
     drafter = load_event_drafter(
         options.dir or spec.name,
@@ -151,22 +147,6 @@ def build_event(spec: Spec, options: settings.EventSettings, context: DrafterCon
     return drafter
 
 
-def _check_event(spec: Spec, options: settings.EventSettings) -> None:
-    """What can be told before a model is loaded."""
-    if options.words is not None and options.tree is not None:
-        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
-    if options.counts and options.tree != "sequoia":
-        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
-    if options.how is not None and _branches(options):
-        raise CrossdraftError(
-            f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words and tree."
-        )
-    if options.patches is not None and options.slices is None:
-        raise CrossdraftError(f"In '{spec}' patches are of slices; give slices too, or leave them out.")
-    if options.dir is not None and spec.name != "event":
-        raise CrossdraftError(f"'{spec}' names two models; write event:dir={options.dir}.")
-
-
 def _branches(options: settings.EventSettings) -> bool:
     return options.tree is not None or (options.words or 1) > 1
 
@@ -178,9 +158,8 @@ def build_text(spec: Spec, options: settings.TextSettings, context: DrafterConte
 
 def build_model(spec: Spec, options: settings.ModelSettings, context: DrafterContext) -> "Drafter[Any]":
     """A language model or video VLM from a folder."""
-    if not options.dir:
-        raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
-    return _language_model(options.dir, options.how, context)
+    drafter_checks.model(spec, options, context.target)
+    return _language_model(str(options.dir), options.how, context)
 
 
 def _language_model(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
@@ -209,15 +188,15 @@ def build_ngram(spec: Spec, options: settings.NgramSettings, context: DrafterCon
     """Prompt lookup."""
     from crossdraft.drafters.ngram import NgramDrafter
 
-    return NgramDrafter(context.encoder(), options.longest, options.copied)
+    return NgramDrafter(options.longest, options.copied)
 
 
 def build_lookahead(spec: Spec, options: settings.LookaheadSettings, context: DrafterContext) -> "Drafter[Any]":
     """Lookahead decoding."""
     from crossdraft.drafters.lookahead import LookaheadDrafter
 
-    context.read_tokenizer()  # what it starts from: without one there is nothing to refine
-    return LookaheadDrafter(context.encoder(), options.window, options.level, options.grams, context.banned)
+    context.read_tokenizer()  # without a target there is nothing to refine
+    return LookaheadDrafter(options.window, options.level, options.grams, context.banned)
 
 
 def build_memory(spec: Spec, options: settings.MemorySettings, context: DrafterContext) -> "Drafter[Any]":
@@ -289,8 +268,7 @@ def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterC
     from crossdraft.heads.load import load_learning_drafter
 
     (head,) = spec.parts
-    if head.name not in HEADS:
-        raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
+    drafter_checks.online(spec, options, context.target)
     host = context.load_host()
     # Packed layers could not be written to.
     own = replace(context, host=host, packed=False)
@@ -366,10 +344,9 @@ def build_aligned(spec: Spec, options: settings.AlignedSettings, context: Drafte
     from crossdraft.align.drafter import AlignedOptions
     from crossdraft.align.load import load_aligned_drafter
 
-    if options.dir is None:
-        raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
+    drafter_checks.aligned(spec, options, context.target)
     return load_aligned_drafter(
-        options.dir,
+        cast("Path", options.dir),
         context.source,
         options.model,
         context.device,

@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from crossdraft.checkpoints.files import check_files, quantization_method, read_config
-from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint, repair_hint
+from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
+from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
+from crossdraft.checkpoints.models import check_event_model
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, Fill, first_line, load_mapped, load_weights
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
@@ -38,14 +39,13 @@ from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
-from crossdraft.video.inputs import image_spec, model_class
+from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import FrameSpec, image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
-REFERENCE = Path(__file__).parent / "reference"
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
 
@@ -109,7 +109,7 @@ def _video_model(
 
 def _video_class(folder: Path) -> Any:
     """The class of a checkpoint that can be a target."""
-    kind = model_class(read_config(folder).get("model_type"))
+    kind = target_class(folder)
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
     return getattr(transformers, kind)
 
@@ -299,8 +299,7 @@ def _event_model(
     """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
-    folder = _folder(source, EVENT_MODELS)
-    _check_eventgpt(folder)
+    folder = check_event_model(source)
     ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
     kind = EventGPTForConditionalGeneration
     model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, reduction=reduction)
@@ -325,12 +324,6 @@ def load_event_learner(
     """
     dtype = dtype or "float32"
     return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, reduction=reduction)[0]
-
-
-def _check_eventgpt(folder: Path) -> None:
-    found = read_config(folder).get("model_type")
-    if found != "eventgpt":
-        raise CrossdraftError(f"{folder} holds a model of type '{found}', the drafter must be an 'eventgpt'.")
 
 
 def load_model_drafter(
@@ -415,8 +408,7 @@ def check_event_drafter(source: str, target: str) -> None:
         source: as in `load_drafter`.
         target: as in `load_target`.
     """
-    folder = _folder(source, EVENT_MODELS)
-    _check_eventgpt(folder)
+    folder = check_event_model(source)
     tokenizer = _tokenizer(folder)
     end: Any = tokenizer.eos_token_id
     placeholders = _special(tokenizer) - {end}
@@ -477,8 +469,7 @@ class EventPrompt:
 
 def _folder(source: str, shipped: Sequence[str]) -> Path:
     """The folder of a name, path or repository, checked for what every checkpoint needs."""
-    folders = {name: REFERENCE / ("target" if name == "reference" else name) for name in shipped}
-    folder = find_checkpoint(source, folders)
+    folder = shipped_or_found(source, shipped)
     check_files(folder)
     config = read_config(folder)
     text = config.get("text_config")

@@ -3,9 +3,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from crossdraft.data_url import data_url, scheme_of
 from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ROLES = ("system", "user", "assistant")
 VISUAL = ("image", "video")
@@ -18,7 +22,7 @@ class Part:
 
     Args:
         kind: `text`, `image` or `video`.
-        value: the text; or a path, an image uint8 [H, W, 3], or frames uint8 [F, H, W, 3].
+        value: the text; or a path, the bytes of an image file, an image uint8 [H, W, 3], or frames uint8 [F, H, W, 3].
     """
 
     kind: str
@@ -83,18 +87,47 @@ def _part(given: object, where: str) -> Part:
         if name == "text" and isinstance(value, str):
             return Part("text", value)
         if name in VISUAL and value is not None:
-            return Part(name, as_array(value) if name == "image" else value)
+            return Part(name, portable(value))
     shown = {"type": given.get("type")} if isinstance(given, Mapping) else type(given).__name__
     raise CrossdraftError(f"A part of {where} is {shown}, of no known kind or without what it names; {SHAPE}.")
 
 
-def as_array(image: Any) -> Any:
-    """A PIL image as uint8 [H, W, 3]; anything else as it is."""
-    if not (hasattr(image, "convert") and hasattr(image, "mode")):
-        return image
-    import numpy as np
+def portable(visual: Any) -> Any:
+    """An image, or a list of a clip's frames, as it can be hashed and sent to another process.
 
-    return np.array(image.convert("RGB"))
+    A PIL image becomes uint8 RGB [H, W, 3], turned as its EXIF says, as by `transformers.image_utils.load_image`; a
+    `data:` address and a buffer become the bytes of their file. Paths, arrays and the rest stay what they are.
+
+    Raises:
+        CrossdraftError: the address holds no file.
+    """
+    if isinstance(visual, list | tuple):
+        return [portable(one) for one in visual]
+    if isinstance(visual, str) and scheme_of(visual) == "data":
+        return _sent(visual)
+    if isinstance(visual, bytearray | memoryview):
+        return bytes(visual)
+    if not (hasattr(visual, "convert") and hasattr(visual, "mode")):
+        return visual
+    import numpy as np
+    from PIL import ImageOps
+
+    turned: Any = ImageOps.exif_transpose(cast("Image", visual))  # a copy
+    turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
+    return np.array(turned.convert("RGB"))
+
+
+def _sent(url: str) -> bytes:
+    found = data_url(url)
+    try:
+        data = b"" if found is None else b"".join(found.decoded())
+    except ValueError:
+        data = b""
+    if not data:
+        raise CrossdraftError(
+            f"The address {url[:40]}… holds no file; write data:image/png;base64, and the file in base64 behind it."
+        )
+    return data
 
 
 def several(kind: str, value: Any) -> tuple[Part, ...]:
@@ -107,7 +140,7 @@ def several(kind: str, value: Any) -> tuple[Part, ...]:
     if isinstance(value, list | tuple):
         clips = all(is_path(one) or getattr(one, "ndim", None) == 4 for one in value)
         values = value if kind == "image" or clips else values
-    return tuple(Part(kind, as_array(one) if kind == "image" else one) for one in values if one is not None)
+    return tuple(Part(kind, portable(one)) for one in values if one is not None)
 
 
 def is_path(value: object) -> bool:

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from crossdraft import builders
+from crossdraft import builders, drafter_checks
 from crossdraft.builders import REGISTERED, DrafterContext
 from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
@@ -39,6 +39,8 @@ class Method:
         build: makes the drafter of its spec, its settings and the context; must be found in a module by its name, so
             that a process of its own can be sent it. Either this or `join`.
         join: makes it of the drafters that it joins, wherever those run.
+        check: refuses, given spec, settings and the target's source (`None`: it has none), what can be told of them
+            before a model is loaded, such as a folder that is not there.
         settings: a frozen dataclass of what may be set; see `specs.read_settings`.
         joins: the least and the most specs that it takes; a most of `None` is any number.
         trained: whether it needs training.
@@ -59,6 +61,7 @@ class Method:
     paper: str
     build: "Callable[[Spec, Any, DrafterContext], Drafter[Any]] | None" = None
     join: "Callable[[Sequence[Drafter[Any]], Any, DrafterContext], Drafter[Any]] | None" = None
+    check: "Callable[[Spec, Any, str | None], object] | None" = None
     settings: type[Any] = NoSettings
     joins: tuple[int, int | None] = (0, 0)
     trained: bool = False
@@ -83,7 +86,8 @@ class Method:
 def _of_head(name: str, head: HeadRecord) -> Method:
     """A head on the target's features. It has no examples: `bench heads` compares what all of them draft."""
     return Method(
-        name, head.summary, head.paper, builders.build_head, settings=settings.HeadSettings, trained=True,
+        name, head.summary, head.paper, builders.build_head, check=drafter_checks.head,
+        settings=settings.HeadSettings, trained=True,
         drafts_trees=head.tree != "chain", senses=("video",) if head.sees else (), needs_target=True, examples=(),
         weights={"dir": weights_of(name)}, network=head.network,
     )  # fmt: skip
@@ -94,16 +98,19 @@ TWO, MANY = (2, 2), (2, None)
 SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "event", "EventGPT of the reference pair: reads an event camera", "crossdraft", builders.build_event,
+        check=drafter_checks.event,
         settings=settings.EventSettings, trained=True, senses=EVENT, model="event",
     ),
     Method(
         "blind", "the same without events: the ablation", "crossdraft", builders.build_event,
+        check=drafter_checks.event,
         settings=settings.EventSettings, trained=True, model="blind",
     ),
     Method(
         "foreign",
         "an event model trained on captions of its own wordings: what an EventGPT drafts that nobody aligned",
-        "crossdraft", builders.build_event, settings=settings.EventSettings, trained=True, senses=EVENT,
+        "crossdraft", builders.build_event, check=drafter_checks.event,
+        settings=settings.EventSettings, trained=True, senses=EVENT,
         model="foreign",
     ),
     Method(
@@ -115,6 +122,7 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "model", "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)",
         "SpS: Leviathan, Chen 2023", builders.build_model,
+        check=drafter_checks.model,
         settings=settings.ModelSettings, trained=True, senses=VIDEO, weights={"dir": ""},
         examples=(),  # it needs a folder; it drafts as `text` and `view` do
     ),
@@ -134,6 +142,7 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "memory", "retrieval from earlier and running answers of the target (weighted n-gram match)",
         "crossdraft; SAM, REST 2024; SRT: Chang 2026", builders.build_memory,
+        check=drafter_checks.memory,
         settings=settings.MemorySettings, drafts_trees=True, has_network=False,
     ),
     Method(
@@ -176,24 +185,28 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "online", "a head that is trained online while it serves (online:eagle2)",
         "Online speculative decoding: Liu 2024", builders.build_online,
+        check=drafter_checks.online,
         settings=settings.OnlineSettings, joins=(1, 1), trained=True, drafts_trees=True, needs_target=True,
         examples=(),  # it drafts as its head does
     ),
     Method(
         "event_medusa", "the event drafter with Medusa heads on its own features",
         "Medusa: Cai 2024; Hydra: Ankner 2024", builders.build_event_head,
+        check=drafter_checks.event_head,
         settings=settings.EventHeadSettings, trained=True, senses=EVENT, weights={"dir": "event_medusa"},
         model="event", network="event_medusa", task="events",
     ),
     Method(
         "fast", "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
-        builders.build_event_head, settings=settings.EventHeadSettings, trained=True, drafts_trees=True, senses=EVENT,
+        builders.build_event_head, check=drafter_checks.event_head,
+        settings=settings.EventHeadSettings, trained=True, drafts_trees=True, senses=EVENT,
         weights={"dir": "fast"}, model="event", model_parts=EVENT_ENCODER, network="fast", task="events",
     ),
     Method(
         "glance",
         "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
         "crossdraft; GLIDE: Du 2024", builders.build_glance,
+        check=drafter_checks.event_head,
         settings=settings.GlanceSettings, trained=True, senses=(*EVENT, *VIDEO),
         weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
     ),
@@ -201,6 +214,7 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         "aligned",
         "an event drafter whose features an adapter translates into the target's (aligned:dir=FOLDER,model=FOLDER)",
         "crossdraft; EAGLE: Li 2024", builders.build_aligned,
+        check=drafter_checks.aligned,
         settings=settings.AlignedSettings, trained=True, senses=EVENT, weights={"dir": ""}, model="event",
         examples=(),  # it needs an adapter; it drafts as `event` does
     ),
@@ -208,17 +222,20 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         "predicted",
         "the target's own language model after visual tokens predicted from events; weighs as much as that",
         "crossdraft", builders.build_predicted,
+        check=drafter_checks.predicted,
         settings=settings.PredictedSettings, trained=True, senses=EVENT, weights={"dir": "vision_queries"},
         model="target", examples=(),  # it drafts as `view` does
     ),
     Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
-        builders.build_pass, settings=settings.PassSettings, trained=True, needs_target=True,
+        builders.build_pass, check=drafter_checks.head,
+        settings=settings.PassSettings, trained=True, needs_target=True,
         weights={"dir": "pass"}, network="pass", task="rows",
     ),
     Method(
         "guided", "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)",
         "SpecVLM: Ji 2025", builders.build_guided,
+        check=drafter_checks.guided,
         settings=settings.GuidedSettings, senses=VIDEO, needs_target=True, weights={"dir": ""},
     ),
     Method(
@@ -333,6 +350,24 @@ def check_spec(spec: Spec) -> None:
         check_spec(part)
 
 
+def check_files(spec: Spec, target: str | None = None) -> None:
+    """Refuse what a spec names and is not there, or fits neither the drafter nor its target; nothing is loaded.
+
+    Args:
+        spec: as `check_spec` allows it.
+        target: its source, as in `load.load_target`; `None` = there is none here.
+
+    Raises:
+        CrossdraftError: a folder or file is missing, or of another kind, model or target; or settings exclude each
+            other.
+    """
+    method = method_in(spec)
+    if method.check is not None:
+        method.check(spec, read_settings(method.settings, spec), target)
+    for part in spec.parts:
+        check_files(part, target)
+
+
 def _check_parts(spec: Spec, method: Method) -> None:
     (least, most), given = method.joins, len(spec.parts)
     if most == 0 and spec.parts:
@@ -344,7 +379,8 @@ def _check_parts(spec: Spec, method: Method) -> None:
     if given < least or (most is not None and given > most):
         number = f"{least} others or more" if most is None else f"{least} other{'s' if least > 1 else ''}"
         raise CrossdraftError(
-            f"The drafter '{spec.name}' joins {number}, but '{spec}' names {given}: {method.summary}."
+            f"The drafter '{spec.name}' joins {number}, but '{spec}' names {given}; write one such as "
+            f"{method.examples[0] if method.examples else 'online:eagle2'}."
         )
 
 

@@ -51,8 +51,8 @@ class Options(NamedFields):
             drafters, those that look into the target stay in its process. A spec may say it for each:
             `union:event@process,memory@inline`.
         parallel: of a drafter in a process of its own, what it does while the target verifies: `off` (nothing),
-            `pipespec`, `pearl` or `ssd` (see `engine.runner.parallel`); `auto` is `off` where the two share a core or a
-            device, else `ssd`.
+            `pipespec`, `pearl` or `ssd` (see `engine.runner.parallel`); `auto` is `off` where the two share a device,
+            as on one CPU, else `ssd`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on
@@ -81,10 +81,11 @@ class Options(NamedFields):
         max_batch: requests that share a pass.
         nodes, hidden_nodes: most nodes drafted per round and for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
-        drafter_timeout_s: seconds that a drafter in a process of its own may be silent while an answer of it is due,
-            before it counts as lost and is restarted. No answer waits that long: a draft is waited for as long as it
-            can save. Also of the process of `disaggregated`, which says that it is alive while it reads, and is not
-            restarted: an answer that waits for it waits as long, unless it is cancelled or its `max_time` is over.
+        drafter_timeout_s: seconds that a drafter in a process of its own may make no progress (finish no layer, no part
+            of a file, no step) while an answer of it is due, before it counts as lost and is restarted. No answer waits
+            that long: a draft is waited for as long as it can save. For the process of `disaggregated` they are seconds
+            without a sign of life, and it is not restarted: an answer that waits for it waits as long, unless it is
+            cancelled or its `max_time` is over.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         lossy_prefill: how the target reads less of a clip than all of it (LOSSY): a compression such as

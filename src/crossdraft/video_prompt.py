@@ -12,7 +12,7 @@ from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem
 from crossdraft.engine.request import Request
 from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
-from crossdraft.video.image import read_image
+from crossdraft.video.image import image_frames
 from crossdraft.video.inputs import (
     ClipText,
     Features,
@@ -163,7 +163,8 @@ class VideoPrompt:
         """All frames of a clip, if the model's context holds them with the rest; or an image."""
         part, config = request.visuals[number], self.model.config
         if part.kind == "image":
-            return _Shown(*image_inputs(config, self.image_spec, read_image(part.value)))
+            image = image_frames(part.value)
+            return _Shown(*image_inputs(config, self.image_spec, image.frames), image.notes)
         sample = read_clip(part.value, self.sampling)
         count, times_s, indices = len(sample), sample.times_s, sample.indices
         few = count if count <= AT_ONCE else 2

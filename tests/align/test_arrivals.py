@@ -13,6 +13,7 @@ import torch
 import crossdraft as cd
 from crossdraft.align.load import load_aligned_drafter
 from crossdraft.align.visual_drafter import VisualDrafter
+from crossdraft.drafters.base import Draws
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -193,9 +194,16 @@ def test_a_draft_that_says_the_same_is_shown_on(drafter, question, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_what_was_drawn_is_never_drawn_anew(drafter, question, seed, count):
+def test_what_was_drawn_independently_is_never_drawn_anew(drafter, question, seed, count, monkeypatch):
     """Else what is sent could be chosen by its value: here the frames come only where the draft is not over by then."""
-    asked = replace(question, sampling=Sampling(temperature=1.0, seed=seed))
+
+    class Repeating(Draws):
+        def __init__(self, sampling, device):
+            super().__init__(sampling, device)
+            self.generator.manual_seed(seed)
+
+    monkeypatch.setattr("crossdraft.align.drafter.Draws", Repeating)
+    asked = replace(question, sampling=Sampling(temperature=1.0))
     expected = draft(drafter, asked, budget=Budget(5))
     assert expected.tokens != draft(drafter, asked, FIRST, LAST, budget=Budget(5)).tokens
     waited = draft(drafter, asked, budget=Budget(5, stop=lambda: False), later=(FIRST, LAST))
@@ -208,6 +216,14 @@ def test_what_was_drawn_is_never_drawn_anew(drafter, question, seed, count):
     drafter.commit([state], [VerifyOutput((), ((expected.tokens[0] + 1) % 200,))])
     drafter.propose([state], [Budget(2)])
     assert state.frames == 2
+
+
+def test_what_was_drawn_with_the_noise_of_a_seed_is_drawn_again(drafter, question):
+    """The noise is the same, and a token counts as chosen: the frames that come are taken up."""
+    asked = replace(question, sampling=Sampling(temperature=1.0, seed=3))
+    found = draft(drafter, asked, budget=Budget(5, stop=lambda: False), later=(FIRST, LAST))
+    assert found.dists is None
+    assert found.tokens == draft(drafter, asked, FIRST, LAST, budget=Budget(5)).tokens
 
 
 def test_before_anything_is_drawn_frames_are_taken_up(drafter, question):

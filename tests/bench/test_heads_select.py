@@ -17,8 +17,8 @@ from crossdraft.bench.heads_select import (
     short_labels,
     weight_facts,
 )
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import REFERENCE
 from crossdraft.specs import Spec, parse
 
 

@@ -47,7 +47,7 @@ def test_the_shipped_classifier_is_for_the_reference_target_alone():
         (["greedy"], 1.0, "does not fit temperature"),
         (["ears", "ears"], 1.0, "named twice"),
         (["judy"], 1.0, "did you mean 'judi'"),
-        (["speculative"], 0.0, "does not fit temperature 0"),
+        (["rejection"], 0.0, "does not fit temperature 0"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_first(rules, temperature, part):
@@ -57,13 +57,11 @@ def test_what_cannot_be_compared_is_refused_first(rules, temperature, part):
 
 def test_a_lossy_rule_keeps_more_and_is_named(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-    plan = RulesBench(
-        models, Workload(pairs=3, max_new_tokens=24, temperature=1.0), ["speculative", "ears:tolerance=1"]
-    )
+    plan = RulesBench(models, Workload(pairs=3, max_new_tokens=24, temperature=1.0), ["rejection", "ears:tolerance=1"])
     ticks = []
     alone, exact, lossy = compare_rules(plan, models.load_target(), ticks.append)
     assert len(ticks) == plan.runs == 9
-    assert (alone.rule, exact.rule, lossy.rule) == ("target", "speculative", "ears:tolerance=1.0")
+    assert (alone.rule, exact.rule, lossy.rule) == ("target", "rejection", "ears:tolerance=1.0")
     assert (alone.lossless, exact.lossless, lossy.lossless) == (True, True, False)
     assert alone.tau.value == 1 < exact.tau.value < lossy.tau.value
     assert alone.facts_gained.value == 0

@@ -91,9 +91,7 @@ def test_too_little_memory_is_one_sentence_before_anything_is_read(
 ) -> None:
     numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored_tensors(pair.target).values())
     monkeypatch.setattr(memory, "free_memory", lambda _: numbers * 4 - 1)
-    too_much = (
-        r"in float32, and cpu has .* GB free; try --dtype bfloat16 .* GB\), --quantize int8 or int4, another device"
-    )
+    too_much = r"in float32, and cpu has .* GB free; try dtype=bfloat16 .* GB\), quantize=int8 or int4, another device"
     with pytest.raises(CrossdraftError, match=too_much):
         load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.float32, CPU)
     load_weights(VideoLlavaForConditionalGeneration, pair.target, torch.bfloat16, CPU)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -320,6 +321,12 @@ def test_a_conversation_and_its_images_come_from_a_file(ask_anything, clip, tmp_
     assert (status, errors) == (0, "")
     found = json.loads(answered)
     assert (found["question"], found["video"], found["image"]) == (QUESTION, str(clip.video), str(tmp_path / "i.png"))
+    address = "data:image/png;base64," + b64encode((tmp_path / "i.png").read_bytes()).decode()
+    (tmp_path / "m.json").write_text(json.dumps(messages).replace(str(tmp_path / "i.png"), address))
+    status, answered, errors = ask_anything("--messages", str(tmp_path / "m.json"), "--json")
+    assert (status, errors) == (0, "")
+    assert json.loads(answered)["text"] == found["text"]
+    assert json.loads(answered)["image"] == f"{(tmp_path / 'i.png').stat().st_size:,} bytes"
     paths = ["--video", str(clip.video), "--image", str(tmp_path / "i.png"), "--system", "Be brief."]
     status, answered, _ = ask_anything(QUESTION, *paths, "--video", str(clip.video), "--json")
     assert json.loads(answered)["video"] == [str(clip.video)] * 2

@@ -97,7 +97,9 @@ def test_a_target_of_ones_own_gets_a_drafter_that_works_and_is_named(chat):
 
 def test_a_target_that_is_not_there_is_refused_before_a_drafter_is_chosen_for_it(clip, capsys):
     assert main(["chat", "--video", str(clip.video), "--target", "referense"]) == 2
-    assert capsys.readouterr().err.startswith("crossdraft: 'referense' is neither reference nor a folder (did you mean")
+    assert capsys.readouterr().err.startswith(
+        "crossdraft: 'referense' is neither the name of a shipped model (reference) nor a folder (did you mean"
+    )
 
 
 def test_in_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_chat(patient, clip):

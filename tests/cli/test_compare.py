@@ -98,6 +98,30 @@ def test_a_lossy_rule_is_named_and_the_target_alone_is_verified_exactly(pair, cl
     assert "The target alone did not repeat" not in found.sentence()
 
 
+@pytest.mark.parametrize("spec", ["memory", "union:memory,ngram"])
+def test_the_headline_of_a_drafter_that_learns_is_its_first_answer(pair, clip, spec):
+    request, runs = Request("Describe the road.", clip.video, max_new_tokens=24), []
+    options = Options(placement="inline", device="cpu", adaptive=False)
+    with Engine.load(str(pair.target), spec, options) as engine:
+        answer = engine.generate(request)
+        found = compare(engine, request, answer, repeats=2, tell=runs.append)
+    assert found.drafted is answer
+    assert found.drafted_ms == 1e3 * answer.stats.total_s
+    assert found.learned.tau > answer.stats.tau
+    first, second = found.sentence().splitlines()
+    assert "its first answer" in first
+    assert second.startswith("What it has learned: asked the same again, ")
+    assert set(found.to_json()["learned"]) == {"speedup", "drafted_ms", "tau"}
+    assert "the target alone, run 2 of 2" in runs
+    assert "with the drafter, run 1 of 2" in runs
+
+
+def test_the_target_alone_is_named_with_all_cores_that_it_was_tried_on():
+    found = AnswerComparison(True, None, 1.5, 30.0, 20.0, 3, cores=(0,), compared_cores=(1, 2))
+    assert "30 ms alone on 1, the faster of 1 and 2 cores, " in found.sentence()
+    assert found.to_json()["compared_cores"] == (1, 2)
+
+
 def test_a_time_is_rounded_once():
     """Else it differs by a millisecond from the same time in the figures beside it."""
     found = AnswerComparison(

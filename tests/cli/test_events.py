@@ -68,7 +68,14 @@ def test_simulate(video, tmp_path, capsys):
     assert main(["events", "simulate", str(video), str(first), "--preset", "clean", "--seed", "3", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     events = read_events(first)
-    assert report == {"path": str(first), "events": len(events), "dropped": 0}
+    assert report == {
+        "path": str(first),
+        "events": len(events),
+        "dropped": 0,
+        "width": 64,
+        "height": 48,
+        "seconds": 1.0,
+    }
     assert len(events) > 1000
     assert (events.width, events.height) == (64, 48)
     assert 0 <= events.t0 < 960_000

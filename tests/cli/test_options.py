@@ -1,8 +1,11 @@
 """What is looked at before a model is loaded."""
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, fields
+from shutil import copytree
+from socket import create_server
 from typing import Annotated
 
 import numpy as np
@@ -75,6 +78,105 @@ def test_what_values_tell_by_themselves_is_reported_before_anything_heavy_is_imp
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == len(WRONG)
     assert not list(tmp_path.iterdir())
+
+
+AT_ONCE = [
+    ("serve --port=TAKEN", "Cannot listen on 127.0.0.1 port"),
+    ("serve --media-root=nowhere", "There is no media folder"),
+    ("serve --upload-folder=TEXT", "is no folder; name another"),
+    ("serve --keys-file=nowhere", "nowhere"),
+    ("serve --tls-cert=nowhere", "cannot be used"),
+    ("serve --device=cuda:9", "--device is 'cuda:9', which cannot be used here; choose cpu."),
+    ("serve --drafter=eagle2:dir=nowhere", "There is no folder nowhere"),
+    ("serve --target=EMPTY", "lacks config.json"),
+    ("ask --video=VIDEO --device=cuda ?", "--device is 'cuda', which cannot be used here; choose cpu."),
+    ("ask --video=VIDEO --draft-device=cuda:9 ?", "--draft-device is 'cuda:9'"),
+    ("ask --video=VIDEO --drafter=model ?", "The drafter 'model' needs a folder"),
+    ("ask --video=VIDEO --drafter=model:dir=nowhere ?", "neither the name of a shipped model (text) nor a folder"),
+    ("ask --video=VIDEO --drafter=model:dir=EMPTY ?", "lacks config.json"),
+    ("ask --video=VIDEO --drafter=union:memory,(model:dir=nowhere) ?", "nor a folder"),
+    ("ask --video=VIDEO --drafter=guided:dir=nowhere ?", "nor a folder"),
+    ("ask --video=VIDEO --drafter=event:dir=nowhere ?", "nor a folder"),
+    ("ask --video=VIDEO --drafter=event:tree=sequoia,counts=nowhere ?", "names counts that are not there"),
+    ("ask --video=VIDEO --drafter=event:words=2,tree=cape ?", "asks for trees in two ways"),
+    ("ask --video=VIDEO --drafter=eagle2:dir=EMPTY ?", "holds no head"),
+    ("ask --video=VIDEO --drafter=online:(eagle2:dir=nowhere) ?", "There is no folder nowhere"),
+    ("ask --video=VIDEO --drafter=event_medusa:dir=nowhere ?", "There is no folder nowhere"),
+    ("ask --video=VIDEO --drafter=event_medusa:model=blind ?", "belongs to another event model than 'blind'"),
+    ("ask --video=VIDEO --drafter=glance:heads=nowhere ?", "There is no folder nowhere"),
+    ("ask --video=VIDEO --drafter=aligned ?", "needs the folder of an adapter"),
+    ("ask --video=VIDEO --drafter=aligned:dir=nowhere ?", "There is no folder nowhere"),
+    ("ask --video=VIDEO --drafter=predicted:dir=nowhere ?", "There is no folder nowhere"),
+    ("ask --video=VIDEO --drafter=memory:folder=TEXT ?", "which is no folder"),
+    ("ask --video=VIDEO --drafter=memory:seed=nowhere ?", "is not there"),
+    ("ask --video=VIDEO --target=LANGUAGE ?", "can be a drafter: model:dir="),
+    ("ask --video=VIDEO --target=UNKNOWN ?", "Video models of type 'bert' are not known"),
+    ("ask --video=VIDEO --target=REFUSED ?", "take a qwen3_vl"),
+    ("ask --video=VIDEO --target=EMPTY ?", "lacks config.json"),
+    ("chat --video=VIDEO --target=NO_WEIGHTS", "lacks its weights"),
+    ("watch --video=VIDEO --ask=? --device=cuda", "--device is 'cuda'"),
+    ("edge --server=ws://localhost:1 --prompt=? --drafter=event:dir=nowhere --events=EVENTS", "nor a folder"),
+    ("edge --server=ws://localhost:1 --prompt=? --target=nowhere --events=EVENTS", "nor a folder"),
+    ("bench --device=cuda", "--device is 'cuda'"),
+    ("bench --drafter=model:dir=nowhere", "nor a folder"),
+    ("bench --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("capture NEW --device=cuda", "--device is 'cuda'"),
+    ("capture NEW --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("capture TEXT", "TEXT"),
+    ("train medusa --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("train medusa --device=cuda", "--device is 'cuda'"),
+]
+
+
+def text_checkpoint(folder, pair, **config):
+    """The reference-like target with another configuration."""
+    copytree(pair.target, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def named(clip, pair, tmp_path):
+    """What the words of `AT_ONCE` stand for; a port is taken meanwhile."""
+    written, empty = tmp_path / "text", tmp_path / "empty"
+    written.write_text("text")
+    empty.mkdir()
+    language = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    folders = {
+        "LANGUAGE": text_checkpoint(tmp_path / "language", pair, **language),
+        "UNKNOWN": text_checkpoint(tmp_path / "unknown", pair, model_type="bert"),
+        "REFUSED": text_checkpoint(tmp_path / "refused", pair, model_type="qwen3_5"),
+        "NO_WEIGHTS": text_checkpoint(tmp_path / "no-weights", pair, model_type="video_llava"),
+    }
+    (folders["NO_WEIGHTS"] / "model.safetensors").unlink()
+    with create_server(("127.0.0.1", 0)) as server:
+        yield {
+            "TAKEN": server.getsockname()[1], "VIDEO": clip.video, "EVENTS": clip.events, "TEXT": written,
+            "EMPTY": empty, "NEW": tmp_path / "new", **folders,
+        }  # fmt: skip
+
+
+def test_what_is_not_there_is_refused_before_pytorch_is_imported(named, tmp_path):
+    def filled(text):
+        for name, value in named.items():
+            text = text.replace(name, str(value))
+        return text
+
+    commands = [(filled(command).split(), filled(said)) for command, said in AT_ONCE]
+    code = (
+        "import contextlib, io, sys, traceback; from crossdraft.cli.main import main\n"
+        "sys.modules['torch'] = None  # importing it fails\n"
+        f"for command, said in {commands!r}:\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as shown:\n"
+        "        try:\n"
+        "            status = main(command)\n"
+        "        except ImportError:\n"
+        "            status = traceback.format_exc()\n"
+        "    if (status, said in shown.getvalue()) != (2, True): print(command, status, shown.getvalue())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert not done.stdout + done.stderr, done.stdout + done.stderr
+    assert not named["NEW"].exists()
 
 
 def recording(path, first_us):

@@ -113,7 +113,7 @@ def test_a_tree_rides_along_and_drafts_are_lossless_to_the_compressed_target(pla
     alone = answer(target)
     for drafter in (
         IndependentDrafter(as_target(noisy(copy.deepcopy(plain.model), 0.02), plain.prepare(REQUEST))),
-        NgramDrafter(lambda text: []),
+        NgramDrafter(),
     ):
         drafted = answer(target, drafter)
         assert drafted.tokens == alone.tokens

@@ -15,7 +15,7 @@ from crossdraft.drafters.settings import AdaEDLSettings
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
@@ -80,7 +80,7 @@ def two_rounds(chance, drops_unlikely=False):
         if drops_unlikely and tree.dists[-1][tree.tokens[-1]] < 0.5:
             tree = tree.first(len(tree) - 1)
         target = lambda prefix, before=before: P((*before, *prefix))  # noqa: E731
-        output = VERIFIERS["speculative"](tree, probs_of(target, tree), chance)
+        output = VERIFIERS["rejection"](tree, probs_of(target, tree), chance)
         stop = stop.verified(len(output.path), len(tree))
         tokens += (*(tree.tokens[node] for node in output.path), output.bonus)
         drafted += (len(tree),)
@@ -138,11 +138,8 @@ def test_a_draft_ends_behind_the_first_unsure_token(twin, sampling):
     settings = AdaEDLSettings()
     bounds = []
     for at in range(len(full)):
-        if full.dists is None:
-            logits = full_forward(twin.model, prompt, (*whole.committed, *full.tokens[:at])) + twin.banned
-            q = logits.double().softmax(-1)
-        else:
-            q = full.dists[at].double()
+        logits = full_forward(twin.model, prompt, (*whole.committed, *full.tokens[:at])) + twin.banned
+        q = logits.double().softmax(-1) if sampling.greedy else warp(logits.double(), sampling)
         entropy = -sum(p * math.log(p) for p in q.tolist() if p > 0)
         bounds.append(1 - math.sqrt(settings.gamma * entropy))
     for threshold in (0.2, *sorted(bound + 1e-3 for bound in bounds)[:3], 1.0):

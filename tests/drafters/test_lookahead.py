@@ -12,7 +12,7 @@ from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
-from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.prompt import GAP, Prompt, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -67,9 +67,9 @@ def play(drafter, request: Request, rounds: int, says: Callable[[int], int]) -> 
 
 
 def test_the_window_step_by_step():
-    """W=2, N=3, over 10 11 12 13 14 10 …; the question is 20 21, of which the target says 10 and 11."""
-    drafter = LookaheadDrafter(lambda text: [20, 21], window=2, level=3, grams=4)
-    *played, (state,) = play(drafter, Request("?"), 4, after)
+    """W=2, N=3, over 10 11 12 13 14 10 …; the prompt ends with 20 21, of which the target says 10 and 11."""
+    drafter = LookaheadDrafter(window=2, level=3, grams=4)
+    *played, (state,) = play(drafter, Request("?", prompt_ids=known_ids([9, 20, 21])), 4, after)
     assert [window for _, window in played] == [
         [[20, 21]],  # filling: one column more; after root, 20 and 21 stand 11, 10, 11
         [[21], [10, 11]],  # the root is 11 now; after (10, 11) stand 11, 12
@@ -88,7 +88,7 @@ def test_the_window_step_by_step():
 
 
 def test_the_newest_ngrams_are_drafted_first_and_the_oldest_go():
-    drafter = LookaheadDrafter(lambda text: [20], window=1, level=3, grams=2, banned=[9])
+    drafter = LookaheadDrafter(window=1, level=3, grams=2, banned=[9])
     (state,) = drafter.begin([Request("?")])
     for gram in ((1, 2), (3, 4), (1, 5), (3, 4), (9, 1), (1, 2)):
         drafter._keep(state.pool, 7, gram)
@@ -109,7 +109,7 @@ def test_a_window_is_a_tree_of_probes():
 
 
 def test_the_smallest_window_has_no_probes_and_still_learns_bigrams():
-    drafter = LookaheadDrafter(lambda text: [20], window=1, level=2, grams=1)
+    drafter = LookaheadDrafter(window=1, level=2, grams=1)
     (state,) = drafter.begin([Request("?")])
     drafter.commit([state], [VerifyOutput((), (10,))])
     for tokens in ((11,), (12,)):
@@ -122,7 +122,7 @@ def test_the_smallest_window_has_no_probes_and_still_learns_bigrams():
 
 @pytest.mark.parametrize(("window", "level"), [(1, 2), (1, 5), (2, 3), (4, 4), (2, 6), (7, 5)])
 def test_the_most_probes_are_announced(window, level):
-    drafter = LookaheadDrafter(lambda text: [20], window=window, level=level)
+    drafter = LookaheadDrafter(window=window, level=level)
     (state,) = drafter.begin([Request("?")])
     sizes = []
     for _ in range(2 * level):
@@ -137,12 +137,14 @@ def test_the_most_probes_are_announced(window, level):
 @pytest.mark.parametrize(("window", "level", "grams"), [(4, 1, 4), (0, 4, 4), (4, 4, 0)])
 def test_a_window_that_cannot_be_is_refused(window, level, grams):
     with pytest.raises(CrossdraftError, match="level of 2 or more"):
-        LookaheadDrafter(letters, window, level, grams)
+        LookaheadDrafter(window, level, grams)
 
 
 def test_forbidden_ids_are_neither_fed_nor_drafted():
-    drafter = LookaheadDrafter(lambda text: [9, 9], window=2, level=3, banned=[0, 9])
-    *played, (state,) = play(drafter, Request("?"), 4, lambda token: 9 if token == 12 else after(token))
+    drafter = LookaheadDrafter(window=2, level=3, banned=[0, 9])
+    *played, (state,) = play(
+        drafter, Request("?", prompt_ids=known_ids([9, 9, GAP])), 4, lambda token: 9 if token == 12 else after(token)
+    )
     assert all({0, 9}.isdisjoint(draft.probes.tokens) for draft, _ in played)
     assert all({0, 9}.isdisjoint(gram) for grams in state.pool.values() for gram in grams)
     assert played[0][1] == [[1, 1]]
@@ -154,7 +156,7 @@ def test_a_repeating_answer_is_drafted(hidden):
     request = Request(QUESTION, max_new_tokens=40)
     (alone,) = Decoder(target).generate([request])
     assert alone.tokens[:6] == tuple(after(x) for x in (letters("k")[0], *alone.tokens[:5]))
-    (found,) = decoder(target, LookaheadDrafter(letters), hidden).generate([request])
+    (found,) = decoder(target, LookaheadDrafter(), hidden).generate([request])
     assert found.tokens == alone.tokens
     assert len(found.tokens) / found.stats.rounds > 2  # tau
 
@@ -166,9 +168,9 @@ def test_answers_are_the_targets_own(kind, name, batch):
     target = as_target(*ZOO[name]())
     banned = sorted(target.reserved)
     drafter = {
-        "lookahead": lambda: LookaheadDrafter(letters, banned=banned),
+        "lookahead": lambda: LookaheadDrafter(banned=banned),
         "ahead": lambda: LookaheadIds((60, 61, 62), banned),
-        "union": lambda: UnionDrafter([NgramDrafter(letters), LookaheadDrafter(letters, banned=banned)]),
+        "union": lambda: UnionDrafter([NgramDrafter(), LookaheadDrafter(banned=banned)]),
     }[kind]()
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
     alone = [answer.tokens for answer in Decoder(target).generate(requests)]
@@ -178,7 +180,7 @@ def test_answers_are_the_targets_own(kind, name, batch):
 
 def test_in_a_union_the_window_is_read_whoever_else_drafts():
     target, request = ring_target(), Request(QUESTION, max_new_tokens=40)
-    alone, window = Decoder(target).generate([request])[0], LookaheadDrafter(letters)
+    alone, window = Decoder(target).generate([request])[0], LookaheadDrafter()
     silent = LookaheadIds(())
     silent.propose = lambda states, budgets: [Draft(DraftTree.chain([40])) for _ in states]
     (found,) = decoder(target, UnionDrafter([silent, window])).generate([request])
@@ -191,9 +193,7 @@ def test_sampled_answers_are_drafted_too():
     target = ring_target()
     sampling = Sampling(temperature=1.0, top_k=1)
     (alone,) = Decoder(target).generate([Request(QUESTION, max_new_tokens=30)])
-    (found,) = decoder(target, LookaheadDrafter(letters)).generate(
-        [Request(QUESTION, max_new_tokens=30, sampling=sampling)]
-    )
+    (found,) = decoder(target, LookaheadDrafter()).generate([Request(QUESTION, max_new_tokens=30, sampling=sampling)])
     assert found.tokens == alone.tokens
     assert found.stats.accepted > 5
 

@@ -151,7 +151,7 @@ def test_keys_that_were_not_corrected_would_be_seen(target, requests, monkeypatc
 def test_a_cheaper_drafter_may_draft_for_it(target, requests, alone):
     """SpecPV's hierarchy: what the cascade drafts is what `partial` drafts."""
     partial = PartialDrafter(target, sorted(target.reserved), FEW)
-    cascade = CascadeDrafter(partial, NgramDrafter(lambda text: [15, 53, 271]))
+    cascade = CascadeDrafter(partial, NgramDrafter())
     found = answers(target, cascade, requests)
     assert [answer.tokens for answer in found] == alone
     plain = answers(target, partial, requests)

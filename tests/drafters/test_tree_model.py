@@ -115,11 +115,11 @@ def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
     state = drafter.begin([request])[0]
 
     def grow(chance: Chance) -> DraftTree:
-        monkeypatch.setattr("crossdraft.drafters.tree_model.WithoutReplacement", lambda _: ByChance(chance))
+        monkeypatch.setattr("crossdraft.drafters.base.WithoutReplacement", lambda _: ByChance(chance))
         return drafter.propose([state], [Budget(4)])[0].tree
 
     with torch.inference_mode():
-        return error("speculative", TextDrafter(target, request), grow, 2)
+        return error("rejection", TextDrafter(target, request), grow, 2)
 
 
 @pytest.mark.parametrize("name", GROWERS)

@@ -51,7 +51,7 @@ def answer_of(chance, arrived, late, *, truncated=False, draws=True, lies=False)
     held = wire(tokens, dists, count)
     found = None if held is None else held.after(known, LENGTH, len(dists[0]), draws=draws)
     tree = DraftTree.empty() if found is None else found.tree
-    output = VERIFIERS["speculative"](tree, probs_of(lambda more: P((*written, *more)), tree), chance)
+    output = VERIFIERS["rejection"](tree, probs_of(lambda more: P((*written, *more)), tree), chance)
     written += (*(tree.tokens[node] for node in output.path), output.bonus)
     while len(written) < LENGTH:
         written += (chance.draw(P(written)),)

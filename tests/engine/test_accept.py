@@ -6,7 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, acceptance_ratios, draft_probs
-from crossdraft.engine.rules import RULES, block, speculative
+from crossdraft.engine.noise import Noise
+from crossdraft.engine.rules import RULES, block, rejection
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import Language, probs_of
@@ -21,8 +22,8 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_nearly_equal_p_and_q_leave_no_nan():
     """max(0, p - q) sums to rounding noise, or to 0: then p itself is right."""
     p = torch.tensor([0.3, 0.7, 0.0])
-    assert torch.equal(speculative.residual(p, p), p)
-    rest = speculative.residual(p, p + torch.tensor([1e-7, -1e-7, 0.0]))
+    assert torch.equal(rejection.residual(p, p), p)
+    rest = rejection.residual(p, p + torch.tensor([1e-7, -1e-7, 0.0]))
     assert rest.tolist() == [0, 1, 0]
 
 
@@ -31,20 +32,20 @@ def test_an_exact_drafter_leaves_no_nan_in_any_rule():
     p = Language(5, 3)(()).float()
     for q in (p, p * (1 + 1e-7), p * (1 - 1e-7)):
         chain = DraftTree.chain([1, 2], torch.stack([q, q]))
-        for verify in (block.verify, speculative.verify):
+        for verify in (block.verify, rejection.verify):
             assert {verify(chain, p.expand(3, -1), generator(seed)).path for seed in range(50)} == {(0, 1)}
 
 
 def test_a_draft_that_the_target_forbids_is_never_accepted():
     probs = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     chain = DraftTree.chain([0], torch.tensor([[1.0, 0.0]]))
-    for verify in (speculative.verify, block.verify):
+    for verify in (rejection.verify, block.verify):
         assert {verify(chain, probs, generator(seed)) for seed in range(50)} == {accept.Acceptance((), 1)}
 
 
 def test_a_certain_agreement_is_always_accepted():
     probs = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    for verify in (speculative.verify, block.verify):
+    for verify in (rejection.verify, block.verify):
         assert verify(DraftTree.chain([1]), probs, generator()) == accept.Acceptance((0,), 0)
 
 
@@ -59,11 +60,11 @@ def test_a_token_outside_its_own_distribution_counts_as_a_point_mass(rule):
 
 def test_the_same_seed_gives_the_same_acceptance():
     tree = DraftTree.from_paths([[0, 1], [2]])
-    outputs = {speculative.verify(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
+    outputs = {rejection.verify(tree, probs_of(Language(3, 1), tree), generator()) for _ in range(5)}
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("verify", [speculative.verify, block.verify])
+@pytest.mark.parametrize("verify", [rejection.verify, block.verify])
 def test_another_vocabulary_is_refused(verify):
     chain = DraftTree.chain([0], torch.full((1, 4), 0.25))
     with pytest.raises(CrossdraftError, match="over 4 tokens, the target's over 3"):
@@ -77,11 +78,11 @@ def test_heads_that_are_padded_differently_share_a_vocabulary():
     wide = torch.tensor([[0.6, 0.4, 0.0, 0.0]], dtype=torch.float64)
     just = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
     for seed in range(50):
-        outputs = {speculative.verify(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)}
+        outputs = {rejection.verify(DraftTree.chain([0], q), p, generator(seed)) for q in (narrow, wide, just)}
         assert len(outputs) == 1
     outside = torch.tensor([[0.5, 0.4, 0.0, 0.1]], dtype=torch.float64)
     with pytest.raises(CrossdraftError, match="share one vocabulary"):
-        speculative.verify(DraftTree.chain([0], outside), p, generator())
+        rejection.verify(DraftTree.chain([0], outside), p, generator())
 
 
 class Asked(TorchDispatchMode):
@@ -97,7 +98,7 @@ class Asked(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["speculative", "block", "fuzzy"])
+@pytest.mark.parametrize("name", ["rejection", "block", "fuzzy"])
 @pytest.mark.parametrize("nodes", [2, 24])
 def test_a_device_is_not_asked_for_every_candidate(name, nodes):
     """All of a long chain is accepted, then the siblings of a root are all refused."""
@@ -106,7 +107,7 @@ def test_a_device_is_not_asked_for_every_candidate(name, nodes):
     probs = torch.full((1 + nodes, 8), 1 / 8, dtype=torch.float64)
     rule = RULES[name]
     with Asked() as asked:
-        output = rule(tree, probs, torch.Generator().manual_seed(0))
+        output = rule(tree, probs, Noise(0))
     assert len(output.path) == nodes
     draws = nodes if name not in ("block", "fuzzy") else 1  # uniform numbers come from the host
     assert asked.numbers - draws <= 4
@@ -119,7 +120,7 @@ def test_siblings_are_asked_about_together():
     probs = torch.zeros(31, 64)
     probs[:, 60] = 1  # nothing that was drafted
     with Asked() as asked:
-        output = RULES["speculative"](tree, probs, torch.Generator().manual_seed(0))
+        output = RULES["rejection"](tree, probs, Noise(0))
     assert output == Acceptance((), 60)
     assert asked.numbers - 30 <= 4
 

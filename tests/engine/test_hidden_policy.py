@@ -88,7 +88,7 @@ def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
     t = reader(0.0).verify(1)
     saved = t - reader(0.0).plan(16, RequestDifficulty()).token_s
     assert saved > 0
-    usual = 20 * saved + 8 * t
+    usual = 20 * saved + 0.02
     assert reader(0.9 * usual).reading_pays(64)
     assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
 
@@ -98,6 +98,14 @@ def reads(model) -> bool:
     pays = model.reading_pays(64)
     model.exploration.began_request("before", reads=pays)
     return pays
+
+
+def test_a_slow_target_loses_no_steps_to_reading_that_gains_nothing():
+    """A step of a second: what is told from noise is no number of steps."""
+    model = trained(0.1, step=1.0)  # drafting never pays
+    model.length.add(20)
+    model.read_waits.extend([1.5] * 3)
+    assert not model.reading_pays(64)
 
 
 def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():

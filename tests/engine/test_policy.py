@@ -363,3 +363,42 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     policy.began_round(state, plan)
     assert model.exploration.drafted == before.exploration.drafted + 1
     assert model.token_s == plan.plan.token_s
+
+
+# -- why hardly anything was drafted -----------------------------------------------------------------------------------
+
+
+def rounds_of(model, count, *, drafted=0, adaptive=True):
+    """The policy of that model, and a request after so many rounds as it plans them."""
+    policy = SpeculationPolicy(model, 16, 16, 0, adaptive=adaptive)
+    state = RequestState(Job(0, Request("x", max_new_tokens=200)), rule_for(None, Sampling()))
+    for _ in range(count):
+        policy.began_round(state, policy.plan_round(state, 1))
+        state.stats.rounds += 1
+        state.stats.drafted += drafted
+    return policy, state
+
+
+def test_an_answer_without_drafts_says_what_a_draft_would_have_cost():
+    policy, state = rounds_of(trained(0.5, 1.2), 40)
+    assert 30 < state.stats.rounds_off <= 40
+    # One drafted token takes 1.2, a pass over two 1.02; a little more than every second one was kept.
+    assert policy.note(state) == (
+        f"Drafting did not pay in {state.stats.rounds_off} of 40 rounds: a round with a draft of 1 takes 2.2 times as "
+        "long as one without, and 1.6 tokens are expected of it."
+    )
+
+
+def test_a_drafter_that_proposes_nothing_is_told():
+    policy, state = rounds_of(trained(0.9, 0.01), 12)
+    assert policy.note(state) == "The drafter proposed nothing in 12 rounds."
+
+
+@pytest.mark.parametrize(
+    ("model", "rounds", "drafted", "adaptive"),
+    [(trained(0.9, 0.01), 12, 1, True), (trained(0.5, 1.2), 7, 0, True), (trained(0.5, 1.2), 40, 0, False)],
+    ids=["drafts", "short answer", "nothing adapts"],
+)
+def test_other_answers_say_nothing_of_it(model, rounds, drafted, adaptive):
+    policy, state = rounds_of(model, rounds, drafted=drafted, adaptive=adaptive)
+    assert policy.note(state) is None

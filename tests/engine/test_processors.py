@@ -18,6 +18,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
+from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -315,7 +316,7 @@ def test_a_neutral_request_takes_the_fast_path(plain, frames, monkeypatch):
 
 def test_the_request_as_a_drafter_reads_it():
     request = Request("?", sampling=Sampling(suppress_tokens=(3,), logit_bias=((3, 1.0), (4, 2.0))))
-    shown = for_drafter(request, 9)
+    shown = for_drafter(request, 9, rule_for(None, request.sampling))
     assert shown.token_limit == 9
     assert dict(shown.sampling.logit_bias or ()) == {3: -math.inf, 4: 2.0}
     assert not shown.sampling.contextual
@@ -325,7 +326,7 @@ def test_the_request_as_a_drafter_reads_it():
         Sampling(processors=(own,)),
         Sampling(sequence_bias=(((1, 2), 1.0),)),
     ):
-        shown = for_drafter(replace(request, sampling=sampling), 9).sampling
+        shown = for_drafter(replace(request, sampling=sampling), 9, rule_for(None, sampling)).sampling
         assert not shown.plain  # that the target's answer is not its likeliest tokens is shown; how, is not
         assert shown.processors != (own,)
 

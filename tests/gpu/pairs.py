@@ -79,7 +79,8 @@ def check_same(
     note("dtype", dtype)
     note("identical", [len(expected) - len(divergences), len(expected)])
     note("divergences", divergences)
-    assert not [notes for answer in found for notes in answer.notes]
+    assert not [answer.drafter_error for answer in found if answer.drafter_error]
+    assert not any(answer.stats.bad_drafts for answer in found)
     assert all(entry["gap"] <= NEAR[dtype] * entry["largest"] for entry in divergences), divergences
 
 

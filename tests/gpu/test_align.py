@@ -10,6 +10,7 @@ from tests.gpu.pairs import DEVICE
 
 def test_without_a_device_all_of_it_runs_on_the_gpu(pair, tmp_path, capsys):
     """Answers, tuning, drafts, and figures along the answers, which compare features of both models."""
+    pytest.importorskip("pydantic")
     pytest.importorskip("typer")
     from crossdraft.cli.main import main
 

@@ -51,7 +51,7 @@ def test_grouped_heads_under_a_mask_find_a_fused_kernel(dtype, queries):
     assert (found.double().cpu() - exact).abs().max() < (1e-5 if dtype == "float32" else 2e-2)
 
 
-@pytest.mark.parametrize("name", ["speculative", "block", "typical", "fuzzy", "ensemble", "ears", "easd", "judi"])
+@pytest.mark.parametrize("name", ["rejection", "block", "typical", "fuzzy", "ensemble", "ears", "easd", "judi"])
 def test_a_rule_decides_on_the_device_as_on_the_host(name):
     """The draws come from the host; what they are compared with may be anywhere."""
     generator = torch.Generator().manual_seed(0)

@@ -11,6 +11,7 @@ OPTIM = "optim.steps=3 optim.warmup_steps=1 optim.decay_steps=0 optim.checkpoint
 
 @pytest.mark.parametrize("network", ["l4", pytest.param("l4v", marks=encodes_clips), "l5"])
 def test_losses_are_those_of_the_cpu(network, pair, tmp_path, capsys):
+    pytest.importorskip("pydantic")
     pytest.importorskip("typer")
     from crossdraft.cli.main import main
 

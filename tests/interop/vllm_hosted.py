@@ -21,8 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.integrations.vllm.plugin import register
-from crossdraft.load import REFERENCE
 from crossdraft.video.read import read_frames
 from tests.interop.known_answers import register_known
 

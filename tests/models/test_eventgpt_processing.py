@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import CLIPImageProcessor, PreTrainedTokenizerFast
 
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, eventgpt_frames, read_events
-from crossdraft.load import REFERENCE
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.models.eventgpt.checkpoint import library_errors_as

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.engine.tree import common_prefix
-from crossdraft.load import REFERENCE
 from crossdraft.scenes import KINDS, ask, make_scene, score
 from crossdraft.scenes.captions import CAPTIONS
 from crossdraft.scenes.questions import TRAIN

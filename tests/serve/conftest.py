@@ -15,9 +15,10 @@ from crossdraft import Engine
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.scenes import make_scene, split_seeds, write_clip
-from crossdraft.serve.server import DrainingServer, bound_socket, configured
+from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
+from crossdraft.serve.sockets import bound_socket
 from tests.engine.late_target import wait_for
 
 QUESTION = "What is the car in front doing?"

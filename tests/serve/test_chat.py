@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from crossdraft import Request
+from crossdraft import Request, Sampling
 from crossdraft.events.excerpt import Excerpt
 from tests.serve.conftest import QUESTION, body, content, messages
 from tests.serve.test_security import reaches
@@ -33,6 +33,20 @@ def test_answer_is_the_engines_own(server, drafted_for):
     spec = found.metrics["speculative_decoding"]
     assert sum(spec["acceptance_histogram"]) == spec["num_spec_steps"] > 0
     assert found.metrics["time_to_first_token_ms"] > 0
+
+
+def test_a_seed_repeats_whatever_drafts(server, drafted_for):
+    """What the target says by itself under that seed: at once, in a stream, asked again."""
+    sampling = Sampling(temperature=2.0, top_p=0.95, seed=7)
+    video = str(server.root / "clip.mp4")
+    alone = server.engine.alone(Request(QUESTION, video, max_new_tokens=24, namespace=None, sampling=sampling))
+    asked = body(temperature=2.0, top_p=0.95, seed=7)
+    for _ in range(2):
+        assert server.client().chat.completions.create(**asked).choices[0].message.content == alone.text
+    chunks = server.client().chat.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == alone.text
+    other = server.client().chat.completions.create(**{**asked, "seed": 9})
+    assert other.choices[0].message.content != alone.text
 
 
 def test_text_alone_is_answered_as_by_the_target_alone(server):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydantic import ValidationError
 
 from crossdraft.bench.resources import descendants
@@ -24,8 +25,10 @@ from crossdraft.serve.errors import ApiError
 from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
+from crossdraft.video.image import image_frames
 from crossdraft.video.read import sample_frames
 from tests.serve.conftest import body
+from tests.video.test_image import BOMBS, FILES
 
 EIGHT = FrameSampling(8)
 
@@ -52,6 +55,29 @@ def test_frames_are_those_that_the_engine_reads_itself(decoder, media_root):
     assert found.seconds == probe(media_root / "clip.mp4").seconds > 0
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_images_are_those_that_the_engine_reads_itself(decoder, name, tmp_path):
+    (tmp_path / "i").write_bytes(FILES[name]())
+    found, wanted = asyncio.run(decoder.image(tmp_path / "i", "it")), image_frames(tmp_path / "i")
+    assert np.array_equal(found.frames, wanted.frames)
+    assert found.notes == tuple(note.replace(str(tmp_path / "i"), "it") for note in wanted.notes)
+    assert asyncio.run(decoder.kind_of(tmp_path / "i", "it")) == "image"
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_where_memory_is_limited(decoder, name, tmp_path):
+    make, says = BOMBS[name]
+    (tmp_path / "i").write_bytes(make())
+    with pytest.raises(DecodeError, match=rf"^it .*{says}"):
+        asyncio.run(decoder.image(tmp_path / "i", "it"))
+
+
+def test_the_largest_image_fits_the_memory_of_a_worker(decoder, tmp_path):
+    for kind, options in (("JPEG", {"progressive": True}), ("PNG", {}), ("WEBP", {"lossless": True, "quality": 0})):
+        Image.new("RGB", (3072, 3072), (9, 8, 7)).save(tmp_path / "i", kind, **options)
+        assert asyncio.run(decoder.image(tmp_path / "i", "it")).pixels.shape == (1, 3072, 3072, 3)
+
+
 def test_a_worker_that_died_while_it_was_idle_is_nobodys_fault(decoder, media_root):
     path = media_root / "clip.mp4"
     assert asyncio.run(decoder.kind_of(path, "it")) == "video"
@@ -72,12 +98,23 @@ def broken_library(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
+def no_pillow(monkeypatch, tmp_path):
+    (tmp_path / "PIL.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
 def no_time(monkeypatch, tmp_path):
     monkeypatch.setattr("crossdraft.serve.decode_process.START_S", 0)
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"), [(unknown_interpreter, "no-python"), (broken_library, "no-python"), (no_time, "TimeoutError")]
+    ("broken", "says"),
+    [
+        (unknown_interpreter, "no-python"),
+        (broken_library, "no-python"),
+        (no_pillow, "pip install pillow"),
+        (no_time, "TimeoutError"),
+    ],
 )
 def test_a_worker_that_does_not_start_is_the_servers_fault_and_is_logged_once(
     media_root, monkeypatch, tmp_path, caplog, broken, says

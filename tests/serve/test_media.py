@@ -4,15 +4,18 @@ import asyncio
 import base64
 import threading
 import time
+from io import BytesIO
 
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
+from transformers.image_utils import load_image
 
+from crossdraft.data_url import DataUrl
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Excerpt
 from crossdraft.serve import media_files
-from crossdraft.serve.data_url import DataUrl
 from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.local_files import LocalFiles
@@ -22,6 +25,8 @@ from crossdraft.serve.recordings import DecodedRecording
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import FrameSampling
+from crossdraft.video.image import image_frames
+from tests.video.test_image import FILES, HEIGHT, WIDTH, turned
 
 
 @pytest.fixture
@@ -172,13 +177,15 @@ def test_files_are_hashed_in_threads_of_their_own(loader, tmp_path, monkeypatch)
     assert names[0].startswith("hash")
 
 
-@pytest.mark.parametrize("text", ["%41" * 340_000, base64.b64encode(b"x" * 700_000).decode()])
-def test_a_long_data_address_does_not_stop_the_others(loader, text):
+@pytest.mark.parametrize(
+    "data",
+    ["," + "%41" * 340_000, ";base64," + "%41" * 340_000, ";base64," + base64.b64encode(b"x" * 700_000).decode()],
+)
+def test_a_long_data_address_does_not_stop_the_others(loader, data):
     """Just below the limit of what is decoded at once, if it is base64."""
 
     async def run() -> float:
-        url = ("data:video/mp4," if "%" in text else "data:video/mp4;base64,") + text
-        working, longest = asyncio.create_task(loaded(loader, asking(url))), 0.0
+        working, longest = asyncio.create_task(loaded(loader, asking(f"data:video/mp4{data}"))), 0.0
         last = time.thread_time()
         while not working.done():
             await asyncio.sleep(0)
@@ -285,6 +292,42 @@ def sampled(*levels: int) -> str:
     """Frames that a client sampled."""
     shots = [cv2.imencode(".jpg", np.full((32, 32, 3), level, np.uint8))[1].tobytes() for level in levels]
     return "data:video/jpeg;base64," + ",".join(base64.b64encode(shot).decode() for shot in shots)
+
+
+@pytest.mark.parametrize("name", ["jpeg 4:2:0", "png palette, alpha", "webp animated", "EXIF 6"])
+def test_an_image_is_what_transformers_reads_however_its_base64_is_written(loader, name):
+    data = turned("JPEG", 6) if name == "EXIF 6" else FILES[name]()
+    wanted, usual = np.asarray(load_image(Image.open(BytesIO(data)))), base64.b64encode(data).decode()
+    texts = [usual, usual.rstrip("="), base64.urlsafe_b64encode(data).decode(), base64.encodebytes(data).decode()]
+
+    async def run() -> None:
+        for text in texts:
+            async with loader.loaded(named("image_url", "u", f"data:image/png;base64,{text}"), "anna") as media:
+                found = media.messages[0]["content"][0]["image"]
+                assert np.array_equal(image_frames(found).frames[0], wanted)
+                where = "messages[0].content[0]"
+                said = (f"{where} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.",)
+                assert image_frames(found).notes == (said if name == "webp animated" else ())
+
+    asyncio.run(run())
+
+
+def test_a_data_address_that_is_no_base64_is_called_so(loader):
+    with pytest.raises(ApiError, match=r"The data: address is no base64; encode the file again\."):
+        asyncio.run(loaded(loader, named("image_url", "u", "data:image/png;base64,QUJD!")))
+
+
+def test_frames_that_a_client_sampled_are_turned_and_their_notes_are_kept_once(loader):
+    def shots(orientation: int) -> str:
+        data = base64.b64encode(turned("JPEG", orientation)).decode()
+        return f"data:video/jpeg;base64,{data},{data}"
+
+    clip = asyncio.run(clip_of(loader, asking(shots(6))))
+    assert clip.frames.pixels.shape == (2, WIDTH, HEIGHT, 3)
+    deep = base64.b64encode(FILES["png 16 bit grey"]()).decode()
+    clip = asyncio.run(clip_of(loader, asking(f"data:video/jpeg;base64,{deep},{deep}")))
+    (note,) = clip.frames.notes
+    assert note.startswith("messages[0].content[0] is grey of more than 8 bits")
 
 
 def test_a_uuid_names_what_was_sent_with_it_last(loader, media_root):

@@ -25,12 +25,12 @@ def numbers(frames: np.ndarray | Tensor) -> list[int]:
     return [round(float(frame[:, : WIDTH // 4].mean()) / 10) for frame in np.asarray(frames)]
 
 
-def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray]) -> Path:
+def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray], pixels: str | None = None) -> Path:
     """Write with PyAV directly, for the containers and codecs that `write_mp4` does not make."""
     with path.open("w+b") as file, av.open(file, "w", format=container) as out:
         stream = cast("VideoStream", out.add_stream(codec, rate=FPS))
         stream.options = {"deadline": "realtime"} if codec.startswith("libvpx") else {}
-        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.pix_fmt = pixels or ("yuvj420p" if codec == "mjpeg" else "yuv420p")
         for index, frame in enumerate(frames):
             if index == 0:
                 stream.height, stream.width = frame.shape[:2]

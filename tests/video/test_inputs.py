@@ -16,7 +16,8 @@ from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.inputs import FAMILIES, clip_inputs, model_class, model_inputs, placeholder_id
+from crossdraft.video.classes import CLASSES, model_class
+from crossdraft.video.inputs import FAMILIES, clip_inputs, model_inputs, placeholder_id
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
 
@@ -176,7 +177,7 @@ def text_of(tokenizer: PreTrainedTokenizerFast, inputs: dict[str, torch.Tensor])
 
 
 def test_every_family_is_tested() -> None:
-    assert CONFIGS.keys() == FAMILIES.keys()
+    assert CONFIGS.keys() == FAMILIES.keys() == CLASSES.keys()
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

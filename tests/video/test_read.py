@@ -15,6 +15,8 @@ import torch
 from av.video.stream import VideoStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from transformers.video_utils import read_video_pyav
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import SimulatorConfig, simulate
@@ -281,6 +283,37 @@ def test_cut_anywhere(clip: Path, tmp_path: Path) -> None:
     for length in np.linspace(1, len(content) - 1, 25, dtype=int):
         path.write_bytes(content[:length])
         readable_or_one_sentence(path)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "pixels", "size"),
+    [
+        ("mp4", "libx264", "yuv420p", (60, 90)),
+        ("mp4", "libx264", "yuv420p", (480, 640)),
+        ("mp4", "libx264", "yuv444p", (61, 91)),
+        ("mp4", "libx264", "yuvj420p", (60, 90)),
+        ("mp4", "libx264", "yuv420p10le", (60, 90)),
+        ("mp4", "libx264", "gray", (60, 90)),
+        ("matroska", "libx264", "yuv422p", (60, 90)),
+        ("webm", "libvpx-vp9", "yuv420p", (61, 91)),
+        ("avi", "mjpeg", "yuvj420p", (61, 91)),
+        ("avi", "mpeg4", "yuv420p", (60, 90)),
+    ],
+)
+def test_frames_are_pyav_s_and_those_of_transformers(container, codec, pixels, size, tmp_path):
+    colours = np.random.default_rng(0).integers(0, 256, (5, 6, 9, 3), dtype=np.uint8)
+    frames = [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for small in colours]
+    path = encode(tmp_path / "clip", container, codec, frames, pixels)
+    found = sample_frames(path, len(frames)).frames.numpy()
+    with path.open("rb") as file, av.open(file) as opened:
+        wanted = list(opened.decode(video=0))
+    assert len(wanted) == len(frames)
+    for ours, streamed, theirs in zip(found, iter_frames(path), wanted, strict=True):
+        assert np.array_equal(ours, theirs.to_ndarray(format="rgb24"))
+        assert np.array_equal(ours, np.asarray(theirs.to_image()))
+        assert np.array_equal(ours, streamed[1])
+    theirs, _ = read_video_pyav(str(path), lambda **_: np.arange(len(frames)))
+    assert np.array_equal(found, theirs)
 
 
 @pytest.fixture(scope="session")

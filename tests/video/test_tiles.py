@@ -59,18 +59,26 @@ def config_of(kind: str) -> Any:
     return config
 
 
-def by_hf(processor: Any, image: torch.Tensor, **more: object) -> Any:
-    return processor([image[0].numpy()], return_tensors="pt", input_data_format="channels_last", **more)
+def by_hf(processor: Any, image: Any, **more: object) -> Any:
+    """An image [1, H, W, 3], or one of PIL."""
+    given = image[0].numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    return processor([given], return_tensors="pt", input_data_format="channels_last", **more)
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_inputs_of_an_image_are_those_of_hf_s_processor(kind: str, height: int, width: int) -> None:
-    config, processor, image = config_of(kind), PROCESSORS[kind](), scene(height, width)
+    image = scene(height, width)
+    check_inputs(kind, image, image)
+
+
+def check_inputs(kind: str, image: torch.Tensor, given: Any) -> None:
+    """Compare our inputs of an image [1, H, W, 3] with those that a checkpoint's processor makes of it is given."""
+    config, processor = config_of(kind), PROCESSORS[kind]()
     spec = image_spec(config, processor.to_dict())
     text, features = image_inputs(config, spec, image)
     more = {"internvl": {"crop_to_patches": True}, "smolvlm": {"return_row_col_info": True}}.get(kind, {})
-    theirs = by_hf(processor, image, **more)
+    theirs = by_hf(processor, given, **more)
     pixels = features["pixel_values"]
     expected = theirs["pixel_values"]
     if kind.startswith("llava"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossdraft.align.networks.attention import AutoregressiveAdapter
 from crossdraft.align.networks.base import Adapter, Past
-from crossdraft.drafters.base import draft_generator, read_prompt
+from crossdraft.drafters.base import Draws, read_prompt
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.passes import Chunk, TargetOut
@@ -90,9 +90,9 @@ class AlignedDrafter(IndependentDrafter):
         prompt, cache, out = read_prompt(
             self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
         )
-        generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
+        draws, ids = Draws(request.sampling, self.model.device), prompt.input_ids.tolist()
         text = len(out.hidden[0][0])
-        state = self.state_class(request.sampling, cache, ids, generator, torch.empty(0), text=text)
+        state = self.state_class(request.sampling, cache, ids, draws, torch.empty(0), text=text)
         self._see(state, request)
         self._read(state, out, ids[-text:])
         return state

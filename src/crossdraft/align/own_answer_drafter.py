@@ -12,7 +12,7 @@ from torch import Tensor
 from crossdraft.align.drafter import PLAIN, AlignedOptions
 from crossdraft.align.networks.own_answer import OwnAnswer, OwnAnswerAdapter
 from crossdraft.align.token_drafter import TokenDrafter, TokenState
-from crossdraft.drafters.base import draft_generator
+from crossdraft.drafters.base import Draws
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 
@@ -35,9 +35,9 @@ class OwnAnswerDrafter(TokenDrafter):
 
     def _begin(self, request: Request) -> OwnAnswerState:
         question, own, features = self.own_words(request)
-        generator = draft_generator(self.model, request)
+        draws = Draws(request.sampling, self.model.device)
         rows = self._rows(own, features)
-        return OwnAnswerState(request.sampling, generator, [*question, *own], logits=rows[:1], rows=rows)
+        return OwnAnswerState(request.sampling, draws, [*question, *own], logits=rows[:1], rows=rows)
 
     def _rows(self, own: list[int], features: list[Tensor]) -> Tensor:
         """[n, V] of its tokens and the features that each came from."""

@@ -37,6 +37,7 @@ from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
+from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, Share, check_settings
 from crossdraft.video.clip import FrameSampling, count_frames, read_clip
@@ -124,7 +125,7 @@ class SpeculativePrefill(Target):
                 "Speculative prefill needs a target that reads the frames of a clip; choose another compression."
             )
         super().__init__(
-            target.model, self._prepare, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
         )
         self.settings, self._whole = settings, target.prepare
         source = target.model.name_or_path or ""

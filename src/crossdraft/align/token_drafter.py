@@ -15,11 +15,11 @@ from crossdraft.align.networks.base import Past
 from crossdraft.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft.align.networks.token import TokenAdapter
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator
+from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias
 from crossdraft.drafters.independent import IndependentDrafter, top_tokens
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
+from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 from crossdraft.errors import CrossdraftError
@@ -32,14 +32,14 @@ class TokenState:
     """One answer. `prompt` are the question and the drafter's own answer; `past` is of these and of `read`."""
 
     sampling: Sampling
-    generator: torch.Generator
+    draws: Draws
     prompt: list[int]
     past: Past = ()
     logits: Tensor = field(default_factory=lambda: torch.empty(0))  # [1, V] after these
     read: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     drafted: list[TokenAlternatives] = field(default_factory=list)
-    dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
+    dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
 
     @property
     def written(self) -> list[int]:
@@ -74,7 +74,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
 
     def _begin(self, request: Request) -> TokenState:
         question, own = self.own_answer(request)
-        state = TokenState(request.sampling, draft_generator(self.model, request), [*question, *own])
+        state = TokenState(request.sampling, Draws(request.sampling, self.model.device), [*question, *own])
         self._read(state, state.prompt)
         return state
 
@@ -115,7 +115,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
             return tree_from_topk(state.drafted, budget.nodes, self.words, self.model.eos)
         count = min(budget.nodes, len(state.drafted))
         chain = [one.tokens[0] for one in state.drafted[:count]]
-        return Draft(DraftTree.chain(chain, torch.stack(state.dists[:count]) if count else None))
+        return Draft(state.draws.chain(chain, state.dists[:count]))
 
     def ended(self, state: TokenState) -> bool:
         """Whether what is written, verified or not, ends the answer."""
@@ -127,9 +127,10 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         if state.sampling.greedy:
             state.drafted += top_tokens(scores)
             return
-        token = sample_one(scores[0], state.generator)
+        token = state.draws.token(scores[0], len(state.written))
         state.drafted.append(TokenAlternatives((token,), (float(scores[0, token]),)))
-        state.dists.append(scores[0].clone())
+        if state.draws.independent:
+            state.dists.append(scores[0].clone())
 
     def _commit(self, state: TokenState, output: VerifyOutput) -> None:
         """What was drafted stays as far as the target agrees, and after that where it said nothing else."""

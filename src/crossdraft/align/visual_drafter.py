@@ -5,10 +5,10 @@ come. When more have, the adapter (one layer, not the event model) reads anew al
 goes on as if it had seen them from the beginning. Until the target has said anything, it drafts again, too: what it had
 drafted are candidates, which the event model reads in one pass, and which stay as far as it still says the same.
 
-That is for greedy answers. A token that was drawn is never drawn anew: whether a frame comes in time may depend on what
-was drawn (a short draft is handed over before it, a long one is not), and tokens that are sent because of their values
-follow another distribution than the one sent with them. So where tokens are drawn, the first of them fixes the frames
-of the hidden draft; later ones are taken up once the target has answered.
+A token that was drawn with random numbers of the drafter's own (`Draws`) is never drawn anew: whether a frame comes in
+time may depend on what was drawn (a short draft is handed over before it, a long one is not), and tokens that are sent
+because of their values follow another distribution than the one sent with them. So where tokens are drawn like that,
+the first of them fixes the frames of the hidden draft; later ones are taken up once the target has answered.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class VisualState(AlignedState):
     @property
     def drawn(self) -> bool:
         """Whether tokens were drawn of which the target has said nothing yet: then no frames are taken up."""
-        return bool(self.drafted) and not self.committed and not self.sampling.greedy
+        return bool(self.dists) and not self.committed
 
 
 class VisualDrafter(AlignedDrafter):

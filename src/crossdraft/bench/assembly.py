@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, new_decoder
-from crossdraft.assembly import assemble, parallel_policy
+from crossdraft.assembly import assemble
 from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import BenchMethod, Run
@@ -31,6 +31,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Answer, Piece, Request
+from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline, covered
@@ -270,10 +271,9 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
         )
 
 
-def parallel_of(name: str, models: Models, cores: Cores | None) -> str:
+def parallel_of(name: str, models: Models) -> str:
     """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
-    own, draft = (None, None) if cores is None else (cores.target, cores.draft)
-    return parallel_policy(POLICIES.get(name, "auto"), (models.device, models.draft_device), own, draft)
+    return POLICIES.get(name) or policy_for(models.device, models.draft_device)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:

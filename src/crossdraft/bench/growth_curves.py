@@ -17,6 +17,7 @@ from crossdraft.bench.growth import Answers, Case, Curve, Way
 from crossdraft.bench.memory import LENGTH, MemoryTiming, time_memory
 from crossdraft.bench.scale_models import no_text
 from crossdraft.bench.workload import Item
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import resolve
@@ -28,7 +29,6 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
-from crossdraft.load import REFERENCE
 from crossdraft.methods import read_spec
 
 NEW_TOKENS = 16  # of an answer where something else grows

@@ -11,11 +11,10 @@ from safetensors import SafetensorError, safe_open
 
 from crossdraft.bench.common import check_each_once, check_names
 from crossdraft.bench.specs import spec_of
-from crossdraft.checkpoints.locate import EVENT_MODELS
+from crossdraft.checkpoints.locate import EVENT_MODELS, REFERENCE
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.registry import HEADS
-from crossdraft.load import REFERENCE
 from crossdraft.methods import SHIPPED, method_in
 from crossdraft.specs import Spec
 

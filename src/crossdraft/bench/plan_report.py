@@ -23,16 +23,20 @@ def strategy_rows(advice: Advice) -> list[tuple[str, ...]]:
 
 def figures(advice: Advice) -> list[tuple[str, str]]:
     """Break-even points, budgets and the bound, by name."""
-    stages, hidden, steady = advice.stages, advice.strategy(HIDDEN), advice.strategy(STEADY)
+    stages = advice.stages
+    hidden, steady, both = (advice.strategy(name) for name in (HIDDEN, STEADY, BOTH))
     least = "none is enough" if advice.least_alpha is None else f"above {advice.least_alpha:.2f}"
     round_pays = advice.least_alpha is not None and stages.alpha > advice.least_alpha
     return [
         ("hidden draft: length", _length(hidden.hidden, hidden.speedup > 1)),
         ("hidden draft: free, inside the prefill", _tokens(stages.free)),
-        ("hidden draft: break-even", f"a + 1 > {hidden.needs:.1f}; expected {hidden.yields:.1f}"),
+        (
+            "hidden draft: break-even",
+            f"a + 1 > {hidden.needs:.1f} (steady after: {both.needs:.1f}); expected {hidden.yields:.1f}",
+        ),
         ("draft of a round: length", _length(steady.budget, round_pays)),
         ("draft of a round: break-even", f"acceptance: {least}; given {stages.alpha:.2f} (c = {stages.c:.2f})"),
-        ("1/ρ, bound of all hiding", f"{advice.bound:.2f} times the target alone"),
+        ("1/ρ, the most that hiding can reach", f"{advice.bound:.2f} times the target alone"),
     ]
 
 

@@ -28,11 +28,11 @@ from crossdraft.bench.cores import Cores
 from crossdraft.bench.measure import Results, Run, measure
 from crossdraft.bench.statistics import Interval
 from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import REFERENCE
 from crossdraft.models.eventgpt import EventGPTConfig
 
 if TYPE_CHECKING:

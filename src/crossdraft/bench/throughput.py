@@ -24,13 +24,12 @@ from crossdraft.bench.measure import Divergence, find_divergence
 from crossdraft.bench.specs import check_methods, spec_of
 from crossdraft.bench.statistics import Interval, ratio, ratio_per_token
 from crossdraft.bench.workload import Item, Workload, items
-from crossdraft.checkpoints.locate import find_checkpoint
+from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
 from crossdraft.checks import whole
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
-from crossdraft.load import REFERENCE
 from crossdraft.options import Options
 
 SIZES = (1, 2, 4, 8, 16, 32)

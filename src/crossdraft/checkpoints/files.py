@@ -10,6 +10,7 @@ from typing import Any
 
 from crossdraft.checkpoints.locate import repair_hint
 from crossdraft.errors import CrossdraftError
+from crossdraft.video.classes import REFUSED, model_class
 
 POINTER = b"version https://git-lfs"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -53,7 +54,7 @@ def check_files(folder: Path) -> None:
             f"{folder} is no model: it is a head, which a drafter takes as its dir (METHOD:dir={folder})."
         )
     _refuse_quantised(folder, config)
-    _check_tokenizer(folder)
+    check_tokenizer(folder)
     stored_tensors(folder)
 
 
@@ -67,6 +68,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CrossdraftError(f"The checkpoint {folder} lacks config.json; {repair_hint(folder)}.")
     return _json_object(path, "configuration")
+
+
+def target_class(folder: Path) -> str:
+    """Name of the class in `transformers` that a target's checkpoint loads into.
+
+    Raises:
+        CrossdraftError: it reads no video, or its type is not known.
+    """
+    config = read_config(folder)
+    kind, classes = config.get("model_type"), config.get("architectures")
+    speaks = isinstance(classes, list) and any(str(one).endswith("ForCausalLM") for one in classes)
+    if speaks and not any(key.endswith("_config") and "vision" in key for key in config) and kind not in REFUSED:
+        raise CrossdraftError(
+            f"{folder} holds a text-only model ('{kind}'), which is no target; it can be a drafter: model:dir={folder}."
+        )
+    return model_class(kind)
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -112,7 +129,8 @@ def quantised_error(folder: Path, method: str, why: str) -> CrossdraftError:
     )
 
 
-def _check_tokenizer(folder: Path) -> None:
+def check_tokenizer(folder: Path) -> None:
+    """Raise CrossdraftError unless a checkpoint's tokenizer is there and whole."""
     if not (folder / "tokenizer_config.json").is_file():
         raise CrossdraftError(f"The checkpoint {folder} lacks tokenizer_config.json; {repair_hint(folder)}.")
     _json_object(folder / "tokenizer_config.json", "configuration")

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -11,7 +11,10 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
+REFERENCE = Path(__file__).parents[1] / "reference"
+HEAD_WEIGHTS = REFERENCE / "heads"
 TARGETS = ("reference",)  # shipped, of the reference pair
+SHIPPED_AT = {"reference": "target"}  # where a shipped model lies, if not at its name
 EVENT_MODELS = ("event", "blind", "foreign")  # likewise
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # owner/name
 CACHED = re.compile(r"models--([\w.-]+)--([\w.-]+)")  # its folder in the cache
@@ -55,9 +58,15 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
                 f"download it with `hf download {source}`, or give the folder of a checkpoint."
             ) from None
     raise CrossdraftError(
-        f"'{source}' is neither {' nor '.join(shipped)} nor a folder{did_you_mean(source, shipped)}; give the folder "
+        f"'{source}' is neither the name of a shipped model ({', '.join(shipped)}) nor a folder"
+        f"{did_you_mean(source, shipped)}; give the folder "
         "of a checkpoint, or the id of a repository (owner/name) in the local Hugging Face cache."
     )
+
+
+def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
+    """The folder of a checkpoint, which may be one of the shipped of these names; errors as `find_checkpoint`."""
+    return find_checkpoint(source, {name: REFERENCE / SHIPPED_AT.get(name, name) for name in shipped})
 
 
 def repair_hint(folder: Path) -> str:

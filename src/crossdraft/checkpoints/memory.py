@@ -39,8 +39,8 @@ def check_memory(folder: Path, numbers: int, saved: int, device: torch.device, d
         return  # free_memory knows no other
     needed, free = numbers * dtype.itemsize - saved, free_memory(device)
     if needed > free:
-        half = f"--dtype bfloat16 ({numbers * 2 / 1e9:.1f} GB), " if dtype.itemsize > 2 else ""
-        fewer = "--quantize int8 or int4, " if device.type == "cpu" and not saved else ""
+        half = f"dtype=bfloat16 ({numbers * 2 / 1e9:.1f} GB), " if dtype.itemsize > 2 else ""
+        fewer = "quantize=int8 or int4, " if device.type == "cpu" and not saved else ""
         raise CrossdraftError(
             f"The checkpoint {folder} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and {device} "
             f"has {free / 1e9:.1f} GB free; try {half}{fewer}another device, or a smaller model."

@@ -7,8 +7,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.video.classes import model_class
 from crossdraft.video.clip import FrameSampling
-from crossdraft.video.inputs import model_class
 from crossdraft.video.spec import FrameSpec
 
 

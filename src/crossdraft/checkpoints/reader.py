@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from crossdraft.checkpoints.files import StoredTensor
 from crossdraft.checkpoints.locate import repair_hint
+from crossdraft.engine.progress import progress
 from crossdraft.errors import CrossdraftError
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -21,6 +22,8 @@ STORED = FLOATS | {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool,
 }  # fmt: skip
+
+PIECE_BYTES = 1 << 26  # of a file, that are read in one call
 
 
 def read(stored: StoredTensor) -> Tensor:
@@ -40,12 +43,13 @@ def read(stored: StoredTensor) -> Tensor:
 
 
 def _read_into(file: BinaryIO, space: memoryview) -> None:
-    """Fill the space; one call reads at most 2 GB."""
+    """Fill the space, a piece at a time: a slow disk, too, makes progress."""
     while space:
-        count = cast("int | None", file.readinto(space))  # type: ignore[attr-defined]
+        count = cast("int | None", file.readinto(space[:PIECE_BYTES]))  # type: ignore[attr-defined]
         if not count:
             raise EOFError("it ends too early")
         space = space[count:]
+        progress()
 
 
 class DeferredWeights:

@@ -31,7 +31,12 @@ class SamplingOptions:
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None
     min_p: Annotated[float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")] = None
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of a sampled answer; random by default.")] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed of a sampled answer: the same one gives the same text, whatever drafts; random by default."
+        ),
+    ] = None
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."),
@@ -65,7 +70,10 @@ class ShownOptions:
             if question is None:
                 raise CrossdraftError('There is no question; write crossdraft ask "What is ahead?" --video clip.mp4.')
             if not (self.video or self.image):
-                raise CrossdraftError("There is nothing to ask about; name a clip with --video, or an image.")
+                raise CrossdraftError(
+                    "There is nothing to ask about; name a clip with --video, an image with --image, or a "
+                    "conversation, which may be text alone, with --messages."
+                )
             return Request(question, _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
         if question is not None or self.video or self.image or self.system is not None:
             raise CrossdraftError("--messages is the whole conversation; put question, clips and images into its file.")
@@ -130,6 +138,7 @@ def ask(
     # After what can be refused without them: these take seconds.
     from crossdraft.alone import target_alone
     from crossdraft.cli.compare import compare
+    from crossdraft.cli.reporting import RunLines
     from crossdraft.cli.session import opened, stream, why_not_usual, with_drafter
     from crossdraft.cli.view import answer_console, say, show
 
@@ -146,7 +155,7 @@ def ask(
                 "name a confidence in --lossy-prefill, not a budget."
             )
         answer = stream(engine, request, None if output.as_json else console)
-        comparison = compare(engine, request, answer) if output.compare else None
+        comparison = compare(engine, request, answer, tell=RunLines()) if output.compare else None
         timed, baseline = typical(answer, comparison)
         if output.as_json:
             found = report(request, timed, engine, comparison)
@@ -204,7 +213,7 @@ def _write(output: OutputOptions, question: str, answer: "Answer", baseline: "Ba
 def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[Answer, Baseline | None]":
     """The answer whose figures are shown, and the target alone.
 
-    After a comparison these are its runs of median time, so that every time that is shown is of the same runs; but a
+    After a comparison these are the runs that it speaks of, so that every time that is shown is of the same runs; but a
     sampled answer is shown with its own figures, because the runs after the comparison drew other tokens.
     """
     if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:
@@ -218,8 +227,13 @@ def report(
     """What `--json` prints."""
     from crossdraft.cli.view import record
 
+    def named(visual: object) -> str:
+        return f"{len(visual):,} bytes" if isinstance(visual, bytes) else str(visual)  # sent in the conversation
+
     words = [engine.target.decode([token]) for token in answer.tokens] if request.logprobs else None
-    clips, images = ([str(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image"))
+    clips, images = (
+        [named(part.value) for part in request.visuals if part.kind == kind] for kind in ("video", "image")
+    )
     found: dict[str, object] = {"question": request.question, "video": clips[0] if len(clips) == 1 else clips}
     found |= {"image": images[0] if len(images) == 1 else images} if images else {}
     found["events"] = None if request.events is None else str(request.events)

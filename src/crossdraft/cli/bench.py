@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.bench.common import listed, table
-from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, usual_methods
+from crossdraft.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, spec_of, usual_methods
 from crossdraft.checks import whole
 from crossdraft.cli.bench_accept import acceptance, compression, heads, rules
 from crossdraft.cli.bench_align import align
@@ -34,9 +34,10 @@ from crossdraft.cli.bench_parts import encode, events, growth, memory, partial, 
 from crossdraft.cli.bench_replicas import replicas
 from crossdraft.cli.bench_serve import serve
 from crossdraft.cli.bench_watch import watch
-from crossdraft.cli.options import DraftDevice, Quantize, check_values, option_groups
+from crossdraft.cli.options import DraftDevice, Quantize, check_models, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
+from crossdraft.methods import check_files
 
 if TYPE_CHECKING:
     pass
@@ -121,6 +122,9 @@ def bench(
     named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
     if named is not None:
         check_methods(named, tuple(drafters or ()))
+    check_models(models.target, models.event)
+    for drafter in drafters or ():
+        check_files(spec_of(drafter), models.target)
     from crossdraft.bench.workload import Workload
     from crossdraft.video.clip import DEFAULT_FRAMES
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, Device, Dtype, LocalTarget, Quantize, check_values
+from crossdraft.cli.options import AsJson, Device, Dtype, LocalTarget, Quantize, check_models, check_values
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ def capture(
     if check:
         _check(out, target, device, as_json)
         return
+    if out.exists() and not out.is_dir():
+        raise CrossdraftError(f"{out} is no folder; name an empty or a new one, or that of a capture.")
     check_values(device=device, dtype=dtype, quantize=quantize, max_new_tokens=max_new_tokens)
+    check_models(target)
     kept, visual = _numbers("layers", layers), _numbers("visual-layers", visual_layers)
     scenes = {"split": split, "prompts": prompts, "first": first, "prompt_noise": prompt_noise}
     source = _source(listed, clips, scenes, seed)

@@ -1,6 +1,6 @@
 """Compare an answer with the target's own: are the tokens identical, and what is the speedup?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
@@ -32,18 +32,43 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedRuns:
+    """Runs of a drafter that had learned the very answer from the run before.
+
+    Args:
+        speedup, drafted_ms: as those of `AnswerComparison`, of the run of median time.
+        tau: mean acceptance length of that run.
+    """
+
+    speedup: float
+    drafted_ms: float
+    tau: float
+
+    def sentence(self, repeats: int) -> str:
+        """For people."""
+        often = "one run" if repeats == 1 else f"median of {repeats} runs"
+        return (
+            f"What it has learned: asked the same again, {self.speedup:.2f}x ({self.drafted_ms:.0f} ms, τ "
+            f"{self.tau:.2f}; {often} that knew this answer already)."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerComparison:
     """Runs with the drafter and of the target alone, interleaved and without a display.
 
     Args:
         identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
         difference: where they part, if they do.
-        speedup: time a token of the target alone over that with the drafter, both of the run of median time.
-        alone_ms, drafted_ms: time of an answer, of the run of median time.
+        speedup: time a token of the target alone over that with the drafter, both of the run of median time; of a
+            drafter that learns, of its first answer, which knew none of the others.
+        alone_ms, drafted_ms: time of an answer, of the same runs.
         repeats: runs of each.
         cores: CPU cores of the target alone: its own share or all that the pair uses, whichever was faster; None = any.
         notes: what the engine wanted to be known, such as a lost drafter.
-        drafted, alone: the runs of median time themselves, for pictures and figures.
+        compared_cores: numbers of cores on which the target alone was run, of which the faster is `cores`.
+        learned: of a drafter that learns, its runs after the first answer; `None` if it does not learn.
+        drafted, alone: the runs of `speedup` themselves, for pictures and figures.
     """
 
     identical: bool | None
@@ -55,6 +80,8 @@ class AnswerComparison:
     cores: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     lossy: str | None = None  # the rule that verified the drafted answers, if it may change them
+    compared_cores: tuple[int, ...] = ()
+    learned: "LearnedRuns | None" = None
     drafted: Answer | None = field(default=None, repr=False)
     alone: Answer | None = field(default=None, repr=False)
 
@@ -68,11 +95,23 @@ class AnswerComparison:
         """Plain values."""
         found = asdict(replace(self, drafted=None, alone=None))
         del found["drafted"], found["alone"]
-        return found | {name: round(found[name], 2) for name in ("alone_ms", "drafted_ms")}
+        found |= {name: round(found[name], 2) for name in ("alone_ms", "drafted_ms")}
+        if self.learned is not None:
+            found["learned"] |= {"drafted_ms": round(self.learned.drafted_ms, 2)}
+        return found
 
     def sentence(self) -> str:
         """For people."""
-        return " ".join([f"{self._sentence()}.", *self.notes])
+        first = " ".join([f"{self._sentence()}.", *self.notes])
+        return first if self.learned is None else f"{first}\n{self.learned.sentence(self.repeats)}"
+
+    def _where(self) -> str:
+        if self.cores is None:
+            return ""
+        if len(self.compared_cores) > 1:
+            compared = " and ".join(map(str, self.compared_cores))
+            return f" on {len(self.cores)}, the faster of {compared} cores"
+        return f" on {counted(len(self.cores), 'core', 'cores')}"
 
     def _sentence(self) -> str:
         alone, drafted = self.alone_ms, self.drafted_ms
@@ -81,10 +120,11 @@ class AnswerComparison:
             # Answers that were drawn differ in length.
             alone, drafted = 1e3 * _per_token(self.alone), 1e3 * _per_token(self.drafted)
             unit, digits = "ms a token", 1
-        cores = "" if self.cores is None else f" on {counted(len(self.cores), 'core', 'cores')}"
         often = "" if self.repeats == 1 else f"; median of {self.repeats} runs each"
+        if self.learned is not None:
+            often = f"; its first answer, and the median of {counted(self.repeats, 'run', 'runs')} alone"
         speed = (
-            f"{self.speedup:.2f}x as fast as the target alone ({alone:.{digits}f} {unit} alone{cores}, "
+            f"{self.speedup:.2f}x as fast as the target alone ({alone:.{digits}f} {unit} alone{self._where()}, "
             f"{drafted:.{digits}f} {unit} with the drafter{often})"
         )
         if self.identical is None:
@@ -102,20 +142,41 @@ class AnswerComparison:
         )
 
 
-def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> AnswerComparison:
+def compare(
+    engine: Engine,
+    request: Request,
+    answer: Answer,
+    repeats: int = REPEATS,
+    tell: Callable[[str], None] = lambda run: None,
+) -> AnswerComparison:
     """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well.
+
+    `tell` is told before each run which it is, such as "the target alone, run 2 of 3".
 
     The target alone is exact, whatever rule verifies the drafted answers.
     """
     shares = baselines(engine)
     runs: dict[str, list[Answer]] = {name: [] for name in ("drafted", *shares)}
-    for turn in islice(orders(list(runs)), repeats):
+    for number, turn in enumerate(islice(orders(list(runs)), repeats)):
         for name in turn:
+            tell(f"{_run_name(name, shares)}, run {number + 1} of {repeats}")
             alone = name in shares
             runs[name].append(engine.alone(request, shares[name]) if alone else engine.generate(request))
     drafted = runs.pop("drafted")
     fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
-    return summarise(engine, request, runs[fastest], drafted, answer, shares[fastest])
+    counts = tuple(len(cores) for cores in shares.values() if cores is not None)
+    return replace(
+        summarise(engine, request, runs[fastest], drafted, answer, shares[fastest]),
+        compared_cores=tuple(sorted(counts)),
+    )
+
+
+def _run_name(name: str, shares: Mapping[str, tuple[int, ...] | None]) -> str:
+    """What a run is called for people."""
+    if name not in shares:
+        return "with the drafter"
+    cores = shares[name]
+    return "the target alone" + ("" if cores is None else f" on {counted(len(cores), 'core', 'cores')}")
 
 
 def summarise(
@@ -126,15 +187,19 @@ def summarise(
     displayed: Answer,
     cores: tuple[int, ...] | None = None,
 ) -> AnswerComparison:
-    """The figures of all runs; of the displayed answer only the tokens count, not the time."""
+    """The figures of all runs; of the displayed answer only the tokens count, unless the drafter learns.
+
+    Then the runs after it knew its text, so that its own time is what a user gets, and theirs are told apart.
+    """
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (displayed, *drafted)) if greedy else None
     notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # those stand there
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
+    own, other, learned = _median_run(alone), _median_run(drafted), None
     if engine.drafter is not None and engine.drafter.needs.learns:
-        notes.append("The drafter learns: each run knew the answers of the runs before.")
-    own, other = _median_run(alone), _median_run(drafted)
+        speedup = round(_per_token(own) / _per_token(other), 3)
+        learned, other = LearnedRuns(speedup, 1e3 * other.stats.total_s, round(other.stats.tau, 3)), displayed
     return AnswerComparison(
         identical=pair is None if greedy else None,
         difference=None if pair is None else find_difference(engine.target, request, *pair),
@@ -145,6 +210,7 @@ def summarise(
         cores=cores,
         notes=tuple(dict.fromkeys(notes)),
         lossy=dict(displayed.stats.lossy).get("rule"),  # both read the prompt the same way
+        learned=learned,
         drafted=other,
         alone=own,
     )

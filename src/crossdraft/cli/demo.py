@@ -106,4 +106,6 @@ def summarise(console: "Console", results: "list[tuple[QA, Answer, AnswerCompari
     drafted = sum(comparison.drafted_ms for _, _, comparison in results)
     identical = all(comparison.identical for _, _, comparison in results)
     same = "the tokens are identical" if identical else "the tokens are NOT identical"
-    say(console, f"All questions together: {alone / drafted:.2f}x as fast as the target alone; {same}.")
+    tried = " and ".join(map(str, results[0][2].compared_cores))
+    where = f" on the faster of {tried} cores" if " and " in tried else ""
+    say(console, f"All questions together: {alone / drafted:.2f}x as fast as the target alone{where}; {same}.")

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.checkpoints.files import check_tokenizer
+from crossdraft.checkpoints.locate import TARGETS, shipped_or_found
 from crossdraft.checks import whole
 from crossdraft.cli.options import MAX_SECONDS, AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
 from crossdraft.errors import CrossdraftError
@@ -89,18 +91,22 @@ def edge(
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
     _check_video(video)
     excerpt = _excerpt(camera, video)
-    _check_drafter(drafter, events=excerpt is not None)
+    check_tokenizer(shipped_or_found(target, TARGETS))
+    _check_drafter(drafter, target, events=excerpt is not None)
     drawn = _sampling(cloud)
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
+    from crossdraft.drafters.hf_text import TextPrompt
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import fingerprint_of
     from crossdraft.edge.tls import TlsFiles
+    from crossdraft.engine.prompt import known_ids
     from crossdraft.engine.request import Request
     from crossdraft.load import tokenizer_of
 
     hush()
     tokenizer = tokenizer_of(target)
+    reads = TextPrompt(tokenizer)
     fingerprint = fingerprint_of(tokenizer.get_vocab())
     console = answer_console(plain=no_color or as_json)
     tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
@@ -117,6 +123,7 @@ def edge(
                 _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
                 request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
+                request = replace(request, prompt_ids=known_ids(reads(request).input_ids.tolist()))
                 chat = _chat(cloud, welcome.model, question, clip)
                 with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
                     answer = client.ask(chat, request, drafts, show)
@@ -178,8 +185,8 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
     return None if path is None else Excerpt(path, format=camera.kind, sensor=size_of(camera.sensor))
 
 
-def _check_drafter(drafter: str, *, events: bool) -> None:
-    from crossdraft.methods import METHODS, check_spec, methods_in, needs_target, read_spec
+def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
+    from crossdraft.methods import METHODS, check_files, check_spec, methods_in, needs_target, read_spec
 
     if drafter == "none":
         return
@@ -189,6 +196,7 @@ def _check_drafter(drafter: str, *, events: bool) -> None:
         raise CrossdraftError(f"The drafter {drafter} reads the target or the clip, which are not here; try event.")
     if not events and any("events" in METHODS[name].senses for name in spec.names if name in METHODS):
         raise CrossdraftError(f"The drafter {drafter} needs an event recording; give one with --events.")
+    check_files(spec, target)
 
 
 def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> "Drafter[Any]":

@@ -205,7 +205,9 @@ def simulate(
     greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
     chunks = _EventCounter(simulator.feed(grey, t_us) for t_us, grey in track(greys, "simulating", total))
     write_events(destination, chunks)
-    _report_file(destination, chunks, {"dropped": simulator.dropped}, as_json)
+    width, height = chunks.sensor
+    more = {"dropped": simulator.dropped, "width": width, "height": height, "seconds": round(probe(video).seconds, 3)}
+    _report_file(destination, chunks, more, as_json)
     if simulator.dropped:
         typer.echo(
             f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
@@ -248,13 +250,20 @@ def _check_folder(destination: Path) -> None:
         )
 
 
+def _extent(found: dict[str, object]) -> str:
+    """The size and duration of a recording, where both are known."""
+    return f", {found['width']}x{found['height']}, {found['seconds']} s" if "seconds" in found else ""
+
+
 def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
     """What was written; and a warning where EventGPT's format loses the sensor's size: its readers take the usual."""
     from crossdraft.cli.reporting import report
     from crossdraft.events.npy import EVENTGPT_SENSOR
 
     found = {"path": str(destination), "events": chunks.count} | more
-    report(found, f"{destination}: {chunks.count:,} events", as_json=as_json)
+    files = found.get("files")
+    written = "" if not isinstance(files, list) else f", {len(files)} {'file' if len(files) == 1 else 'files'} written"
+    report(found, f"{destination}: {chunks.count:,} events{written}{_extent(found)}", as_json=as_json)
     if destination.suffix.lower() == ".npy" and chunks.sensor != EVENTGPT_SENSOR:
         usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, chunks.sensor))
         typer.echo(

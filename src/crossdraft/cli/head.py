@@ -83,10 +83,11 @@ def folder_of(head: str) -> Path:
 
 def host_of(target: str, name: str | None = None) -> "TargetInfo":
     """What exchanging heads needs of a target, which is loaded for it."""
+    from crossdraft.checkpoints.locate import REFERENCE
     from crossdraft.cli.reporting import hush
     from crossdraft.heads.convert.converter import TargetInfo
     from crossdraft.heads.networks.base import SharedWeights
-    from crossdraft.load import REFERENCE, load_target, target_fingerprint
+    from crossdraft.load import load_target, target_fingerprint
 
     hush()
     loaded = load_target(target, "cpu", "float32", packed=False)

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from crossdraft import __version__
+from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.errors import CrossdraftError
 from crossdraft.signals import after_imports, handled
 
@@ -38,7 +39,8 @@ PACKAGE_OF = {
 
 FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
 
-SPIN_COUNT = "10000"  # about 0.4 ms; read when PyTorch is imported
+PLAIN_FIELDS = frozenset(("temperature", "seed", "fps", "nodes"))  # whose options are called as they are
+
 RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
 
@@ -90,9 +92,7 @@ def root(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own) and return its exit status."""
-    # Idle threads shall leave the drafter's core to it soon: see `engine.fast.elastic`.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    spin_shortly(os.environ)
     handler = logging.StreamHandler()
     handler.setFormatter(PrefixFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])  # nothing where somebody logs already
@@ -132,9 +132,11 @@ def with_flags(sentence: str) -> str:
 
     >>> with_flags("top_k is -1; it must be 0 (off) or more.")
     '--top-k is -1; it must be 0 (off) or more.'
+    >>> with_flags("temperature is -1.0; it must be 0 or more.")
+    '--temperature is -1.0; it must be 0 or more.'
     """
     name, space, rest = sentence.partition(" ")
-    if "_" in name and name.isidentifier() and rest.startswith("is "):
+    if ("_" in name or name in PLAIN_FIELDS) and name.isidentifier() and rest.startswith("is "):
         name = FLAGS.get(name, f"--{name.replace('_', '-')}")
     return name + space + rest
 

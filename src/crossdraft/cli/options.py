@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from crossdraft.bench.cores import choose_cores, parse_cores
+from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.checks import choice, positive, whole
+from crossdraft.drafter_checks import check_device
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import SHIPPED, check_spec, read_spec
+from crossdraft.methods import SHIPPED, check_files, check_spec, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -216,8 +218,8 @@ class PairOptions:
     rule: Annotated[
         str | None,
         typer.Option(
-            help="Acceptance rule, such as typical:eps=0.1, or for chains block (--drafter eagle2:tree=chain); the "
-            "exact one by default."
+            help="Acceptance rule, such as typical:eps=0.1, rejection, or for chains block (--drafter "
+            "eagle2:tree=chain); by default the exact one, by which a seed repeats whatever drafts."
         ),
     ] = None
     lossy_prefill: Annotated[
@@ -235,6 +237,8 @@ class PairOptions:
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
         )
         check_models(self.target)
+        if self.drafter not in (None, "none"):
+            check_files(read_spec(self.drafter), self.target)
 
 
 class RecordingClock(StrEnum):
@@ -382,20 +386,20 @@ def check_models(target: str = "reference", event: str = "event") -> None:
     """Refuse a target, or an event model, that is not there before models and what they need are imported.
 
     Raises:
-        CrossdraftError: it is no name, no folder, and no repository in the local cache; or the event model is named by
-            a drafter that is none.
+        CrossdraftError: one is not there, lacks a file, or is no model of that kind; or the event model is named by a
+            drafter that is none.
     """
     if (target, event) == ("reference", "event"):
         return
-    from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, find_checkpoint
+    from crossdraft.checkpoints.locate import EVENT_MODELS
 
-    find_checkpoint(target, dict.fromkeys(TARGETS, Path()))
+    check_target(target)
     if event in SHIPPED and event not in EVENT_MODELS and not Path(event).is_dir():
         raise CrossdraftError(
             f"The drafter '{event}' cannot be aligned, tuned or built upon: only an event model can, that is "
             f"{', '.join(EVENT_MODELS)}, or the folder of an EventGPT."
         )
-    find_checkpoint(event, dict.fromkeys(EVENT_MODELS, Path()))
+    check_event_model(event)
 
 
 def _check_dtype(option: str, name: str) -> None:
@@ -428,15 +432,6 @@ def _check_groups(option: str, groups: str) -> None:
     read_groups(option, groups)
 
 
-def _check_device(option: str, device: str) -> None:
-    import torch
-
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise CrossdraftError(f"{option} is '{device}', no device of PyTorch; try cpu or cuda.") from None
-
-
 CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "placement": lambda option, value: choice(option, value, PLACEMENTS),
     "parallel": lambda option, value: choice(option, value, PARALLEL),
@@ -452,11 +447,11 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "draft_cores": lambda *_: None,
     "encode_devices": _check_groups,
     "disaggregate": lambda _, cores: parse_cores(cores, available_cores()),
+    "device": check_device,
+    "draft_device": check_device,
     "dtype": _check_dtype,  # from here on PyTorch is needed
     "rule": _check_rule,
     "lossy_prefill": _check_prefill,
     "quantize": _check_quantize,
     "draft_quantize": _check_quantize,
-    "device": _check_device,
-    "draft_device": _check_device,
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
 
 T = TypeVar("T")
+RUN_S = 10.0  # between two lines that say which run begins
 LINE_S = 30.0  # between two lines of progress, where there is no terminal for a bar
 
 
@@ -80,6 +81,20 @@ class ProgressLines:
             of = "" if self._total is None else f" of {self._total:,}"
             with suppress(OSError):  # nobody reads it any more: no reason to end what may have run for hours
                 print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
+
+
+class RunLines:
+    """Says on stderr which run begins, where those before have taken long: nobody is left alone with a still screen."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def __call__(self, run: str) -> None:
+        """A run begins."""
+        if (now := time.monotonic()) - self._last_s >= RUN_S:
+            self._last_s = now
+            with suppress(OSError):
+                print(f"comparing: {run}", file=sys.stderr, flush=True)
 
 
 def console_for(*, as_json: bool) -> Console:

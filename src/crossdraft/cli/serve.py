@@ -16,6 +16,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.signals import Terminated, after_imports, handled, terminate
 
 if TYPE_CHECKING:
+    from socket import socket as Socket
+
     from crossdraft.serve.settings import ServerSettings
 
 FLAGS = "crossdraft.flags"  # in a context's `meta`: settings that were given on the command line
@@ -121,32 +123,62 @@ def serve(
 def _check_models(settings: "ServerSettings") -> None:
     """Refuse a target or drafter that is not there before anything large is imported, which takes seconds.
 
-    A target on a Ray cluster lies where the replicas are, and need not be here.
+    On a Ray cluster they lie where the replicas are, and need not be here.
     """
-    from crossdraft.cli.options import check_models
-    from crossdraft.methods import check_spec, read_spec
+    from crossdraft.cli.options import check_models, check_values
+    from crossdraft.methods import check_files, check_spec, read_spec
 
-    if not settings.ray:
-        check_models(settings.target)
-    if settings.drafter not in ("auto", "none"):
-        check_spec(read_spec(settings.drafter))
+    spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
+    if spec is not None:
+        check_spec(spec)
+    if settings.ray:
+        return
+    check_values(device=settings.device)
+    check_models(settings.target)
+    if spec is not None:
+        check_files(spec, settings.target)
 
 
-def _serve(settings: "ServerSettings") -> None:
-    _check_models(settings)
-    from crossdraft.cli.reporting import hush
-    from crossdraft.serve.logs import start_logging
-    from crossdraft.serve.server import bound_socket, configured, run
-    from crossdraft.serve.service import Service, load_engine
+def _check_files(settings: "ServerSettings") -> str:
+    """Refuse folders, keys and certificates that cannot be used; returns the scheme of the server's addresses."""
+    from crossdraft.serve.keys import Client, read_keys
     from crossdraft.serve.tls import server_context
 
-    scheme = "http" if server_context(settings) is None else "https"
+    if settings.media_root is not None and not settings.ray and not settings.media_root.is_dir():
+        raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
+    if settings.upload_folder is not None and settings.upload_folder.exists() and not settings.upload_folder.is_dir():
+        raise CrossdraftError(f"Uploads cannot be kept in {settings.upload_folder}, which is no folder; name another.")
+    if settings.keys_file is not None:
+        read_keys(settings.keys_file, Client("", None, None))
+    return "http" if server_context(settings) is None else "https"
+
+
+def _bound(settings: "ServerSettings") -> "Socket":
+    """The socket to listen on.
+
+    Raises:
+        CrossdraftError: the port is taken, or the address is not this machine's.
+    """
+    from crossdraft.serve.sockets import bound_socket
+
     try:
-        socket = bound_socket(settings.host, settings.port)  # before the models are loaded, which takes seconds
+        return bound_socket(settings.host, settings.port)
     except OSError as error:
         raise CrossdraftError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror}; choose another --port."
         ) from None
+
+
+def _serve(settings: "ServerSettings") -> None:
+    scheme = _check_files(settings)
+    _check_models(settings)
+    socket = _bound(settings)
+    # After what can be refused without them: these take seconds.
+    from crossdraft.cli.reporting import hush
+    from crossdraft.serve.logs import start_logging
+    from crossdraft.serve.server import configured, run
+    from crossdraft.serve.service import Service, load_engine
+
     hush()
     start_logging(settings.log_format)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, Device, LocalTarget, check_models
+from crossdraft.cli.options import AsJson, Device, LocalTarget, check_models, check_values
 from crossdraft.cli.train_spans import ctpd
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
@@ -85,6 +85,7 @@ def l6(
     as_json: AsJson = False,
 ) -> None:
     """Tune a foreign drafter on its target's answers (LoRA: Hu et al. 2022). The result is another drafter."""
+    check_values(device=device)
     check_models(target, event)
     from datetime import timedelta
 
@@ -162,6 +163,7 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
+    check_values(device=device)
     check_models(target, event)
     from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft.cli.reporting import hush, report

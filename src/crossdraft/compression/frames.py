@@ -16,6 +16,7 @@ from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
+from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 from crossdraft.video_prompt import VideoPrompt
@@ -56,7 +57,7 @@ class FewerFramesTarget(Target):
         if settings.count >= own:
             raise CrossdraftError(f"The target sees {own} frames of a clip; leave it fewer.")
         super().__init__(
-            target.model, self._prepare, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
         )
         self._whole = whole
         # Of the frames that the target itself would read: each stands where it would have stood among them.

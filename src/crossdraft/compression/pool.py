@@ -20,6 +20,7 @@ from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
+from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 
@@ -123,7 +124,12 @@ class GridTarget(Target):
 
     def __init__(self, target: Target) -> None:
         super().__init__(
-            target.model, self._prepare_fewer, target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+            target.model,
+            weakly(self._prepare_fewer),
+            target.text,
+            tuple(target.eos),
+            tuple(target.reserved),
+            target.defaults,
         )
         self._whole = target
         vision: Any = getattr(self.model.config, "vision_config", None)

@@ -63,7 +63,7 @@ class DsecSequence:
 
         aligner = self._aligner if self._aligned else None
         for path in self._images[first:last]:
-            image = read_pixels(str(path))[0]
+            (image,), _ = read_pixels(str(path))
             yield image if aligner is None else aligner(image)
 
     def damaged_images(self) -> Iterator[Path]:

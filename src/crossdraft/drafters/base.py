@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
+from crossdraft.drafters.token_index import TokenIndex
+from crossdraft.drafters.trees.builder import SelectFn, TopK, WithoutReplacement
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.noise import choose, shares
 from crossdraft.engine.passes import TargetOut
 from crossdraft.engine.prefix_cache import SEEN, PrefixCache
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling, sample_one
 from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -68,16 +73,16 @@ class PerRequestDrafter(Generic[State]):
 def fork_of(state: State) -> State:
     """A copy of a dataclass that changes independently of the original.
 
-    What is changed in place is copied: lists, dicts, the cache. Everything else, and what the lists hold, is only ever
-    replaced, and may be shared. The random generator must be: were a number drawn twice, it would be known before its
-    token is drawn, and the token would not follow the distribution that is reported.
+    What is changed in place is copied: lists, dicts, the cache, an indexed text. Everything else, and what the lists
+    hold, is only ever replaced, and may be shared. The draws must be: were a random number drawn twice, it would be
+    known before its token is drawn, and the token would not follow the distribution that is reported.
     """
     return replace(state, **{field.name: _own(getattr(state, field.name)) for field in fields(state)})
 
 
 def _own(value: object) -> object:
     match value:
-        case list() | dict() | KVCache():
+        case list() | dict() | KVCache() | TokenIndex():
             return value.copy()
         case _:
             return value
@@ -151,9 +156,48 @@ def _capacity(model: Target, prompt: Prompt, spare: int) -> int:
     return len(prompt) + min(spare, 2 * model.context)
 
 
-def draft_generator(model: Target, request: Request) -> torch.Generator:
-    """A random stream of the drafter's own: the target's draws must not depend on it."""
-    return request.sampling.generator(model.device, offset=1)
+class Draws:
+    """The draws of one answer.
+
+    With the noise of the request's seed, if that is known: the target mostly draws the same token (`engine.noise`), and
+    a draft is deterministic. Else with random numbers of the drafter's own, and what the tokens were drawn from must go
+    with the draft.
+
+    Args:
+        sampling: of the request.
+        device: where the distributions are.
+    """
+
+    def __init__(self, sampling: Sampling, device: torch.device | str = "cpu") -> None:
+        self.seed = sampling.seed
+        self.generator = torch.Generator(device)
+        self.generator.seed()
+
+    @property
+    def independent(self) -> bool:
+        """Whether a draft must say what its tokens were drawn from."""
+        return self.seed is None
+
+    def token(self, dist: torch.Tensor, position: int) -> int:
+        """The token at a position of the answer, drawn from `dist` [V]."""
+        return sample_one(dist, self.generator) if self.seed is None else choose(dist, self.seed, position)
+
+    def chain(self, tokens: Sequence[int], dists: Sequence[torch.Tensor]) -> DraftTree:
+        """Tokens, each drawn after the one before it from its row of `dists`, [V] each."""
+        return DraftTree.chain(tokens, torch.stack([*dists]) if dists and self.independent else None)
+
+    def rank(self, dists: torch.Tensor, position: int) -> torch.Tensor:
+        """Distributions [m, V] of one position as a tree builder reads them: with the seed's noise, if it is known.
+
+        What is then likeliest was drawn, so that `TopK` draws without replacement, and a lead of the likeliest says how
+        likely the target is to draw the same.
+        """
+        return dists if self.seed is None else shares(dists, self.seed, position)
+
+    @property
+    def select(self) -> SelectFn:
+        """How a tree builder takes children from what `rank` gives."""
+        return WithoutReplacement(self.generator) if self.independent else TopK()
 
 
 def banned_bias(model: Target, banned: Sequence[int]) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from crossdraft.drafters.base import PerRequestDrafter, draft_generator, fork_of, own_prompt, read_encoded
+from crossdraft.drafters.base import Draws, PerRequestDrafter, fork_of, own_prompt, read_encoded
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import GuidedSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, PromptFeatures, VerifyOutput
@@ -124,8 +124,8 @@ class GuidedDrafter(PerRequestDrafter[GuidedState]):
         if own:
             prompt, encoded = pruned(prompt, encoded, model.traits.placeholders, self.kept(output, features))
         cache, out = read_encoded(model, prompt, encoded, request.token_limit)
-        ids, generator = prompt.input_ids.tolist(), draft_generator(model, request)
-        return IndependentState(request.sampling, cache, ids, generator, out.logits[0])
+        ids, draws = prompt.input_ids.tolist(), Draws(request.sampling, model.device)
+        return IndependentState(request.sampling, cache, ids, draws, out.logits[0])
 
 
 def decoder_of(model: PreTrainedModel) -> Any:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, read_prompt, show
+from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, read_prompt, show
 from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
@@ -28,7 +28,7 @@ from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.passes import Chunk, TargetOut
 from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling, sample_one, warp_tree
+from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 
@@ -99,7 +99,7 @@ class IndependentState:
     sampling: Sampling
     cache: KVCache
     prompt: list[int]  # its ids, for repetition penalties too
-    generator: torch.Generator
+    draws: Draws
     logits: Tensor  # [1 + n, V] after everything that was fed, and after each candidate
     committed: list[int] = field(default_factory=list)
     fed: list[int] = field(default_factory=list)  # answer tokens in the cache
@@ -109,7 +109,7 @@ class IndependentState:
     # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is after is void.
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
-    dists: list[Tensor] = field(default_factory=list)  # [V] each, of the drafted tokens, when sampling
+    dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
     stop: EntropyStop | None = None  # what ends drafts early, if anything does
 
     @property
@@ -179,11 +179,11 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         prompt, cache, out = read_prompt(
             self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
         )
-        generator, ids = draft_generator(self.model, request), prompt.input_ids.tolist()
+        draws, ids = Draws(request.sampling, self.model.device), prompt.input_ids.tolist()
         features = [layer[-1] for layer in out.hidden[0]]
         frame_kv = self.glance.encode(request) if self.glance is not None else ()
         logits = self.logits_of(out, frame_kv)
-        return IndependentState(request.sampling, cache, ids, generator, logits, features=features, frame_kv=frame_kv)
+        return IndependentState(request.sampling, cache, ids, draws, logits, features=features, frame_kv=frame_kv)
 
     def logits_of(self, out: TargetOut, frame_kv: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """[1 + n, V] logits after what a pass fed last, and after each of its candidates."""
@@ -200,8 +200,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         if state.sampling.greedy:
             return tree_from_topk(drafted, budget.nodes, self.words, eos)
         count = min(budget.nodes, len(drafted))
-        dists = torch.stack(state.dists[:count]) if count else None
-        return Draft(DraftTree.chain(state.pending[:count], dists))
+        return Draft(state.draws.chain(state.pending[:count], state.dists[:count]))
 
     def ended(self, state: IndependentState) -> bool:
         """Whether what is written, verified or not, ends the answer."""
@@ -262,9 +261,10 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         new: list[int] = []
         for row, candidate in enumerate([*candidates, None]):
             if not state.sampling.greedy:
-                token = sample_one(scores[row], state.generator)
+                token = state.draws.token(scores[row], len(state.committed) + len(state.drafted))
                 likely.append(TokenAlternatives((token,), (float(scores[row, token]),)))
-                state.dists.append(scores[row].clone())  # a view would keep all rows
+                if state.draws.independent:
+                    state.dists.append(scores[row].clone())  # a view would keep all rows
             state.drafted.append(likely[row])
             new.append(likely[row].tokens[0])
             if state.stop is not None and bounds:

@@ -14,13 +14,14 @@ Every column is a text (root a1 b1 c1, then n1), so the window is a tree of prob
 one: b1 b2 are the next level 0. The newest n-grams known after the last token are the draft.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.settings import LookaheadSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.prompt import GAP, PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -32,7 +33,8 @@ Levels = list[list[int]]
 class LookaheadState:
     """One answer: the window, and the n-grams found so far, the newest of each token last."""
 
-    levels: Levels  # the first one without the root
+    prompt: PromptIds | None  # of its end the window is made, if it is known when it is first asked for a draft
+    levels: Levels = field(default_factory=list[list[int]])  # the first one without the root
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     root: int | None = None  # unknown while the target reads
     asked: bool = False  # the window is on its way through the target
@@ -42,7 +44,6 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
     """Drafts n-grams that the target itself generated.
 
     Args:
-        encode: text to the target's tokens, without special ones; the window begins with those of the question.
         window: columns, W in the paper.
         level: length of the n-grams with their first token, N in the paper.
         grams: how many are kept, and drafted, for each first token; G in the paper.
@@ -54,7 +55,6 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
 
     def __init__(
         self,
-        encode: Callable[[str], Sequence[int]],
         window: int = LookaheadSettings.window,
         level: int = LookaheadSettings.level,
         grams: int = LookaheadSettings.grams,
@@ -65,18 +65,20 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
                 f"Lookahead needs a level of 2 or more, a window and grams of 1 or more; got level={level}, "
                 f"window={window}, grams={grams}."
             )
-        self.encode = encode
         self.window, self.level, self.grams = window, level, grams
         self.banned = frozenset(banned)
         self.filler = next(token for token in range(len(banned) + 1) if token not in self.banned)
         # While it fills, the window has fewer levels and more columns.
         widest = (filled * (window + level - 1 - filled) - 1 for filled in range(1, level))
-        self.needs = Needs(probes=max(widest))
+        self.needs = Needs(probes=max(widest), prompt=True)
 
     def _begin(self, request: Request) -> LookaheadState:
-        return LookaheadState([self._some(self.encode(request.question), self.window + self.level - 3)])
+        return LookaheadState(request.prompt_ids)
 
     def _propose(self, state: LookaheadState, budget: Budget) -> Draft:
+        if not state.levels:
+            known = state.prompt.result() if state.prompt is not None and state.prompt.done() else ()
+            state.levels = [self._some(known, self.window + self.level - 3)]
         known = state.pool.get(state.root, []) if state.root is not None else []
         tree = DraftTree.from_paths(known[::-1]).first(budget.nodes)
         show(known[-1][: budget.nodes] if known else (), budget)
@@ -105,7 +107,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
 
     def _some(self, tokens: Sequence[int], count: int) -> list[int]:
         """The first window: any tokens will do, for the target soon refines them."""
-        fit = [token for token in tokens if token not in self.banned] or [self.filler]
+        fit = [token for token in tokens if token != GAP and token not in self.banned][-count:] or [self.filler]
         return [fit[i % len(fit)] for i in range(count)]
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from crossdraft.drafters.base import draft_generator
+from crossdraft.drafters.base import Draws
 from crossdraft.drafters.guided import decoder_of
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import PartialSettings
@@ -72,7 +72,7 @@ class PartialDrafter(IndependentDrafter):
     def _begin(self, request: Request) -> PartialState:
         cache, none = self.model.new_cache(capacity=1), torch.empty(0, self.model.vocab_size)
         spare = min(request.token_limit, 2 * self.model.context)
-        return PartialState(request.sampling, cache, [], draft_generator(self.model, request), none, spare=spare)
+        return PartialState(request.sampling, cache, [], Draws(request.sampling, self.model.device), none, spare=spare)
 
     def room(self, state: IndependentState) -> int:
         return super().room(state) if isinstance(state, PartialState) and state.read else 0

@@ -56,10 +56,10 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class NgramSettings:
-    """Longest n-gram that is looked up, and most tokens that are copied."""
+    """Longest n-gram that is looked up, and most tokens that are copied for each one that matched."""
 
-    longest: Count = 3
-    copied: Count = 10
+    longest: Count = 4
+    copied: Count = 8
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, read_prompt
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
+from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, read_prompt
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK
 from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts
@@ -43,8 +43,9 @@ class TreeModelState:
     sampling: Sampling
     cache: KVCache
     written: list[int]  # prompt and answer, as far as it is committed
+    asked: int  # of these, tokens of the prompt
     held: list[int]
-    generator: torch.Generator
+    draws: Draws
     logits: Tensor | None
     uncommitted: DraftTree = field(default_factory=DraftTree.empty)
     ended: bool = False  # what is committed ends the answer
@@ -87,12 +88,12 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         prompt, cache, out = read_prompt(
             self.model, request, request.token_limit + SPARE, prefixes=self.prefixes, senses=SENSED
         )
-        ids, generator = prompt.input_ids.tolist(), draft_generator(self.model, request)
-        return TreeModelState(request.sampling, cache, ids, list(ids), generator, out.logits[0])
+        ids, draws = prompt.input_ids.tolist(), Draws(request.sampling, self.model.device)
+        return TreeModelState(request.sampling, cache, ids, len(ids), list(ids), draws, out.logits[0])
 
     def _propose(self, state: TreeModelState, budget: Budget) -> Draft:
         greedy = state.sampling.greedy
-        select = TopK() if greedy else WithoutReplacement(state.generator)
+        select = TopK() if greedy else state.draws.select
         built = self.build(partial(self._probs, state), select, budget)
         return Draft(built.tree, built.path_probs if greedy else ())
 
@@ -139,7 +140,9 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         warped = warp_tree(logits + self.banned, branch_tree, text, state.sampling)
         rows = {node: row for row, node in enumerate(branches, 1)}  # row 0: after the trunk
         wanted = warped[[rows.get(node, 0) for node in nodes]]
-        return wanted.softmax(-1) if state.sampling.greedy else wanted
+        if state.sampling.greedy:
+            return wanted.softmax(-1)
+        return state.draws.rank(wanted, len(state.written) - state.asked + len(tree.path(nodes[0])))
 
     def _read(self, state: TreeModelState, text: list[int], branch_tree: DraftTree) -> Tensor | None:
         """[1 + n, V] logits after `text` and each node of the tree after it; `None` if they do not fit."""

@@ -6,13 +6,14 @@ themselves live in `engine/rules/`, one file each; here is what they share.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.engine.devices import to_device
+from crossdraft.engine.noise import Noise
 from crossdraft.engine.sampling import sample_one
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -31,19 +32,19 @@ class Acceptance:
     bonus: int
 
 
-VerifyFn = Callable[[DraftTree, Tensor, torch.Generator], Acceptance]
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A named rule; call it with `(tree, warped, generator)`, `warped` [1 + n, V] coming from `warp_tree`.
+    """A named rule; call it with `(tree, warped, noise)`, `warped` [1 + n, V] coming from `warp_tree`.
 
     Args:
         name: what users call it.
         lossless: true if the answer is the target's own (in distribution, when sampling).
         greedy: true if it verifies greedy answers, false if sampled ones.
         chains: true if it verifies chains only.
-        verify: the function itself, pure but for the generator; a frozen dataclass where the rule has settings.
+        verify: the function itself, of tree, distributions and a random generator; a frozen dataclass where the rule
+            has settings.
+        invariant: whether the answer follows from the seed alone, whatever is drafted; `verify` then takes the `Noise`
+            itself, and drafters draw with the same.
         reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
         drafter: the one drafter whose drafts it may judge: it lets stand what another would make up.
@@ -53,19 +54,18 @@ class Rule:
     name: str
     lossless: bool
     greedy: bool
-    verify: VerifyFn
+    verify: Callable[..., Acceptance]
     chains: bool = False
+    invariant: bool = False
     reads_logits: bool = False
     takes: str = "any tree"
     drafter: str | None = None
     paper: str = ""
 
-    def __call__(
-        self, tree: DraftTree, warped: Tensor, generator: torch.Generator, logits: Tensor | None = None
-    ) -> Acceptance:
+    def __call__(self, tree: DraftTree, warped: Tensor, noise: Noise, logits: Tensor | None = None) -> Acceptance:
         """Verify a tree; a rule that reads them gets the raw `logits` [1 + n, V] too."""
-        verify: Any = self.verify
-        return verify(tree, warped, generator, logits) if self.reads_logits else verify(tree, warped, generator)
+        chance = noise if self.invariant else noise.generator()
+        return self.verify(tree, warped, chance, *((logits,) if self.reads_logits else ()))
 
     @property
     def spec(self) -> str:
@@ -102,6 +102,18 @@ class Dice:
     def draw(self, weights: Tensor) -> int:
         """A token, with probability proportional to its weight."""
         return sample_one(weights, self.generator)
+
+
+def follow(tree: DraftTree, wanted: Callable[[int, int], int]) -> Acceptance:
+    """The path of the target's own tokens: `wanted(node, depth)` is the one after a node; `ROOT` is of depth 0."""
+    path: list[int] = []
+    node = ROOT
+    while True:
+        token = wanted(node, len(path))
+        node = next((child for child in tree.children(node) if tree.tokens[child] == token), ROOT)
+        if node == ROOT:
+            return Acceptance(tuple(path), token)
+        path.append(node)
 
 
 Step = Callable[[DraftTree, int, Tensor, Chance], tuple[int, Tensor]]

@@ -309,7 +309,7 @@ class Admission(RequestQueue):
             check_bias(job.request.sampling.token_bias, self.target.vocab_size)
             self.drafter.supervisor.take_up()
             rule = rule_for(self.rule, job.request.sampling)
-            state = RequestState(job, rule, fresh_seed=self.drafter.needs.learns)
+            state = RequestState(job, rule, learns=self.drafter.needs.learns)
             if (self._between_rounds or self._readings) and self.drafter.needs.visual:
                 state.visual_features = VisualFuture()  # it would hold the drafts of others until they are there
             else:
@@ -335,7 +335,7 @@ class Admission(RequestQueue):
 
     def _start_drafter(self, state: RequestState) -> None:
         target = self.target
-        asked = for_drafter(state.request, target.defaults.most(target.context))
+        asked = for_drafter(state.request, target.defaults.most(target.context), state.rule)
         rows = min(self.cache.max_rows, len(self._live) + len(self._readings) + len(self._waiting) + 1)
         # Where it may have to wait for a row, drafts of others would be asked for meanwhile.
         waits = self.kv_bytes is not None or self.cache.rows == self.cache.max_rows

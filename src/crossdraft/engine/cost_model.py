@@ -7,7 +7,7 @@ acceptance rate at depth j: the probability that a node there is accepted given 
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from crossdraft.engine.estimates import (
@@ -24,7 +24,8 @@ from crossdraft.engine.trials import Trials
 FREE = 0.1  # part of V(1) that is no wait worth the name
 OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
-READING_LOSS = 8  # times V(1) that a request may lose by it: less is not told from noise
+READING_LOSS = 8  # times V(1) that a request may lose by it, and at most
+READING_LOSS_S = 0.02  # so many seconds: less is not told from noise
 LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
 LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it has them until the first trial
 
@@ -43,6 +44,20 @@ class Plan:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.token_s) and self.token_s >= 0):
             raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
+
+
+@dataclass(frozen=True)
+class ExpectedRound:
+    """A round with so many drafted levels: what it takes, and the tokens that it yields on average."""
+
+    depth: int
+    seconds: float
+    tokens: float
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a token."""
+        return self.seconds / self.tokens
 
 
 def _ridge_fit() -> LinearFit:
@@ -177,21 +192,36 @@ class CostModel:
         Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
         pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
         """
-        costs, width = self.costs(rows), self.width.value or 1.0
-        verify, wait = costs.verify, costs.wait
-        t = verify(1)
-        if not t or not wait.w:
+        costs = self.costs(rows)
+        t = costs.verify(1)
+        if not t or not costs.wait.w:
             return Plan(limit, t)
-        best, expected, path_prob, sent = Plan(0, t), 1.0, 1.0, 0.0
+        plans = (Plan(one.depth, one.token_s) for one in self.rounds_of(limit, request, rows, probes))
+        return min((Plan(0, t), *plans), key=lambda plan: plan.token_s)
+
+    def rounds_of(
+        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
+    ) -> "Iterator[ExpectedRound]":
+        """What rounds of 1 to `limit` drafted levels are expected to take and to yield."""
+        costs, width = self.costs(rows), self.width.value or 1.0
+        expected, path_prob, sent = 1.0, 1.0, 0.0
         levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
-        for gamma, (rate, arrives) in enumerate(levels, 1):
+        for depth, (rate, arrives) in enumerate(levels, 1):
             path_prob *= rate**request.value
             expected += path_prob * arrives
             sent += arrives
-            token_s = (wait(sent) + verify(1 + width * sent + probes)) / expected
-            if token_s < best.token_s:
-                best = Plan(gamma, token_s)
-        return best
+            yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent + probes), expected)
+
+    def why_off(self, limit: int, request: RequestDifficulty, rows: int = 1) -> str | None:
+        """The round with a draft that is nearest to paying, in words; `None` while nothing is known."""
+        t = self.costs(rows).verify(1)
+        if not t or limit < 1:
+            return None
+        best = min(self.rounds_of(limit, request, rows), key=lambda one: one.token_s)
+        return (
+            f"a round with a draft of {best.depth} takes {best.seconds / t:.1f} times as long as one without, and "
+            f"{best.tokens:.1f} tokens are expected of it"
+        )
 
     def nodes(self, levels: int, limit: int) -> int:
         """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
@@ -272,8 +302,13 @@ class CostModel:
         """
         if not self.verify(1) or self.length.value is None or len(self.read_waits) < READINGS:
             return True
-        pays = min(self.read_waits) <= self._drafting_gain(most) + READING_LOSS * self.verify(1)
+        pays = min(self.read_waits) <= self._drafting_gain(most) + min(READING_LOSS * self.verify(1), READING_LOSS_S)
         return pays or self.exploration.tries_reading
+
+    def why_unread(self, most: int) -> str:
+        """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
+        waited, saved = 1000 * min(self.read_waits), 1000 * self._drafting_gain(most)
+        return f"The drafter did not read the request: that costs the target {waited:.0f} ms, and saves {saved:.0f} ms."
 
     def lending_pays(self, most: int, rows: int) -> bool:
         """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.

@@ -32,9 +32,12 @@ class Needs:
             for them where it is asked to begin.
         visual_frames: the same, of so many frames, evenly spread, as they come; it waits for none of them. Several
             numbers are those of several drafters.
+        prompt: the prompt's token ids, from when the target has prepared it: `Request.prompt_ids`. Nobody waits for
+            them; they are known before anything is committed.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        learns: what it learns from one answer it drafts in others. Then no two may be verified with the same random
-            numbers: a draft would know the draws that decide on it, and acceptance would not be exact.
+        learns: what it learns from one answer it drafts in others. Then a rule that tosses coins, such as `rejection`,
+            may verify no two with the same random numbers: a draft would know the draws that decide on it, and
+            acceptance would not be exact.
         unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.
@@ -45,6 +48,7 @@ class Needs:
     video: bool = False
     visual: bool = False
     visual_frames: tuple[int, ...] = ()
+    prompt: bool = False
     probes: int = 0
     learns: bool = False
     unasked: bool = False
@@ -70,6 +74,7 @@ class Needs:
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
             visual_frames=tuple(sorted({count for need in needs for count in need.visual_frames})),
+            prompt=any(need.prompt for need in needs),
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),

@@ -119,11 +119,12 @@ class GuardedDrafter:
         plan = policy.plan_request(request, hidden, learns=runner.needs.learns, rows=shared, lendable=self._lendable)
         policy.began_request(plan)
         if not plan.reads:
+            state.notes.extend([plan.why] if plan.why else [])
             return False
         state.drafter = runner
         if runner.needs.visual or runner.needs.visual_frames:
             state.visual_features = VisualFuture(runner.needs.visual_frames)
-        request = replace(request, visual_features=state.visual_features)
+        request = replace(request, visual_features=state.visual_features, prompt_ids=state.prompt_ids)
         self._call([state], "start", state.request_id, request, plan.nodes, plan.mode, on_token)
         return runner.remote and plan.mode != "off"
 

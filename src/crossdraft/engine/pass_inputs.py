@@ -144,5 +144,10 @@ class PassInputs:
         return mask
 
     def _sent(self, value: Tensor) -> Tensor:
-        value = value.to(self.device)
-        return value.to(self.model.dtype) if value.is_floating_point() else value
+        return as_input(self.model, self.device, value)
+
+
+def as_input(model: PreTrainedModel, device: torch.device, value: Tensor) -> Tensor:
+    """A value on the device that a model reads from, in the model's dtype if it is a floating point number."""
+    value = value.to(device)
+    return value.to(model.dtype) if value.is_floating_point() else value

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
+LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,11 +45,16 @@ def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes."""
+    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes.
+
+    Args:
+        why: a sentence, where the drafter does not read it.
+    """
 
     reads: bool = True
     mode: str = "off"
     nodes: int = 0
+    why: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +108,14 @@ class SpeculationPolicy:
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
         if cost.lends_now(request.token_limit, rows, lendable=lendable):
-            return RequestPlan(False)
+            return RequestPlan(
+                False, why=f"The drafter's cores served the target's reading, of {rows} requests at once."
+            )
         if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
             mode = "off"
-        return RequestPlan(cost.reading_pays(request.token_limit), mode, nodes)
+        if not cost.reading_pays(request.token_limit):
+            return RequestPlan(False, why=cost.why_unread(request.token_limit))
+        return RequestPlan(True, mode, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
@@ -187,10 +197,24 @@ class SpeculationPolicy:
         """A round of that plan is under way."""
         if plan.plan is None:
             return
+        state.stats.rounds_off += not plan.plan.depth
         self.cost.token_s = plan.plan.token_s
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
+
+    @harmless(lambda: None)
+    def note(self, state: RequestState) -> str | None:
+        """Why hardly anything was drafted for an answer, with the numbers; `None` if it was, or had no drafter."""
+        stats, rounds = state.stats, state.stats.rounds
+        if rounds < LEAST_ROUNDS or not self.adaptive:
+            return None
+        if 2 * stats.rounds_off > rounds:
+            why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty)
+            return why and f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}."
+        if not stats.drafted:
+            return f"The drafter proposed nothing in {rounds} rounds."
+        return None
 
     @harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:

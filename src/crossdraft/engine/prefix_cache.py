@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import accumulate
 from typing import Any, Concatenate, ParamSpec
+from weakref import ref
 
 from torch import Tensor
 
@@ -46,21 +47,27 @@ FRAME = "frame"  # what the features of a single frame are kept as
 
 @dataclass(eq=False)
 class _Edge:
-    """A stretch of tokens below `parent`, with their keys and values.
+    """A stretch of tokens below another one, with their keys and values.
 
     Args:
+        above: the edge that it is below, which holds it; `None` of a root.
         ids: [n] token ids; a placeholder of something visual as the number of its content and its id.
         span: their keys and values.
         hidden: [n, h] features of each captured layer.
-        namespace: of a root, which has no parent.
+        namespace: of a root.
     """
 
-    parent: "_Edge | None"
+    above: "ref[_Edge] | None"
     ids: tuple[int, ...] = ()
     span: KVSpan | None = None
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     children: "dict[int, _Edge]" = field(default_factory=dict)
     namespace: str = ""
+
+    @property
+    def parent(self) -> "_Edge | None":
+        """The edge that it is below."""
+        return None if self.above is None else self.above()
 
     @property
     def nbytes(self) -> int:
@@ -75,13 +82,14 @@ class _Edge:
 
     def split(self, at: int) -> "_Edge":
         """A new edge above this one takes the first `at` tokens; this one keeps the others, and its children."""
-        if self.span is None or self.parent is None:
+        parent = self.parent
+        if self.span is None or parent is None:
             raise ValueError("A root has no tokens to split.")
         first = {layer: features[:at].clone() for layer, features in self.hidden.items()}
-        above = _Edge(self.parent, self.ids[:at], self.span.part(0, at), first, {self.ids[at]: self})
-        self.parent.children[self.ids[0]] = above
+        above = _Edge(self.above, self.ids[:at], self.span.part(0, at), first, {self.ids[at]: self})
+        parent.children[self.ids[0]] = above
         self.hidden = {layer: features[at:].clone() for layer, features in self.hidden.items()}
-        self.parent, self.ids, self.span = above, self.ids[at:], self.span.part(at, len(self.span))
+        self.above, self.ids, self.span = ref(above), self.ids[at:], self.span.part(at, len(self.span))
         return above
 
 
@@ -319,11 +327,11 @@ class PrefixCache:
         size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
         if not self._fits(size):
             return []
-        if above.parent is None:
+        if above.above is None:
             self._roots[cached.namespace] = above
         span = cache.span(row, at, len(cached.ids))
         own = {layer: features.clone() for layer, features in hidden.items()}
-        edge = above.children[ids[0]] = _Edge(above, ids, span, own)
+        edge = above.children[ids[0]] = _Edge(ref(above), ids, span, own)
         self._known.update(edge.contents)
         self.nbytes += edge.nbytes
         return [edge]
@@ -356,10 +364,10 @@ class PrefixCache:
         self.nbytes -= leaf.nbytes
         for digest in leaf.contents:
             self._forget(digest)
-        if leaf.parent is not None:
-            del leaf.parent.children[leaf.ids[0]]
-            if leaf.parent.parent is None and not leaf.parent.children:
-                del self._roots[leaf.parent.namespace]
+        if (parent := leaf.parent) is not None:
+            del parent.children[leaf.ids[0]]
+            if parent.above is None and not parent.children:
+                del self._roots[parent.namespace]
 
     def _forget(self, digest: bytes) -> None:
         self._known[digest] -= 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from crossdraft.engine.accept import Acceptance, Rule
+from crossdraft.engine.noise import Noise
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -122,7 +123,7 @@ class TreeProcessors:
         return processed.to(scores)
 
 
-def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Generator) -> Acceptance:
+def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Acceptance:
     """What a rule accepts of a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
     Nothing is verified after the node of such a row. Where one is accepted, it is the last token of its round: in the
@@ -130,7 +131,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Ge
     """
     lost = warped.isnan().any(-1).tolist()
     if not any(lost):
-        return rule(tree, warped, generator)
+        return rule(tree, warped, noise)
     kept: list[int] = []
     reached = set[int]() if lost[0] else {ROOT}
     for node, parent in enumerate(tree.parents):
@@ -141,7 +142,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, generator: torch.Ge
     rows = warped[[0, *(1 + node for node in kept)]]
     # What such a row says is not used, but a rule must be able to read it.
     rows[[1 + index for index, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
-    output = rule(tree.keep(kept), rows, generator)
+    output = rule(tree.keep(kept), rows, noise)
     path = tuple(kept[node] for node in output.path)
     if path and lost[1 + path[-1]]:
         return Acceptance(path[:-1], tree.tokens[path[-1]])
@@ -197,8 +198,11 @@ def generation_config(sampling: Sampling, eos: Sequence[int], prompt: int, max_n
     return GenerationConfig(**given)
 
 
-def for_drafter(request: Request, most: int) -> Request:
+def for_drafter(request: Request, most: int, rule: Rule) -> Request:
     """The resolved request as a drafter reads it.
+
+    It has the seed only where the rule's answers follow from that alone: then tokens are drawn with the target's own
+    noise. Any other rule is exact for tokens that are drawn independently of its own random numbers.
 
     What a drafter draws from may be any distribution; so it gets what costs it little, biases of single tokens as one
     `logit_bias`. A processor that stands for all the rest says that there is more, which the target alone applies.
@@ -206,8 +210,9 @@ def for_drafter(request: Request, most: int) -> Request:
     Args:
         request: resolved.
         most: the longest answer, where the request does not say.
+        rule: verifies the drafts.
     """
-    sampling = request.sampling
+    sampling = request.sampling if rule.invariant else replace(request.sampling, seed=None)
     biases: dict[int, float] = {}
     for token, bias in sampling.token_bias:
         biases[token] = biases.get(token, 0.0) + bias

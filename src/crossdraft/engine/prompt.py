@@ -1,9 +1,15 @@
 """Prompt: a request as the target's model reads it, before anything of it is computed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+
+GAP = -1  # in `PromptIds`: where something visual stands
+PromptIds = Future[tuple[int, ...]]
+"""A prompt's token ids for drafters of text, once the prompt is prepared; `GAP` for each run of what is no text."""
 
 # Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
 Encoded = Mapping[str, object]
@@ -78,3 +84,22 @@ class Prompt:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+
+def text_ids(ids: Tensor, reserved: Collection[int]) -> tuple[int, ...]:
+    """The ids [L] of a prompt, with one `GAP` in place of each run of those that are no text.
+
+    >>> text_ids(torch.tensor([5, 9, 9, 9, 6]), {9})
+    (5, -1, 6)
+    """
+    visual = torch.isin(ids, torch.tensor(sorted(reserved), dtype=ids.dtype, device=ids.device))
+    repeated = visual & visual.roll(1)
+    repeated[:1] = False
+    return tuple(ids.masked_fill(visual, GAP)[~repeated].tolist())
+
+
+def known_ids(ids: Sequence[int]) -> PromptIds:
+    """A prompt's ids that are known already."""
+    made = PromptIds()
+    made.set_result(tuple(ids))
+    return made

@@ -48,7 +48,8 @@ class Request(NamedFields):
             neither knows nor learns anything.
         priority: of those that wait, the one of the highest priority is taken up first; of several, the one that came
             first.
-        image: path of an image, uint8 [H, W, 3], a PIL image, or a list of images; they come before the clips.
+        image: path of an image, the bytes of its file, a `data:` address, a PIL image, uint8 [H, W, 3], or a list of
+            images; they come before the clips.
         system: what the model is told before the question.
         reuse: what the prefix cache keeps for later requests: `clip`, keys and values of the prompt and features of
             the clip, for further questions about the same; `frames`, features of each frame alone, for a clip that
@@ -78,6 +79,9 @@ class Request(NamedFields):
     # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
     # them, whose `first` tells what has come (`runner.worker.VisualInbox`).
     visual_features: Any = field(default=None, repr=False, compare=False)
+    # Its token ids as the target reads it, for a drafter that copies text (`Needs.prompt`): `prompt.PromptIds`, for
+    # which nobody is to wait. The engine sets it.
+    prompt_ids: Any = field(default=None, repr=False, compare=False)
     # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
     event_features: Any = field(default=None, repr=False, compare=False)
     # How a speculative prefill reads it, or who is told: `align.checked.Read`, `align.prefill_check.PrefillCheck`.
@@ -206,11 +210,13 @@ class Request(NamedFields):
 
 
 def nbytes_of(value: Any) -> int:
-    """Bytes of all tensors and arrays in nested mappings and sequences."""
+    """Bytes of all tensors, arrays and files in nested mappings and sequences."""
     if isinstance(value, Mapping):
         return sum(map(nbytes_of, value.values()))
     if isinstance(value, list | tuple):
         return sum(map(nbytes_of, value))
+    if isinstance(value, bytes):
+        return len(value)
     return int(getattr(value, "nbytes", 0))
 
 

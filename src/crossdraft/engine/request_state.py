@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,13 @@ from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
+from crossdraft.engine.noise import Noise
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, verify_tree
+from crossdraft.engine.prompt import PromptIds, text_ids
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
 from crossdraft.engine.runner.runner import DraftRunner, OnToken
-from crossdraft.engine.sampling import warp_tree
+from crossdraft.engine.sampling import SEEDS, warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -49,10 +52,11 @@ class RequestState:
     Args:
         job: what was asked.
         rule: verifies its drafts.
-        fresh_seed: draw by random numbers that nobody knows, whatever the request's seed; see `Needs.learns`.
+        learns: whether its drafter does. A rule whose answers depend on what is drafted then takes a seed that nobody
+            knows instead of the request's; see `Needs.learns`.
     """
 
-    def __init__(self, job: Job, rule: Rule, *, fresh_seed: bool = False) -> None:
+    def __init__(self, job: Job, rule: Rule, *, learns: bool = False) -> None:
         self.job = job
         self.request_id = job.request_id
         self.request = job.request
@@ -63,11 +67,10 @@ class RequestState:
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless, lossy_rule=not rule.lossless))
         self.stats.queued_s = self.ledger.started - job.asked
-        self.generator = job.request.sampling.generator()
-        if fresh_seed:
-            self.generator.seed()
+        self.seed = 0  # a greedy answer has none
         if not job.request.sampling.greedy:
-            self.stats.seed = self.generator.initial_seed()
+            unknown = learns and not rule.invariant
+            self.seed = self.stats.seed = secrets.randbelow(SEEDS) if unknown else job.request.sampling.seed or 0
         self.context: list[int] = []  # prompt and answer: what repetition penalties look at
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
@@ -82,6 +85,7 @@ class RequestState:
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
         self.visual_features: VisualFuture | None = None  # for its drafter, as they become known
+        self.prompt_ids = PromptIds()  # likewise
 
     @property
     def stats(self) -> Stats:
@@ -179,6 +183,7 @@ class RequestState:
         if prompt.lossy is not None:
             self.stats.lossy_prefill, self.stats.lossless = prompt.lossy, False
         self.context = prompt.input_ids.tolist()
+        self.prompt_ids.set_result(text_ids(prompt.input_ids, target.reserved))
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         self.text = AnswerText(target.text, self.request.stops, self.context)
         if self.request.sampling.contextual:
@@ -193,10 +198,11 @@ class RequestState:
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""
+        noise = Noise(self.seed, len(self.tokens))
         if self.processors is None:
             warped = warp_tree(logits, tree, self.context, self.request.sampling)
-            return self.rule(tree, warped, self.generator, logits)
-        return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), self.generator)
+            return self.rule(tree, warped, noise, logits)
+        return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), noise)
 
     def emit(
         self, tree: DraftTree, accepted: Acceptance, logits: Tensor, origin: Origin, target: Target

@@ -38,10 +38,11 @@ class Sampling(NamedFields):
         min_p: draw from tokens at least this likely, relative to the most likely one; 0 = from all.
         repetition_penalty: above 1, tokens of the prompt and of the answer so far become less likely; 1 = off.
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
-        seed: `None` draws one from torch's global generator; `Answer.stats.seed` tells it. Without a drafter, two runs
-            of the same request and seed draw the same tokens. With one, how much is drafted follows measured times, and
-            other tokens of the same distribution may be drawn; with one that learns earlier answers the seed is not
-            used at all (see `Needs.learns`).
+        seed: `None` draws one from torch's global generator; `Answer.stats.seed` tells it. The same request and seed
+            give the same tokens, in any batch, with any drafter and without one (see `engine.rules.gumbel`), as far as
+            the logits are the same: passes of different shapes round differently, which may decide a near-tie. A rule
+            that is named, such as `rejection`, may draw other tokens of the same distribution; where the drafter learns
+            from earlier answers it does not use the seed at all (see `Needs.learns`).
         typical_p: locally typical sampling (Meister et al. 2022) with this mass; 1 = off.
         top_h: keep the likeliest tokens up to this share of the entropy; 1 = the whole budget; 0 = off.
         epsilon_cutoff, eta_cutoff: truncation sampling (Hewitt et al. 2022); 0 = off.
@@ -137,14 +138,6 @@ class Sampling(NamedFields):
         if self.seed is not None:
             return self
         return replace(self, seed=int(torch.randint(SEEDS - 1, ())))
-
-    def generator(self, device: torch.device | str = "cpu", offset: int = 0) -> torch.Generator:
-        """A source of chance that begins at the seed + `offset`; at a random point if there is no seed."""
-        generator = torch.Generator(device)
-        if self.seed is None:
-            generator.seed()
-            return generator
-        return generator.manual_seed(self.seed + offset)
 
 
 NAMES = tuple(field.name for field in fields(Sampling))

@@ -109,8 +109,8 @@ class PendingAnswer:
         return self._ticket
 
     def _cancel(self) -> None:
-        if self._decoder is not None and self._ticket is not None:
-            self._decoder.cancel(self._ticket)
+        if (decoder := self._decoder) is not None and self._ticket is not None:
+            decoder.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
         """Hand over what became of the request, which is over, once its check is over."""
@@ -133,7 +133,7 @@ class PendingAnswer:
 
         A future that its owner cancels, as asyncio does, is done long before that, while the request still has a row.
         """
-        self._owner = self._check = None
+        self._owner = self._check = self._decoder = None
         release, self._release = self._release, lambda: None
         release()
 
@@ -205,7 +205,7 @@ class Scheduler:
         self._changed = threading.Condition()  # for the loop's thread
         self._room = threading.Condition()  # guards the load; for those who wait until there is less of it
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = self._joins = False
         self._limits, self._longest, self._load = limits or QueueLimits(), longest, Counter[str]()
         self._process = os.getpid()
         self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
@@ -369,15 +369,13 @@ class Scheduler:
         if os.getpid() != self._process:
             return
         with self._changed:
-            self._closed = True
+            self._closed, self._joins = True, begun
             self._changed.notify()
             thread = self._thread
         with self._room:
             self._room.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-            if begun and self._decoder is not None:
-                self._decoder.join()
 
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
@@ -398,11 +396,9 @@ class Scheduler:
             with pinned(self._cores):
                 while self._turn():
                     pass
-                if self._decoder is not None:
-                    with suppress(Exception):  # it is over
-                        self._decoder.close()
         except BaseException as failure:
             log.exception("An engine's thread ended.")
+            self._joins = True
             error = CrossdraftError(
                 f"This engine's thread ended ({type(failure).__name__}: {failure}); load another one."
             )
@@ -411,9 +407,21 @@ class Scheduler:
                 self._closed = True
             with self._room:
                 self._room.notify_all()
-            for tell in (*(one.settle for one in self._pending.values()), *(one.refuse for one in self._calls)):
-                with suppress(BaseException):  # of a callback: the others are told as well
-                    tell(error)
+            self._let_go(error)
+
+    def _let_go(self, error: CrossdraftError) -> None:
+        """End the decoder and tell who waits; whoever holds an answer of this engine then holds no weights of it."""
+        decoder, pending, calls = self._decoder, self._pending, self._calls
+        if decoder is not None:
+            with suppress(Exception):  # it is over
+                decoder.close()
+        for tell in (*(one.settle for one in pending.values()), *(one.refuse for one in calls)):
+            with suppress(BaseException):  # of a callback: the others are told as well
+                tell(error)
+        self._decoder, self._pending, self._calls = None, {}, []
+        del self._make
+        if decoder is not None and self._joins:  # last: it may take as long as a prompt is read
+            decoder.join()
 
     def _turn(self) -> bool:
         """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""

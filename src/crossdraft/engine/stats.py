@@ -27,6 +27,7 @@ class Stats:
     frames_reused: int | None = None  # and those whose features were known, or are another one's of the clip
     new_tokens: int = 0
     rounds: int = 0
+    rounds_off: int = 0  # of them those for which drafting did not pay
     drafted: int = 0
     accepted: int = 0
     hidden_drafted: int = 0
@@ -128,6 +129,7 @@ class Stats:
             "frames_reused": self.frames_reused,
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,
+            "rounds_off": self.rounds_off,
             "drafted": self.drafted,
             "accepted": self.accepted,
             "bad_drafts": self.bad_drafts,

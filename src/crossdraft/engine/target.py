@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from crossdraft.engine.fast.static_cache import StaticKVCache
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.frames import STILLS, ClipFeatures, FramewiseEncoder, KnownFrames
 from crossdraft.engine.generation import GenerationDefaults
-from crossdraft.engine.pass_inputs import PassInputs
+from crossdraft.engine.pass_inputs import PassInputs, as_input
 from crossdraft.engine.passes import (
     NO_PREFIX,
     NO_TREE,
@@ -100,7 +101,8 @@ class Target(PassInputs):
         }
         self.spread: SpreadEncoder | None = None
         by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
-        self._frames = [FramewiseEncoder(kind, *function, self._sent) for kind, function in by_frame]
+        send = partial(as_input, self.model, self.device)  # no method of this object, which would then hold itself
+        self._frames = [FramewiseEncoder(kind, *function, send) for kind, function in by_frame]
 
     @property
     def source(self) -> str:

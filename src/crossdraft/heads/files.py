@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.folders import CONFIG, FORMAT, check_head, check_trained_for, read_json
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.models.shards import read_weights
 
-FORMAT = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 KEYS = ("format", "network", "target", "config")
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
@@ -62,21 +62,7 @@ def read_config(folder: Path) -> HeadFile:
     Raises:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
     """
-    path = folder / CONFIG
-    if not path.is_file():
-        inner = folder / "head"
-        hint = f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
-        there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
-        raise CrossdraftError(f"{there}; {hint}.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CrossdraftError(f"{path} cannot be read as a head's configuration: {error}.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("network") not in NETWORKS:
-        raise CrossdraftError(
-            f"{path} describes no head of this version of crossdraft (networks: {', '.join(NETWORKS)}); heads of other "
-            "projects are read by `crossdraft head import`."
-        )
+    path, found = folder / CONFIG, read_json(folder)
     for key in found:
         if key not in KEYS:
             hint = suggestion(key, KEYS, f"its keys are {', '.join(KEYS)}.")
@@ -128,14 +114,9 @@ def load_head(folder: Path, shared: SharedWeights, target: str | None = None, ne
         CrossdraftError: as `read_config`, the head is another network or another target's, or its weights do not fit.
     """
     found = read_config(folder)
-    if network is not None and found.network != network:
-        raise CrossdraftError(f"{folder} holds a head of the network '{found.network}', not '{network}'.")
-    if target is not None and found.target != target:
-        raise CrossdraftError(
-            f"The head in {folder} was trained for another target ({found.target[:12]}…, this one is "
-            f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits "
-            "every target, such as union:memory,ngram."
-        )
+    check_head(folder, found.network, network)
+    if target is not None:
+        check_trained_for(folder, found.target, target)
     return revived(found.network, found.config, shared, stored_weights(folder))
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 
+from crossdraft.checkpoints.locate import HEAD_WEIGHTS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
@@ -16,6 +17,7 @@ from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.fast.drafter import FastDrafter
 from crossdraft.heads.fast.network import Fast
 from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.folders import check_event_head
 from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance
 from crossdraft.heads.networks.base import Head, SharedWeights
@@ -23,9 +25,7 @@ from crossdraft.heads.online import HeadOrigin, OnlineDrafter, check_folder
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.heads.registry import HEADS, STATIC, weights_of
-from crossdraft.load import REFERENCE, event_fingerprint, load_drafter, target_fingerprint
-
-HEAD_WEIGHTS = REFERENCE / "heads"
+from crossdraft.load import event_fingerprint, load_drafter, target_fingerprint
 
 
 def shipped_folder(network: str, target: str, written: str) -> Path:
@@ -205,11 +205,7 @@ def _head_dtype(host: Target) -> torch.dtype:
 def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
     """The folder of a head on the event model `source`."""
     path = folder or HEAD_WEIGHTS / name
-    if read_config(path).target != event_fingerprint(source):
-        raise CrossdraftError(
-            f"The head in {path} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
-            "train it for this one."
-        )
+    check_event_head(path, read_config(path).target, event_fingerprint(source), source)
     return path
 
 

@@ -174,12 +174,12 @@ class MediaDecoder:
             if not running.cancel():
                 await _ended(reply, asked)
             raise
+        said = [str(header["error"])] if "error" in header else [str(note) for note in header.get("notes", ())]
+        for path in paths:
+            said = [sentence.replace(str(path), name) for sentence in said]
         if "error" in header:
-            sentence = str(header["error"])
-            for path in paths:
-                sentence = sentence.replace(str(path), name)
-            raise DecodeError(sentence[:MOST_SENTENCE])
-        return header, arrays
+            raise DecodeError(said[0][:MOST_SENTENCE])
+        return {**header, "notes": [*dict.fromkeys(said)]}, arrays
 
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
         """In a thread of the pool, of which there are as many as workers."""

@@ -38,7 +38,9 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
 
     import crossdraft.events.hdf5
     import crossdraft.video.read  # noqa: F401
+    from crossdraft.video.image import pillow
 
+    pillow()
     with Path(os.devnull).open("wb") as nowhere:  # nobody reads what a library says of a stranger's bytes
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -88,14 +90,15 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
         case "image":
             from crossdraft.video.image import read_pixels
 
-            return {}, [read_pixels(job["path"]), np.zeros(1)]
+            pixels, notes = read_pixels(job["path"])
+            return {"notes": notes}, [pixels, np.zeros(1)]
         case "stills":
             from crossdraft.video.image import read_pixels
 
-            shots = [read_pixels(path) for path in job["paths"]]
+            shots, notes = zip(*map(read_pixels, job["paths"]), strict=True)
             if len({shot.shape for shot in shots}) > 1:
                 raise CrossdraftError("The frames of a clip have different sizes; send them at one size.")
-            return {}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
+            return {"notes": sum(notes, ())}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
         case "events":
             return _events(job, memory, seconds)
         case "strip":
@@ -141,13 +144,12 @@ def _limits(memory: int, seconds: int) -> "EventLimits":
 def _kind(path: str) -> str:
     """What a file is, by its first bytes."""
     from crossdraft.video.container import sniff
-    from crossdraft.video.image import FORMATS
+    from crossdraft.video.image import HEAD, image_format
 
     with Path(path).open("rb") as file:
-        head = file.read(12)
-        file.seek(0)
-        if any(head.startswith(first) for first in FORMATS) and not (head[:4] == b"RIFF" and head[8:] != b"WEBP"):
+        if image_format(file.read(HEAD)) is not None:
             return "image"
+        file.seek(0)
         try:
             sniff(file, Path(path))
         except CrossdraftError:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from crossdraft.serve.data_url import MOST_URL
+from crossdraft.data_url import MOST_URL
 from crossdraft.serve.errors import ApiError, bad_request
 
 MOST_LISTED = 1000

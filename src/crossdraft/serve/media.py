@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from crossdraft.data_url import scheme_of
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.budget import MediaBudget, MediaShare
-from crossdraft.serve.data_url import scheme_of
 from crossdraft.serve.decode import DecodedVideo, MediaDecoder
 from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.media_cache import MediaCache

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from crossdraft.data_url import MOST_HEAD, DataUrl, data_url, scheme_of
 from crossdraft.engine.content import SETTLED_NS
 from crossdraft.serve.budget import MediaShare
-from crossdraft.serve.data_url import MOST_HEAD, DataUrl, data_url, scheme_of
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.local_files import LocalFiles
@@ -60,7 +60,7 @@ class MediaScope:
 
     def inline(self, data: DataUrl) -> bool:
         """Whether a file is small enough, beside those that were, to be decoded on the event loop."""
-        cost = self._inline + data.length * (1 if data.base64 else QUOTED)
+        cost = self._inline + data.length * (QUOTED if data.quoted else 1)
         if cost < INLINE:
             self._inline = cost
         return cost < INLINE
@@ -138,7 +138,7 @@ class MediaFiles:
                         file.write(part)
                         digest.update(part)
                 except ValueError:
-                    raise bad_request("The data: address holds no base64; encode the file again.", param) from None
+                    raise bad_request("The data: address is no base64; encode the file again.", param) from None
                 if not file.tell():
                     raise bad_request("The data: address is empty; send the file.", param)
             return MediaFile(path, digest.digest())

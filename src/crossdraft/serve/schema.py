@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
 
-from crossdraft.serve.data_url import MOST_URL, scheme_of
+from crossdraft.data_url import MOST_URL, scheme_of
 
 MAX_STOPS = 16
 MAX_STOP = 1024  # characters of one

@@ -105,16 +105,6 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A bound socket; errors as `OSError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.create_server((host, port), family=family, backlog=128)
-    # Connections inherit it. asyncio sets it only on sockets that name their protocol, which these do not; without it
-    # the body of a response may wait 40 ms for the acknowledgement of its head.
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return found
-
-
 def configured(service: Service) -> uvicorn.Config:
     """uvicorn's settings for a service."""
     return config_of(create_app(service), service.settings)

@@ -121,9 +121,8 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     left = f", {unfinished} unfinished" if unfinished else ""
     answered, dropped = found["windows_answered"], found["windows_dropped"]
     counted = f"{answered} answered ({found['windows_per_s']:.2f} a second), {dropped} dropped{left}"
-    lines = [
-        f"{found['windows_due']} windows in {found['seconds']:.1f} s: {counted}; {found['changes']} changed answers."
-    ]
+    windows = "1 window" if found["windows_due"] == 1 else f"{found['windows_due']} windows"
+    lines = [f"{windows} in {found['seconds']:.1f} s: {counted}; {found['changes']} changed answers."]
     if first is not None and whole is not None:
         lines.append(
             f"From a window's last frame to the first token {first['p50']:.0f} ms (p99 {first['p99']:.0f}), to the "

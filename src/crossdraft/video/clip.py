@@ -9,6 +9,7 @@ import numpy as np
 
 from crossdraft.checks import positive, whole
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import portable
 
 if TYPE_CHECKING:
     from crossdraft.video.clip_frames import ClipFrames
@@ -105,8 +106,8 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     """The frames of a clip, when they were taken, and what is wrong with it.
 
     Args:
-        video: the path of a video file; a `DecodedClip`; or uint8 RGB frames [F, H, W, 3], which are all taken as they
-            are.
+        video: the path of a video file; a `DecodedClip`; or uint8 RGB frames [F, H, W, 3], or PIL images in a list,
+            which are all taken as they are.
         sampling: of a file.
 
     Returns:
@@ -122,6 +123,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
         raise CrossdraftError("The request has no video; give the path of a clip.")
     if isinstance(video, DecodedClip):
         return video.frames
+    video = portable(video)
     if isinstance(video, str | os.PathLike):
         return _read_file(os.fspath(video), sampling)
     if isinstance(video, bytes | bytearray | memoryview) or hasattr(video, "read"):
@@ -130,7 +132,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
             "frames (uint8 [F, H, W, 3])."
         )
     try:
-        frames = video.cpu() if isinstance(video, Tensor) else torch.as_tensor(np.asarray(video))
+        frames = video.cpu() if isinstance(video, Tensor) else torch.as_tensor(np.require(video, requirements=["W"]))
     except (TypeError, ValueError, RuntimeError):
         frames = None
     if frames is None or frames.ndim != 4:

@@ -1,7 +1,7 @@
-"""What differs between the video models of `transformers`: class, prompt, frames, inputs, visual tokens.
+"""What differs between the video models of `transformers`: prompt, frames, inputs, visual tokens.
 
-Adding a model is one entry in FAMILIES: how it writes a prompt, how it wants frames, what it makes of them, and
-how many placeholders stand for them.
+Adding a model is its class in `classes.CLASSES` and one entry in FAMILIES: how it writes a prompt, how it wants
+frames, what it makes of them, and how many placeholders stand for them.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +58,6 @@ class Family:
     """What differs between video models.
 
     Args:
-        model: name of the class in `transformers`.
         placeholder: the token that stands for what is visual; it is repeated once for every visual token.
         spec: the frames that a configuration asks for, where no preprocessor file says it.
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
@@ -75,7 +74,6 @@ class Family:
         clips_dim: along which the pixels of several clips, or images, follow each other.
     """
 
-    model: str
     placeholder: str
     spec: Callable[[Any], FrameSpec]
     features: Callable[[Any, Tensor, np.ndarray], Features]
@@ -282,9 +280,8 @@ _GLM_CHAT = ChatFormat(
 )
 
 
-def _qwen3(model: str) -> Family:
+def _qwen3() -> Family:
     return Family(
-        model=model,
         placeholder="<|video_pad|>",
         spec=_clip_budgeted,
         features=_patches,
@@ -297,9 +294,8 @@ def _qwen3(model: str) -> Family:
     )
 
 
-def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
+def _glm(text: Callable[[Any, np.ndarray], str]) -> Family:
     return Family(
-        model=model,
         placeholder="<|image|>",
         spec=_clip_budgeted_glm,
         features=_patches,
@@ -317,7 +313,6 @@ def _glm(model: str, text: Callable[[Any, np.ndarray], str]) -> Family:
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "video_llava": Family(
-            model="VideoLlavaForConditionalGeneration",
             placeholder="<video>",
             spec=_square,
             features=_clip,
@@ -326,7 +321,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             still=stills.VIDEO_LLAVA,
         ),
         "llava_next_video": Family(
-            model="LlavaNextVideoForConditionalGeneration",
             placeholder="<video>",
             spec=_square,
             features=_clip,
@@ -335,7 +329,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             still=stills.LLAVA_NEXT,
         ),
         "llava_onevision": Family(
-            model="LlavaOnevisionForConditionalGeneration",
             placeholder="<video>",
             spec=_stretched,
             features=_clip,
@@ -344,7 +337,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             still=stills.ONEVISION,
         ),
         "qwen2_vl": Family(
-            model="Qwen2VLForConditionalGeneration",
             placeholder="<|video_pad|>",
             spec=_budgeted,
             features=_patches,
@@ -354,7 +346,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             still=stills.QWEN2,
         ),
         "qwen2_5_vl": Family(
-            model="Qwen2_5_VLForConditionalGeneration",
             placeholder="<|video_pad|>",
             spec=_budgeted,
             features=_timed_patches,
@@ -363,13 +354,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             chat=_QWEN_CHAT,
             still=stills.QWEN2,
         ),
-        "qwen3_vl": _qwen3("Qwen3VLForConditionalGeneration"),
-        "qwen3_vl_moe": _qwen3("Qwen3VLMoeForConditionalGeneration"),
-        "glm4v": _glm("Glm4vForConditionalGeneration", _whole_seconds),
-        "glm4v_moe": _glm("Glm4vMoeForConditionalGeneration", _whole_seconds),
-        "glm46v": _glm("Glm46VForConditionalGeneration", _tenths),
+        "qwen3_vl": _qwen3(),
+        "qwen3_vl_moe": _qwen3(),
+        "glm4v": _glm(_whole_seconds),
+        "glm4v_moe": _glm(_whole_seconds),
+        "glm46v": _glm(_tenths),
         "internvl": Family(
-            model="InternVLForConditionalGeneration",
             placeholder="<IMG_CONTEXT>",
             spec=_imagenet,
             features=_pictures,
@@ -381,7 +371,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             still=stills.INTERNVL,
         ),
         "smolvlm": Family(
-            model="SmolVLMForConditionalGeneration",
             placeholder="<image>",
             spec=_squeezed,
             features=_nested_pictures,
@@ -394,7 +383,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             clips_dim=1,
         ),
         "gemma3": Family(
-            model="Gemma3ForConditionalGeneration",
             placeholder="<image_soft_token>",
             spec=_stretched_smoothly,
             features=_pictures,
@@ -407,21 +395,5 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             chat=_GEMMA_CHAT,
             still=stills.GEMMA3,
         ),
-    }
-)
-
-_REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
-_RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and their state has no room for a draft tree"
-
-# Model types that users may come with, and why they are none of FAMILIES.
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "llavaonevision1_5": f"{_REMOTE}; take a llava_onevision.",
-        "minicpmv": f"{_REMOTE}; take a model of another family.",
-        "minicpmv4_6": f"{_RECURRENT}; take a model of another family.",
-        "minicpmv4_7": f"{_RECURRENT}; take a model of another family.",
-        "qwen3_5": f"{_RECURRENT}; take a qwen3_vl.",
-        "qwen3_5_moe": f"{_RECURRENT}; take a qwen3_vl_moe.",
-        "internvl_chat": f"{_REMOTE}; take the repository of the same model whose name ends with -hf.",
     }
 )

@@ -1,31 +1,56 @@
-"""An image as a request gives it, a file or pixels, as a clip of one frame."""
+"""An image as a request gives it, a file, its bytes or pixels, as a clip of one frame.
+
+Files are read by Pillow, as `transformers.image_utils.load_image` reads them for the models' own processors. Pillow
+never sees a name, and tries the one format alone that the first bytes say.
+"""
 
 import os
+import re
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import portable
+from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from PIL.Image import Image
     from torch import Tensor
 
-# First bytes -> FFmpeg's name for the format, and for its codec.
-FORMATS = {
-    b"\x89PNG\r\n\x1a\n": ("png_pipe", "png"),
-    b"\xff\xd8\xff": ("jpeg_pipe", "mjpeg"),
-    b"RIFF": ("webp_pipe", "webp"),
-    b"BM": ("bmp_pipe", "bmp"),
-}
+FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}  # by first bytes
+READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # the last reads EXIF
+HEAD = 12  # bytes that tell a format
+BYTES_PER_PIXEL = 16  # of a file; 16-bit RGBA has 8, and metadata may be long
+# The head of a JPEG scan of one to four components. Each scan of 20 bytes goes over all pixels again; the usual
+# progressive file has ten.
+SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+MOST_SCANS = 100
+DEEP = ("I", "F")  # Pillow's modes, or how they begin, of grey beyond 8 bits
 
 
 def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
-    """uint8 RGB [1, H, W, 3] of a PNG, JPEG, WebP or BMP file, or of pixels [H, W, 3]; transparency is left out.
+    """uint8 RGB [1, H, W, 3], the pixels of `image_frames`."""
+    return image_frames(image, limits).frames
+
+
+def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames:
+    """An image as a clip of one frame; a note says what of it is not shown.
+
+    Args:
+        image: the path of a PNG, JPEG, WebP or BMP file; its bytes, or a `data:` address of them; a PIL image; uint8
+            pixels [H, W, 3]; a `DecodedClip`. Files and PIL images are turned as their EXIF says, and transparency is
+            left out.
+        limits: of pixels and, with them, of bytes.
 
     Raises:
-        CrossdraftError: neither, missing, broken, or beyond a limit.
+        CrossdraftError: none of these, missing, broken, beyond a limit, or Pillow is not installed.
     """
     import torch
     from torch import Tensor
@@ -33,57 +58,103 @@ def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
     from crossdraft.video.clip import DecodedClip
 
     if isinstance(image, DecodedClip):
-        return image.frames.frames
-    if isinstance(image, str | os.PathLike):
-        return torch.from_numpy(read_pixels(os.fsdecode(image), limits))
+        return image.frames
+    image = portable(image)
+    if isinstance(image, str | os.PathLike | bytes):
+        pixels, notes = read_pixels(image if isinstance(image, bytes) else os.fsdecode(image), limits)
+        return ClipFrames(torch.from_numpy(pixels), np.zeros(1), notes)
     try:
-        pixels = image.cpu() if isinstance(image, Tensor) else torch.as_tensor(np.ascontiguousarray(image))
-    except (TypeError, ValueError, RuntimeError):
-        pixels = None
-    if pixels is None or pixels.ndim != 3 or pixels.shape[-1] != 3 or pixels.dtype != torch.uint8:
-        shape = "" if pixels is None else f" of shape {list(pixels.shape)} and {pixels.dtype}"
-        raise CrossdraftError(
-            f"The request's image is a {type(image).__name__}{shape}; give the path of a file, or pixels "
-            "(uint8 [H, W, 3])."
+        found = (
+            image.cpu() if isinstance(image, Tensor) else torch.as_tensor(np.require(image, requirements=["C", "W"]))
         )
-    limits.check("The request's image", width=pixels.shape[1], height=pixels.shape[0], frames=1, seconds=0)
-    return pixels[None]
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is None or found.ndim != 3 or found.shape[-1] != 3 or found.dtype != torch.uint8:
+        shape = "" if found is None else f" of shape {list(found.shape)} and {found.dtype}"
+        raise CrossdraftError(
+            f"The request's image is a {type(image).__name__}{shape}; give the path or the bytes of a file, a PIL "
+            "image, or pixels (uint8 [H, W, 3])."
+        )
+    limits.check("The request's image", width=found.shape[1], height=found.shape[0], frames=1, seconds=0)
+    return ClipFrames(found[None], np.zeros(1))
 
 
-def read_pixels(name: str, limits: VideoLimits = DEFAULT_LIMITS) -> np.ndarray:
-    """As `read_image` of a file, without torch."""
-    if "://" in name or name.startswith("data:"):
-        raise CrossdraftError(f"Images are not fetched from addresses; save {name[:60]} and give the file's path.")
-    if not Path(name).is_file():
-        raise CrossdraftError(f"There is no image file at {name}; check the path.")
+def read_pixels(source: str | bytes, limits: VideoLimits = DEFAULT_LIMITS) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Pixels uint8 RGB [1, H, W, 3] and notes of an image file, by its path or its bytes, without torch.
+
+    Raises:
+        CrossdraftError: as `image_frames`.
+    """
+    if isinstance(source, bytes):
+        return _decoded(source, "The request's image", limits)
+    if "://" in source:
+        raise CrossdraftError(f"Images are not fetched from addresses; save {source[:60]} and give the file's path.")
+    if not Path(source).is_file():
+        raise CrossdraftError(f"There is no image file at {source}; check the path.")
     try:
-        with Path(name).open("rb") as file:
-            return _decoded(file, name, limits)
+        with Path(source).open("rb") as file:
+            return _decoded(file.read(BYTES_PER_PIXEL * limits.pixels + 1), source, limits)
     except OSError as error:
-        raise CrossdraftError(f"Cannot read {name}: {error.strerror}.") from None
+        raise CrossdraftError(f"Cannot read {source}: {error.strerror}.") from None
 
 
-def _decoded(file: BinaryIO, name: str, limits: VideoLimits) -> np.ndarray:
-    from crossdraft.video.container import LIBRARY_ERRORS, av
+def image_format(head: bytes) -> str | None:
+    """Pillow's name for the format of a file that begins with `head`, `HEAD` bytes; `None` = no image we read."""
+    found = next((kind for first, kind in FORMATS.items() if head.startswith(first)), None)
+    return None if found == "WEBP" and head[8:12] != b"WEBP" else found
 
-    head = file.read(12)
-    file.seek(0)
-    known = next((known for first, known in FORMATS.items() if head.startswith(first)), None)
-    if known is None or (head[:4] == b"RIFF" and head[8:] != b"WEBP"):
-        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
-    kind, codec = known
-    options = {"codec_whitelist": codec, "max_pixels": str(limits.pixels)}
+
+def pillow() -> "ModuleType":
+    """`PIL.Image`, with the formats that we read.
+
+    Raises:
+        CrossdraftError: Pillow is not installed.
+    """
     try:
-        with av.open(file, "r", format=kind, options=options, metadata_errors="replace") as container:
-            stream = container.streams.video[0]
-            context = stream.codec_context
-            limits.check(name, width=context.width, height=context.height, frames=1, seconds=0)
-            context.options = {"max_pixels": str(limits.pixels)}
-            frame = next(iter(container.decode(stream)))
-            return frame.to_ndarray(format="rgb24")[None]
+        for name in (*READERS, "ImageOps"):
+            import_module(f"PIL.{name}")
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise CrossdraftError("Images are read by Pillow; install it with `pip install pillow`.") from error
+
+
+def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, tuple[str, ...]]:
+    kind = image_format(data[:HEAD])
+    if kind is None:
+        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
+    if len(data) > BYTES_PER_PIXEL * limits.pixels:
+        raise CrossdraftError(
+            f"{name} has more than {BYTES_PER_PIXEL * limits.pixels:,} bytes, the limit of an image; save it again."
+        )
+    if kind == "JPEG" and len(SCAN.findall(data)) > MOST_SCANS:
+        raise CrossdraftError(f"{name} has more than {MOST_SCANS} scans, the limit of a JPEG; save it again.")
+    reader = pillow()
+    opened, _ = reader.OPEN[kind]  # as `Image.open` does, but that warns of a size before ours is refused
+    try:
+        with opened(BytesIO(data), "") as image:
+            limits.check(name, width=image.width, height=image.height, frames=1, seconds=0)
+            return portable(image)[None], tuple(_notes(image, name))
     except CrossdraftError:
         raise
-    except (*LIBRARY_ERRORS, StopIteration):
+    except (MemoryError, reader.DecompressionBombError):
+        raise CrossdraftError(
+            f"{name} needs more memory than there is, or is far above the limit of {limits.pixels} pixels; scale it "
+            "down."
+        ) from None
+    except Exception:  # noqa: BLE001 - whatever Pillow raises on broken bytes
         raise CrossdraftError(
             f"{name} cannot be decoded as an image: it is cut off or broken; copy it again."
         ) from None
+
+
+def _notes(image: "Image", name: str) -> list[str]:
+    """What is not shown of an opened file."""
+    found: list[str] = []
+    if image.format != "MPO" and getattr(image, "is_animated", False):  # a JPEG's other pictures are no animation
+        found.append(f"{name} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.")
+    if image.mode.startswith(DEEP):
+        found.append(
+            f"{name} is grey of more than 8 bits, whose values above 255 are shown as white, as the models' own "
+            "processors do; save it with 8 bits."
+        )
+    return found

@@ -14,7 +14,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import Message, Part
-from crossdraft.video.families import FAMILIES, REFUSED, VIDEO_TYPES, ChatFormat, Family
+from crossdraft.video.classes import model_class
+from crossdraft.video.families import FAMILIES, VIDEO_TYPES, ChatFormat, Family
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
 from crossdraft.video.stills import Features
@@ -30,7 +31,6 @@ __all__ = [
     "image_inputs",
     "image_spec",
     "merged",
-    "model_class",
     "model_inputs",
     "placeholder_id",
     "placeholder_ids",
@@ -215,7 +215,7 @@ def chat_inputs(
     ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
     visual = placeholder_ids(config)
     shown = [items[number] for number in order]
-    _refuse_mixed(family, shown)
+    _refuse_mixed(config, family, shown)
     runs = [(own[item.kind], item) for item in shown for _ in range(item.text.count(tokens[item.kind]))]
     if [one for one in ids if one in visual] != [token for token, _ in runs]:
         raise _placeholder_in_text()
@@ -231,13 +231,13 @@ def chat_inputs(
     return inputs, order
 
 
-def _refuse_mixed(family: Family, shown: Sequence[ClipText]) -> None:
+def _refuse_mixed(config: PretrainedConfig, family: Family, shown: Sequence[ClipText]) -> None:
     """GLM: its forward puts the features of either kind wherever the one token for both stands."""
     one_token = family.placeholder == family.still.placeholder and family.token_types == VIDEO_TYPES
     if one_token and len({item.kind for item in shown}) > 1:
         raise CrossdraftError(
-            f"{family.model} cannot read an image and a clip in one conversation; give the image as a clip of one "
-            "frame, video=image[None]."
+            f"{model_class(config.model_type)} cannot read an image and a clip in one conversation; give the image as "
+            "a clip of one frame, video=image[None]."
         )
 
 
@@ -285,24 +285,8 @@ def placeholder_of(config: PretrainedConfig, kind: str) -> str:
     return family.placeholder if kind == "video" else family.still.placeholder
 
 
-def model_class(model_type: object) -> str:
-    """Name of the class in `transformers` that a checkpoint of this `model_type` loads into.
-
-    Raises:
-        CrossdraftError: the type is not in FAMILIES.
-    """
-    return _family(model_type).model
-
-
-def _family(model_type: object) -> Family:
-    if isinstance(model_type, str) and model_type in REFUSED:
-        raise CrossdraftError(f"Models of type {model_type!r} cannot be a target: {REFUSED[model_type]}")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise CrossdraftError(
-            f"Video models of type {model_type!r} are not known; use one of {known}, or add the type as "
-            "docs/adding_a_vlm.md shows."
-        )
+def _family(model_type: str) -> Family:
+    model_class(model_type)  # refuses another one
     return FAMILIES[model_type]
 
 

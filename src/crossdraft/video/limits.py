@@ -10,7 +10,7 @@ class VideoLimits:
     """Limits that every reader keeps.
 
     Args:
-        pixels: of a frame.
+        pixels: of a frame or an image.
         frames, seconds: of a clip.
         decoded: pixels of all its frames together.
         held: pixels of all frames that are sampled from it, 3 bytes each, at their full size.
@@ -26,7 +26,7 @@ class VideoLimits:
         """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
-                f"{name} has frames of {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
+                f"{name} is {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
             )
         if frames > self.frames:
             raise CrossdraftError(f"{name} has more than {self.frames} frames, the limit; cut it shorter.")

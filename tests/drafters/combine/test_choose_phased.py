@@ -12,7 +12,6 @@ from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import NOTHING, Budget, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
 from tests.drafters.combine.test_fallback import PROMPT, REFUSAL, Refusing, substitute
 from tests.drafters.combine.test_union import Scripted, chain
@@ -225,7 +224,7 @@ def test_after_a_refusal_the_drafts_are_those_of_the_later_one_alone(hidden, sam
     """With what they were drawn from, so that acceptance is as exact."""
     phased, alone = PhasedDrafter(hidden, independent()), independent()
     requests = [Request("kkk", max_new_tokens=64, sampling=sampling)]
-    states, own = phased.begin(requests), alone.begin(split_seeds(requests, 1))
+    states, own = phased.begin(requests), alone.begin(requests)
     for bonus in (30, 31, 32, 33):
         (found,), (wanted,) = phased.propose(states, [Budget(6)]), alone.propose(own, [Budget(6)])
         assert len(wanted.tree)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from crossdraft.api import Engine
-from crossdraft.drafters.cross_vocab import tli
+from crossdraft.drafters import base
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch
 from crossdraft.drafters.cross_vocab.tli import TokenIntersection
 from crossdraft.engine.conformance import full_forward
@@ -94,24 +94,27 @@ def test_the_same_vocabulary_may_be_crossed_too(pair: PairPaths, clip: ClipPaths
         assert [answer.tokens for answer in engine.generate(asked)] == alone
 
 
-def test_sampled_answers_follow_the_targets_distribution(foreign: Path, pair: PairPaths, clip: ClipPaths) -> None:
-    assert distance(foreign, pair, clip, "tli") < 0.1  # about 0.05 is expected of 400 draws over 8 outcomes
+@pytest.mark.parametrize("rule", ["gumbel", "rejection"])
+def test_sampled_answers_follow_the_targets_distribution(
+    foreign: Path, pair: PairPaths, clip: ClipPaths, rule: str
+) -> None:
+    assert distance(foreign, pair, clip, "tli", rule) < 0.1  # about 0.05 is expected of 400 draws over 8 outcomes
 
 
 def test_a_planted_bug_in_sampling_is_seen(
     foreign: Path, pair: PairPaths, clip: ClipPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the likeliest token is drafted, and reported as drawn."""
-    monkeypatch.setattr(tli, "sample_one", lambda dist, generator: int(dist.argmax()))
-    assert distance(foreign, pair, clip, "tli") > 0.2
+    monkeypatch.setattr(base, "sample_one", lambda dist, generator: int(dist.argmax()))
+    assert distance(foreign, pair, clip, "tli", "rejection") > 0.2
 
 
-def distance(foreign: Path, pair: PairPaths, clip: ClipPaths, how: str) -> float:
+def distance(foreign: Path, pair: PairPaths, clip: ClipPaths, how: str, rule: str) -> float:
     """Total variation of sampled answers, three tokens of the two likeliest each, from the exact distribution."""
     sampling = Sampling(temperature=4.0, top_k=2)
     request = Request(QUESTIONS[0], str(clip.video), str(clip.events), LENGTH)
     asked = [replace(request, sampling=replace(sampling, seed=seed)) for seed in range(DRAWS)]
-    with Engine.load(str(pair.target), f"event:dir={foreign},how={how}", OPTIONS) as engine:
+    with Engine.load(str(pair.target), f"event:dir={foreign},how={how}", replace(OPTIONS, rule=rule)) as engine:
         exact = joint(engine.target, request, sampling)
         answers = engine.generate(asked)
     assert sum(answer.stats.drafted for answer in answers) > DRAWS / 2

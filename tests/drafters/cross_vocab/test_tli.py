@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.cross_vocab import tli as translation
+from crossdraft.drafters import base
+from crossdraft.drafters.base import Draws
 from crossdraft.drafters.cross_vocab.assistant import AssistantState, CrossVocabDrafter, DraftStep
-from crossdraft.drafters.cross_vocab.tli import Gram, NgramCache, TokenIntersection, aligned, target_dist
+from crossdraft.drafters.cross_vocab.tli import LONGEST, Gram, NgramCache, TokenIntersection, aligned, target_dist
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.drafter import Budget
@@ -51,7 +52,7 @@ def test_the_cache_is_bounded_and_forgets_what_was_not_used():
 def test_neither_one_token_nor_too_many_are_an_ngram():
     grams = NgramCache()
     grams.learn([1], 7)
-    grams.learn(range(translation.LONGEST + 1), 7)
+    grams.learn(range(LONGEST + 1), 7)
     assert len(grams) == 0
 
 
@@ -117,7 +118,9 @@ def drafter(
         toy.grams.set("anna", grams)
 
     def grow(chance: Chance) -> DraftTree:
-        state = AssistantState(WARM, chance, None, [], torch.empty(0), torch.empty(0), namespace=namespace)
+        draws = Draws(WARM)
+        draws.generator = chance
+        state = AssistantState(WARM, draws, None, [], torch.empty(0), torch.empty(0), namespace=namespace)
         return toy.propose([state], [Budget(2)])[0].tree
 
     return grow
@@ -135,10 +138,10 @@ def grams() -> NgramCache:
 @pytest.fixture(autouse=True)
 def _enumerated(monkeypatch):
     """The drafter's draws are enumerated, too."""
-    monkeypatch.setattr(translation, "sample_one", lambda weights, chance: chance.draw(weights))
+    monkeypatch.setattr(base, "sample_one", lambda weights, chance: chance.draw(weights))
 
 
-@pytest.mark.parametrize("rule", ["speculative", "block"])
+@pytest.mark.parametrize("rule", ["rejection", "block"])
 @pytest.mark.parametrize("known", [None, grams()], ids=["tli", "omni"])
 def test_what_is_emitted_has_the_targets_distribution(rule, known):
     assert error(rule, TARGET, drafter(known), 3) < 1e-12
@@ -181,4 +184,4 @@ class ForgetsTheGram(TokenIntersection):
 
 @pytest.mark.parametrize(("kind", "known"), [(CutAfterwards, None), (ForgetsTheGram, grams())])
 def test_a_planted_bug_is_seen(kind, known):
-    assert error("speculative", TARGET, drafter(known, kind), 2) > 1e-3
+    assert error("rejection", TARGET, drafter(known, kind), 2) > 1e-3

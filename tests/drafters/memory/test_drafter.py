@@ -10,6 +10,7 @@ import pytest
 
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter, scope_of
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.prompt import GAP, known_ids
 from crossdraft.engine.request import Request
 
 QUESTION = Request("What is ahead?", video="clip.mp4")
@@ -37,6 +38,21 @@ def test_an_answer_is_remembered_when_it_is_over():
     drafter = MemoryDrafter()
     assert answer(drafter, QUESTION, [1, 2, 3]) == ()
     assert answer(drafter, Request("what  is AHEAD?", video="other.mp4"), [1, 2, 3]) == (1, 2, 3)
+
+
+def test_the_prompt_is_searched_and_never_remembered():
+    """What followed the last tokens there is drafted; with one of them replaced, too; nothing behind a gap."""
+    document = (*range(100, 130), GAP, *range(130, 140), 7)
+    drafter = MemoryDrafter()
+    for said, drafted in (((104, 105), (106, 107, 108)), ((104, 9), (106, 107, 108)), ((128, 129), ()), ((8,), ())):
+        states = drafter.begin([Request("Repeat it.", prompt_ids=known_ids(document))])
+        drafter.commit(states, [VerifyOutput((), said)])
+        (draft,) = drafter.propose(states, [Budget(8)])
+        assert draft.tree.main_path_tokens[:3] == drafted
+        assert GAP not in draft.tree.tokens
+    (other,) = drafter.begin([Request("Repeat it.")])
+    drafter.commit([other], [VerifyOutput((), (104, 105))])
+    assert not len(drafter.propose([other], [Budget(8)])[0].tree)
 
 
 def test_namespaces_do_not_leak():

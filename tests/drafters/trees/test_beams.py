@@ -82,7 +82,7 @@ def test_drawn_beams_leave_the_targets_distribution_as_it_is_and_reranked_ones_d
         def grow(chance):
             return beam_search(says(drafter), ByChance(chance), Budget(4), beams=2, depth=2).tree
 
-        return error("speculative", target, grow, 3)
+        return error("rejection", target, grow, 3)
 
     assert deviation() < 1e-12
     monkeypatch.setattr(TreeBuilder, "whole", lambda self: self.best(2))

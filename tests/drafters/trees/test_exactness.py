@@ -39,7 +39,7 @@ BUILDERS = {
 
 def deviation(name: str, target: Language, drafter: Language, length: int) -> float:
     grow, budget = BUILDERS[name]
-    return error("speculative", target, lambda chance: grow(says(drafter), ByChance(chance), budget).tree, length)
+    return error("rejection", target, lambda chance: grow(says(drafter), ByChance(chance), budget).tree, length)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -79,6 +79,6 @@ def test_a_skipped_draw_is_seen():
         return builder.whole()
 
     wide_p, wide_q = Language(4, seed=6), Language(4, seed=7, sharpness=2)
-    exact = error("speculative", wide_p, lambda c: fill(GAPS, says(wide_q), ByChance(c), Budget(5)).tree, 1)
+    exact = error("rejection", wide_p, lambda c: fill(GAPS, says(wide_q), ByChance(c), Budget(5)).tree, 1)
     assert exact < 1e-12
-    assert error("speculative", P, lambda chance: skipping(chance).tree, 1) > 1e-3
+    assert error("rejection", P, lambda chance: skipping(chance).tree, 1) > 1e-3

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, Chance, walk
-from crossdraft.engine.rules import block, speculative
+from crossdraft.engine.rules import block, rejection
 from crossdraft.engine.tree import DraftTree
 from tests.engine.drafting import (
     Grow,
@@ -30,7 +31,8 @@ from tests.engine.exact import distribution
 Verifier = Callable[[DraftTree, Tensor, Chance], Acceptance]
 
 VERIFIERS: dict[str, Verifier] = {
-    "speculative": lambda tree, probs, chance: walk(tree, probs, chance, speculative.try_children),
+    "gumbel": lambda tree, probs, chance: accept.follow(tree, lambda node, depth: chance.draw(probs[node + 1])),
+    "rejection": lambda tree, probs, chance: walk(tree, probs, chance, rejection.try_children),
     "block": block.keep_longest,
 }
 
@@ -109,4 +111,4 @@ TREES: dict[str, Case] = {
     "drafter equals target": (P, tree_of(sampled(P, 2), sampled(P, 1)), 2),
 }
 
-CASES: dict[str, dict[str, Case]] = {"speculative": CHAINS | TREES, "block": CHAINS}
+CASES: dict[str, dict[str, Case]] = {"gumbel": CHAINS | TREES, "rejection": CHAINS | TREES, "block": CHAINS}

@@ -33,7 +33,8 @@ def answer(target, drafter, rule, request):
 
 
 @pytest.mark.parametrize(
-    ("rule", "request_", "spec"), [(None, COLD, "greedy"), (None, WARM, "speculative"), ("block", WARM, "block")]
+    ("rule", "request_", "spec"),
+    [(None, COLD, "greedy"), (None, WARM, "gumbel"), ("rejection", WARM, "rejection"), ("block", WARM, "block")],
 )
 def test_an_answer_names_its_lossless_rule(target, stranger, rule, request_, spec):
     stats = answer(target, stranger, rule, request_).stats

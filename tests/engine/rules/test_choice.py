@@ -15,7 +15,7 @@ COLD, WARM = Sampling(), Sampling(temperature=1.0)
 
 def test_the_temperature_chooses_the_exact_rule():
     assert rule_for(None, COLD).name == "greedy"
-    assert rule_for(None, WARM).name == "speculative"
+    assert rule_for(None, WARM).name == "gumbel"
     assert rule_for(None, COLD).lossless
     assert rule_for(None, WARM).lossless
 
@@ -40,10 +40,10 @@ def test_settings():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("typicl", r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, specul"),
+        ("typicl", r"no acceptance rule 'typicl' \(did you mean 'typical'\?\); choose one of: greedy, gumbel"),
         ("zzz:eps=1", r"no acceptance rule 'zzz'; choose one of: greedy"),
         ("", "The acceptance rule '' lacks a name; write one such as greedy"),
-        ("speculative:k=2", "'speculative' has no settings; write just 'speculative'"),
+        ("rejection:k=2", "'rejection' has no settings; write just 'rejection'"),
         ("typical:", "In the acceptance rule 'typical:' nothing follows the colon"),
         ("typical:0.1", "'typical' cannot read '0.1'; write its settings as in typical:eps=0.09,delta=0.3"),
         ("typical:epss=0.1", r"no setting 'epss' \(did you mean 'eps'\?\); its settings are: eps=0.09"),

@@ -65,13 +65,13 @@ def test_of_siblings_the_first_harmless_one_is_kept(folder):
     assert Classifier(0.5, folder)(tree, RARE, generator(), seen(0, 5, 5)).path == (0,)
 
 
-def test_where_it_finds_harm_it_is_speculative(folder):
+def test_where_it_finds_harm_it_is_rejection(folder):
     probs = torch.tensor([[0.6, 0.4, 0.0], [0.2, 0.3, 0.5]]).double()
     chain = DraftTree.chain([1], torch.tensor([[0.1, 0.8, 0.1]]).double())
     harmful = seen(0, -50)
     for seed in range(40):
         own = Classifier(0.5, folder)(chain, probs, generator(seed), harmful)
-        assert own == RULES["speculative"](chain, probs, generator(seed))
+        assert own == RULES["rejection"].verify(chain, probs, generator(seed))
 
 
 def test_what_the_request_rules_out_stays_out(folder):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Dice
-from crossdraft.engine.rules import RULES, block, speculative
+from crossdraft.engine.rules import RULES, block, rejection
 from crossdraft.engine.sampling import sample_children
 from tests.engine.drafting import Grow, Language, certain, mixed, probs_of, sampled, tree_of, with_replacement
 from tests.engine.rules.rounds import WIDE_P, WIDE_Q, WIDE_R
@@ -65,7 +65,7 @@ def multi_round(p: Tensor, siblings: list[tuple[Tensor | int, int]], generator: 
         q = dist if whole else accept.without(dist, refused)
         taken = happens(left[rows, token] / q[rows, token], generator)
         emitted = torch.where(trying & taken, token, emitted)
-        left = torch.where((trying & ~taken)[:, None], speculative.residual(left, q), left)
+        left = torch.where((trying & ~taken)[:, None], rejection.residual(left, q), left)
         refused = torch.cat([refused, token[:, None]], 1)
     return torch.where(emitted < 0, draw(left, generator), emitted)
 
@@ -80,7 +80,7 @@ SIBLINGS = {
 
 
 @pytest.mark.parametrize("siblings", SIBLINGS)
-def test_a_million_draws_of_speculative(siblings):
+def test_a_million_draws_of_rejection(siblings):
     generator = torch.Generator().manual_seed(7)
     assert fits(multi_round(FIVE_P.float(), SIBLINGS[siblings], generator), FIVE_P)
 
@@ -117,7 +117,7 @@ def pair_counts(rule: str, target: Language, grow: Grow, draws: int, seed: int) 
     counts = torch.zeros(target.vocabulary, target.vocabulary, dtype=torch.float64)
     for _ in range(draws):
         tree = grow(drafter)
-        output = RULES[rule](tree, probs_of(target, tree), own)
+        output = RULES[rule].verify(tree, probs_of(target, tree), own)
         tokens = (*(tree.tokens[node] for node in output.path), output.bonus)
         if len(tokens) < 2:
             tokens += (Dice(own).draw(target(tokens)),)
@@ -127,11 +127,11 @@ def pair_counts(rule: str, target: Language, grow: Grow, draws: int, seed: int) 
 
 CHAIN = tree_of(sampled(WIDE_Q, 1), sampled(WIDE_Q, 1))
 ROUNDS = {
-    "chain": ("speculative", CHAIN),
-    "certain siblings": ("speculative", tree_of(certain(WIDE_Q, 2), certain(WIDE_Q, 2))),
-    "without replacement": ("speculative", tree_of(sampled(WIDE_Q, 2), sampled(WIDE_Q, 1))),
-    "two drafters": ("speculative", tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1))),
-    "with replacement": ("speculative", tree_of(with_replacement(WIDE_Q, 2), with_replacement(WIDE_R, 1))),
+    "chain": ("rejection", CHAIN),
+    "certain siblings": ("rejection", tree_of(certain(WIDE_Q, 2), certain(WIDE_Q, 2))),
+    "without replacement": ("rejection", tree_of(sampled(WIDE_Q, 2), sampled(WIDE_Q, 1))),
+    "two drafters": ("rejection", tree_of(mixed(certain(WIDE_R, 1), sampled(WIDE_Q, 2)), sampled(WIDE_Q, 1))),
+    "with replacement": ("rejection", tree_of(with_replacement(WIDE_Q, 2), with_replacement(WIDE_R, 1))),
     "block": ("block", CHAIN),
 }
 
@@ -143,8 +143,8 @@ def test_real_rounds_pass_a_chi_square(shape):
 
 
 def test_a_planted_bug_fails_the_chi_square(monkeypatch):
-    monkeypatch.setattr(speculative, "residual", lambda p, q: p)
-    assert p_value(pair_counts("speculative", WIDE_P, CHAIN, 2500, seed=5), PAIRS) < 1e-6
+    monkeypatch.setattr(rejection, "residual", lambda p, q: p)
+    assert p_value(pair_counts("rejection", WIDE_P, CHAIN, 2500, seed=5), PAIRS) < 1e-6
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.rules.ears import Ears
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.engine.exact import distribution
 

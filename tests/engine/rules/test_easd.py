@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.rules.easd import Easd
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.engine.drafting import Language
 from tests.engine.exact import distribution
@@ -30,7 +30,7 @@ def test_both_must_doubt_between_the_same_tokens():
 
 @pytest.mark.parametrize("drafted", range(4))
 def test_what_both_doubt_is_refused_and_never_written(drafted):
-    """p = q: `speculative` keeps every token; here the other three follow, with a third each."""
+    """p = q: `rejection` keeps every token; here the other three follow, with a third each."""
     tree = DraftTree.chain([drafted], FLAT[None])
 
     def outcome(chance: Chance) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def test_what_both_doubt_is_refused_and_never_written(drafted):
     assert distribution(outcome) == pytest.approx({(ROOT, token): 1 / 3 for token in range(4) if token != drafted})
 
 
-def test_elsewhere_it_is_speculative():
+def test_elsewhere_it_is_rejection():
     """Sharp ones, and certain children, whose q has no entropy."""
     for p, tree in (
         (SHARP, DraftTree.chain([1], FLAT[None])),
@@ -59,7 +59,7 @@ def _outcome(step, chance):
     return (node, chance.draw(left) if node == ROOT else ROOT)
 
 
-def test_it_accepts_less_than_speculative_and_changes_the_answer():
+def test_it_accepts_less_than_rejection_and_changes_the_answer():
     """In expectation over what is drafted, on a language of five tokens."""
     p, q = Language(5, seed=1, sharpness=0.5)(()), Language(5, seed=2, sharpness=0.5)(())
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from crossdraft.engine.accept import Acceptance, Chance
 from crossdraft.engine.rules.judi import Judi, divergences
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.engine.exact import distribution
 
@@ -53,7 +53,7 @@ def test_what_diverges_little_is_kept_whichever_it_is():
         (Judi(threshold=1.5), DraftTree((1, 0), (ROOT, ROOT))),  # point masses
     ],
 )
-def test_elsewhere_it_is_speculative(rule, tree):
+def test_elsewhere_it_is_rejection(rule, tree):
     def outcome(step, chance: Chance) -> tuple[int, int]:
         node, left = step(tree, ROOT, P, chance)
         return node, chance.draw(left) if node == ROOT else ROOT

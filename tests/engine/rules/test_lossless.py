@@ -6,7 +6,7 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.rules import block, speculative
+from crossdraft.engine.rules import block, rejection
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.drafting import sampled, tree_of
@@ -39,27 +39,23 @@ def the_wrong_way_round(p: Tensor, q: Tensor) -> Tensor:
 
 NEITHER = lambda p, q: p  # noqa: E731
 BUGS = {
-    "no residual": ("speculative", speculative, "residual", NEITHER, "sampled chain"),
-    "no residual between siblings": ("speculative", speculative, "residual", NEITHER, "certain siblings"),
+    "no residual": ("rejection", rejection, "residual", NEITHER, "sampled chain"),
+    "no residual between siblings": ("rejection", rejection, "residual", NEITHER, "certain siblings"),
     "residual not renormalised": (
-        *("speculative", speculative, "residual"),
+        *("rejection", rejection, "residual"),
         lambda p, q: (p - q).clamp_min(0),
         "two without replacement",
     ),
-    "residual the wrong way round": (*("speculative", speculative, "residual"), the_wrong_way_round, "sampled chain"),
-    "bonus from q": ("speculative", speculative, "residual", lambda p, q: q, "sampled chain"),
-    "q not renormalised": ("speculative", accept, "without", not_renormalised, "two without replacement"),
-    "q with its elder siblings": (
-        *("speculative", accept, "without"),
-        lambda q, tokens: q,
-        "three without replacement",
-    ),
+    "residual the wrong way round": (*("rejection", rejection, "residual"), the_wrong_way_round, "sampled chain"),
+    "bonus from q": ("rejection", rejection, "residual", lambda p, q: q, "sampled chain"),
+    "q not renormalised": ("rejection", accept, "without", not_renormalised, "two without replacement"),
+    "q with its elder siblings": (*("rejection", accept, "without"), lambda q, tokens: q, "three without replacement"),
     "siblings of another drafter forgotten": (
-        *("speculative", accept, "without"),
+        *("rejection", accept, "without"),
         lambda q, tokens: q,
         "certain before sampled siblings",
     ),
-    "point mass treated with q": ("speculative", speculative, "draft_probs", q_of_the_row, "certain chain"),
+    "point mass treated with q": ("rejection", rejection, "draft_probs", q_of_the_row, "certain chain"),
     "block: passes with the joint ratio alone": (*("block", block, "passes"), lambda rest, owed: owed, "sampled chain"),
     "block: the residual of one token": (
         *("block", block, "beyond"),
@@ -85,7 +81,7 @@ def test_a_planted_bug_shows(bug, monkeypatch):
 def test_a_bonus_from_the_wrong_row_shows():
     """The bonus after an accepted leaf comes from the leaf's row, not from its parent's."""
     tree = DraftTree((0,), (ROOT,))
-    found = distribution(lambda chance: VERIFIERS["speculative"](tree, P(()).repeat(2, 1), chance))
+    found = distribution(lambda chance: VERIFIERS["rejection"](tree, P(()).repeat(2, 1), chance))
     second = torch.tensor([found.get(Acceptance((0,), token), 0) for token in range(3)])
     assert (second / second.sum() - P((0,))).abs().max() > 1e-3
 
@@ -96,7 +92,7 @@ def test_a_bonus_from_the_wrong_row_shows():
 @pytest.mark.parametrize("case", CHAINS)
 def test_block_never_accepts_less(case):
     target, grow, _ = CHAINS[case]
-    assert emitted("block", target, grow) >= emitted("speculative", target, grow) - 1e-12
+    assert emitted("block", target, grow) >= emitted("rejection", target, grow) - 1e-12
 
 
 def test_block_accepts_more_by_hand():
@@ -105,7 +101,7 @@ def test_block_accepts_more_by_hand():
     target, drafter = (lambda prefix: p), (lambda prefix: q)
     target.vocabulary = drafter.vocabulary = 2
     grow = tree_of(sampled(drafter, 1), sampled(drafter, 1))
-    assert emitted("speculative", target, grow) == pytest.approx(1 + 10 / 9, abs=1e-12)
+    assert emitted("rejection", target, grow) == pytest.approx(1 + 10 / 9, abs=1e-12)
     assert emitted("block", target, grow) == pytest.approx(1 + 11 / 9, abs=1e-12)
 
 
@@ -122,5 +118,5 @@ def test_a_token_that_q_lost_is_never_accepted_for_free():
     q = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     tree = DraftTree((1, 0), (ROOT, ROOT), q, (0, 0))
     probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64).expand(3, -1)
-    found = distribution(lambda chance: VERIFIERS["speculative"](tree, probs, chance).path)
+    found = distribution(lambda chance: VERIFIERS["rejection"](tree, probs, chance).path)
     assert found[(0,)] == pytest.approx(0.75)

@@ -126,11 +126,11 @@ def test_ensemble_needs_a_sampled_draft_to_be_anything_but_exact():
 
 
 def test_ensemble_accepts_more_by_draws():
-    """p and q have nothing in common, so `speculative` accepts nothing; the mixture accepts 1 - w of it."""
+    """p and q have nothing in common, so `rejection` accepts nothing; the mixture accepts 1 - w of it."""
     tree, probs = DraftTree.chain([0], rows([1.0, 0.0])), rows([0.0, 1.0], [0.0, 1.0])
     kept = sum(len(Ensemble(w=0.25)(tree, probs, generator(seed)).path) for seed in range(400))
     assert 270 <= kept <= 330
-    assert RULES["speculative"](tree, probs, generator()) == Acceptance((), 1)
+    assert RULES["rejection"].verify(tree, probs, generator()) == Acceptance((), 1)
 
 
 # -- relaxed ---------------------------------------------------------------------------------------------------------

@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Chance
-from crossdraft.engine.rules import block, speculative
+from crossdraft.engine import accept
+from crossdraft.engine.accept import Acceptance, Chance
+from crossdraft.engine.rules import block, rejection
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.engine.drafting import Grow, Language, PartialTree, Way, certain, probs_of, sampled, with_replacement
 from tests.engine.exact import Scripted, distribution
 from tests.engine.rules.rounds import VERIFIERS
 
-FEW = {"speculative": 50, "block": 120}
+FEW = {"gumbel": 50, "rejection": 50, "block": 120}
 MANY = 2500  # of each rule
 
 
@@ -79,7 +80,8 @@ class Same:
 
 # -- random drafters -------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, list[Way]] = {"speculative": [sampled, certain, with_replacement], "block": [sampled, certain]}
+ANY: list[Way] = [sampled, certain, with_replacement]
+KINDS: dict[str, list[Way]] = {"gumbel": ANY, "rejection": ANY, "block": [sampled, certain]}
 
 
 def random_drafter(rule: str, seed: int) -> tuple[Language, Grow]:
@@ -131,7 +133,11 @@ def test_thousands_of_random_drafters(rule):
     assert worst[0] < 1e-12, f"seed {worst[1]}"
 
 
-WRONG = {"speculative": (speculative, "residual", lambda p, q: p), "block": (block, "passes", lambda rest, owed: owed)}
+WRONG = {
+    "gumbel": (accept, "follow", lambda tree, wanted: Acceptance(tuple(tree.path(len(tree) - 1)), 0)),
+    "rejection": (rejection, "residual", lambda p, q: p),
+    "block": (block, "passes", lambda rest, owed: owed),
+}
 
 
 @pytest.mark.parametrize("rule", VERIFIERS)

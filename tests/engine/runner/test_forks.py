@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import torch
 
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.prompt import known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.forks import MAIN, ForkServer, fork_server, forking
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -153,9 +153,9 @@ def test_with_cuda_there_are_no_forks(monkeypatch):
 
 
 def test_a_drafter_in_a_fork_drafts(server: ForkServer):
-    drafter = ProcessDrafter(partial(NgramDrafter, tokens_of), [max(os.sched_getaffinity(0))])
+    drafter = ProcessDrafter(NgramDrafter, [max(os.sched_getaffinity(0))])
     try:
-        states = drafter.begin([Request("abcabc")])
+        states = drafter.begin([Request("?", prompt_ids=known_ids(tokens_of("abcabc")))])
         (draft,) = drafter.propose(states, [Budget(3)])
         assert draft.tree.tokens == tuple(tokens_of("abc"))
         assert Path(f"/proc/{drafter.pid}").exists()

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from crossdraft.drafters.base import PerRequestDrafter
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Origin, Request
@@ -184,6 +186,45 @@ def test_the_target_runs_on_both_cores_while_the_drafter_idles(target, runner, r
         hook.remove()
     assert [answer.tokens for answer in found] == alone
     assert max(threads) == 2
+
+
+class ThreadCounter(PerRequestDrafter[list[int]]):
+    """Drafts the number of threads that its operations have, in a twentieth of a second."""
+
+    needs = Needs()
+
+    def _begin(self, request: Request) -> list[int]:
+        return []
+
+    def _propose(self, state: list[int], budget: Budget) -> Draft:
+        end = time.perf_counter() + 0.05
+        while time.perf_counter() < end:
+            poll()
+            state.append(torch.get_num_threads())
+        return Draft(DraftTree.chain([max(state)]))
+
+    def _commit(self, state: list[int], output: VerifyOutput) -> None:
+        state.clear()
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("lent", "least_s", "threads"), [(True, 0.01, [1, 2, 2]), (False, 0.01, [1, 1, 1]), (True, 60.0, [1, 1, 1])]
+)
+def test_the_targets_cores_serve_a_slow_drafter_that_it_waits_for(lent, least_s, threads, monkeypatch):
+    monkeypatch.setattr(runner_process, "LENDING_S", least_s)
+    cores = sorted(os.sched_getaffinity(0))
+    drafter = ProcessDrafter(ThreadCounter, cores[-1:], lent_cores=cores[:1] if lent else None)
+    try:
+        (state,) = drafter.begin([Request("?", np.zeros((1, 4, 4, 3), np.uint8))])
+        found = []
+        for _ in threads:
+            (draft,) = drafter.propose([state], [Budget(1)])
+            found.append(draft.tree.tokens[0])
+            drafter.commit([state], [VerifyOutput((), (9,))])
+        assert found == threads
+    finally:
+        drafter.close()
 
 
 @needs_two_cores
@@ -471,7 +512,7 @@ def test_a_child_that_takes_nothing_is_given_up(process, runner, requests, monke
     monkeypatch.setattr(process, "drain_timeout_s", 0.3)
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, heavy(requests[0]), 4, "beside")
-    with pytest.raises(DrafterLost, match="did not answer"):
+    with pytest.raises(DrafterLost, match="made no progress"):
         runner.collect(0)
 
 

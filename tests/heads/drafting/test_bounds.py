@@ -28,7 +28,7 @@ def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen
     return drafter.propose([state], [Budget(nodes)])[0]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0, seed=3)])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.2), Sampling(temperature=1.0)])
 @pytest.mark.parametrize("tree", sorted(GROW))
 @pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra"])
 def test_no_banned_id_is_drafted_and_q_stays_a_distribution(method, tree, sampling):

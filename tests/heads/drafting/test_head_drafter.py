@@ -1,12 +1,17 @@
 """Sampled drafts, verified: the target's own distribution, whatever the head's."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy import stats
 
+from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.noise import Noise
 from crossdraft.engine.request import Request
-from crossdraft.engine.rules import rule_for
+from crossdraft.engine.rules import RULES, rule_for
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.heads.drafting.head_drafter import TREES, HeadDrafter
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
@@ -31,17 +36,16 @@ def even(tree: str) -> Even:
     return Even(Head(config, SharedWeights(rows, rows)), TREES[tree])
 
 
-def first_tokens(drafter: Even, nodes: int, seed_offset: int = 0) -> torch.Tensor:
-    """How often each token is emitted first, over many seeds; the rule's generator begins at the request's seed."""
+def first_tokens(drafter: Even, nodes: int, rule: str | None, seed_of: Callable[[int], int | None]) -> torch.Tensor:
+    """How often each token is emitted first, over many seeds; `seed_of` one is what the drafter is told."""
     counts = torch.zeros(len(TARGET_PROBS))
     for seed in range(SEEDS):
-        sampling = Sampling(temperature=1.0, seed=seed)
+        sampling = Sampling(temperature=1.0, seed=seed_of(seed))
         states = drafter.begin([Request("?", sampling=sampling)])
         drafter.commit(states, [VerifyOutput((), (0,))])
         tree = drafter.propose(states, [Budget(nodes)])[0].tree
         warped = warp_tree(TARGET_PROBS.log().expand(1 + len(tree), -1), tree, [0], sampling)
-        generator = torch.Generator().manual_seed(seed + seed_offset)
-        output = rule_for(None, sampling)(tree, warped, generator)
+        output = rule_for(rule, sampling)(tree, warped, Noise(seed, 1))
         counts[tree.tokens[output.path[0]] if output.path else output.bonus] += 1
     return counts
 
@@ -50,11 +54,14 @@ def pvalue(counts: torch.Tensor) -> float:
     return stats.chisquare(counts.numpy(), (SEEDS * TARGET_PROBS).numpy(), sum_check=False).pvalue
 
 
+@pytest.mark.parametrize(("rule", "seed_of"), [("gumbel", int), ("rejection", lambda seed: None)])
 @pytest.mark.parametrize(("tree", "nodes"), [("chain", 1), ("dynamic", 3)])
-def test_sampled_drafts_leave_the_targets_distribution_unchanged(tree, nodes):
-    assert pvalue(first_tokens(even(tree), nodes)) > 1e-3
+def test_sampled_drafts_leave_the_targets_distribution_unchanged(tree, nodes, rule, seed_of):
+    assert pvalue(first_tokens(even(tree), nodes, rule, seed_of)) > 1e-3
 
 
-def test_one_generator_for_drafter_and_rule_would_be_noticed():
-    """The planted bug: the rule draws the random numbers that the draft was drawn by."""
-    assert pvalue(first_tokens(even("chain"), 1, seed_offset=1)) < 1e-6
+def test_a_rule_that_trusts_the_noise_of_the_draft_would_be_noticed(monkeypatch):
+    """The planted bug: what was drawn with the noise from the drafter's distribution is taken for the target's."""
+    trusting = replace(RULES["gumbel"], verify=lambda tree, probs, noise: Acceptance((0,), 0))
+    monkeypatch.setattr("crossdraft.engine.rules.RULES", {**RULES, "gumbel": trusting})
+    assert pvalue(first_tokens(even("chain"), 1, "gumbel", int)) < 1e-6

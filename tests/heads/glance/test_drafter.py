@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +96,29 @@ def test_with_the_targets_features_drafts_are_those_in_the_targets_process(event
         assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(own, given, strict=True))
     assert drafts_of(drafter, with_features(question, features)) == drafts_of(
         IndependentDrafter(event, glance=inline), question
+    )
+
+
+@encodes_clips
+@pytest.mark.parametrize("kind", ["two clips", "image and clip", "conversation", "system"])
+@torch.inference_mode()
+def test_whatever_is_shown_the_same_is_drafted_in_both_processes(event, target, question, kind):
+    clip, image = question.video, np.full((16, 16, 3), 90, np.uint8)
+    shown = {"role": "user", "content": [{"type": "video", "video": clip}, {"type": "text", "text": "What is it?"}]}
+    asked = {
+        "two clips": replace(question, video=[clip, clip]),
+        "image and clip": replace(question, image=image),
+        "conversation": Request(
+            messages=[shown, {"role": "assistant", "content": "A car."}, shown], events=question.events
+        ),
+        "system": replace(question, system="Be brief."),
+    }[kind]
+    inline = frame_encoder(event, target)
+    remote = FrameEncoder(inline.glance)
+    features = target.visual_features(target.encode(target.prepare(asked)))
+    given = with_features(asked, features)
+    assert drafts_of(IndependentDrafter(event, glance=remote), given) == drafts_of(
+        IndependentDrafter(event, glance=inline), asked
     )
 
 

@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Scope
 from crossdraft.serve.app import create_app, guarded
 from crossdraft.serve.replicas.called import called
 from crossdraft.serve.replicas.proxy import ReplicaLost, ReplicaProxy
-from crossdraft.serve.server import DrainingServer, bound_socket, config_of
+from crossdraft.serve.server import DrainingServer, config_of
 from crossdraft.serve.service import Service
+from crossdraft.serve.sockets import bound_socket
 from tests.serve.conftest import Running, settings
 
 

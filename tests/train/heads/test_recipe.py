@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 
 from crossdraft.align.networks.vision import QueriesConfig
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.compression.packer_network import TokenPackerConfig
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -18,7 +19,7 @@ from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.registry import ALIGNED, NETWORKS, VISION_ADAPTERS
-from crossdraft.load import REFERENCE, load_drafter, load_target, target_fingerprint
+from crossdraft.load import load_drafter, load_target, target_fingerprint
 from crossdraft.methods import task_of
 from crossdraft.train.heads.event_data import patches_per_frame
 from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of

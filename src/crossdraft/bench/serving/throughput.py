@@ -23,9 +23,10 @@ from crossdraft.api import Engine
 from crossdraft.bench.serving.plan import CACHE_BYTES, Question, ServePlan
 from crossdraft.bench.statistics import ratio_per_token
 from crossdraft.serve.logs import TextLines
-from crossdraft.serve.server import DrainingServer, bound_socket, configured
+from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings
+from crossdraft.serve.sockets import bound_socket
 
 LEAST_THROUGHPUT = 0.98  # of the engine's own
 WARM_UP, TURNS = 2, 4  # in which all questions are asked by either way

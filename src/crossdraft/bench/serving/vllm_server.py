@@ -25,8 +25,8 @@ from crossdraft.bench.statistics import ratio, ratio_per_token
 from crossdraft.bench.throughput import VLLM_GIB
 from crossdraft.bench.vllm_child import LONGEST, MOST
 from crossdraft.bench.workload import Workload, items
+from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import REFERENCE, find_checkpoint
 from crossdraft.video.clip import DEFAULT_FRAMES
 
 LEAST_ALONE = 1.5  # how many times sooner an answer is asked to be there, with one client

@@ -27,8 +27,7 @@ from crossdraft.engine.accept import as_wide
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules.fuzzy import Fuzzy
-from crossdraft.engine.sampling import sample_one, warp
-from crossdraft.engine.seeds import split_seeds
+from crossdraft.engine.sampling import warp
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -101,7 +100,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         self.outer.end([state.outer for state in states])
 
     def _begin(self, request: Request) -> TwoLevelState:
-        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin(split_seeds([request], 1))
+        (outer,), (inner,) = self.outer.begin([request]), self.inner.begin([request])
         return TwoLevelState(outer, InnerState(inner))
 
     def _propose(self, state: TwoLevelState, budget: Budget) -> Draft:
@@ -185,15 +184,17 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         q = None
         if token >= 0:
             q = point_mass(token, p) if dist is None else dist.to(p)
-        if outer.sampling.greedy:
-            taken = int(p.argmax())
-            if q is not None and token != taken and self.accepts(p.softmax(-1), token, q):
+        greedy, position = outer.sampling.greedy, len(outer.committed) + len(outer.drafted)
+        if greedy or not outer.draws.independent:  # the outer model's own token is known
+            taken = int(p.argmax()) if greedy else outer.draws.token(p, position)
+            p = p.softmax(-1) if greedy else p
+            if q is not None and token != taken and self.accepts(p, token, q):
                 taken = token
-            prob = math.exp(logits[taken] - logits.logsumexp(-1))
+            prob = math.exp(logits[taken] - logits.logsumexp(-1)) if greedy else float(p[taken])
         else:
             accepted = q is not None and self.accepts(p, token, q)
             q = q if accepted and q is not None else p
-            taken = token if accepted else sample_one(q, outer.generator)
+            taken = token if accepted else outer.draws.token(q, position)
             prob = float(q[taken])
             outer.dists.append(q)
         outer.drafted.append(TokenAlternatives((taken,), (prob,)))
@@ -226,9 +227,10 @@ class CascadeDrafter(TwoLevelDrafter):
     Horizontal cascade (`early`): the first tokens of a draft count most, because later ones are used only if all before
     them were accepted. So the model drafts these, and the cheaper drafter alone the rest.
 
-    A greedy draft, up to `early`, is exactly what the model would have drafted alone, in fewer passes, unless
-    `leniency` accepts more. For sampled answers the model drafts alone: drawn tokens would have to be verified by
-    speculative sampling, and what came of that has the model's own distribution anyway.
+    A draft, up to `early`, is exactly what the model would have drafted alone, in fewer passes, unless `leniency`
+    accepts more: it verifies greedily, or by the noise of the request's seed. Where it does not know that (`Draws`), it
+    drafts a sampled answer alone: drawn tokens would have to be verified by rejection, and what came of that has the
+    model's own distribution anyway.
 
     Args:
         outer, inner, ahead: see `TwoLevelDrafter`.
@@ -257,14 +259,15 @@ class CascadeDrafter(TwoLevelDrafter):
 
     def _propose(self, state: TwoLevelState, budget: Budget) -> Draft:
         """The early tokens together, the later ones by the inner drafter alone."""
-        if not state.outer.sampling.greedy:
+        if not state.outer.sampling.greedy and state.outer.draws.independent:
             return self.outer.propose([state.outer], [budget])[0]
         if self.early is None or self.early >= budget.nodes:
             return super()._propose(state, budget)
         draft = super()._propose(state, replace(budget, nodes=self.early))
         tokens, eos = draft.tree.tokens, self.outer.model.eos
         ended = len(tokens) < self.early or tokens[-1] in eos or budget.stopped
-        if ended or draft.path_probs[-1] < budget.min_confidence:
+        likely = math.prod(one.probs[0] for one in state.outer.drafted[: self.early])
+        if ended or likely < budget.min_confidence:
             return draft
         later = self.inner_draft(state, min(budget.nodes - self.early, self.outer.room(state.outer)), budget.stop)
         show(later.tree.tokens, budget)
@@ -280,9 +283,10 @@ class PyramidDrafter(TwoLevelDrafter):
 
     and replaced by the qualifier's own token otherwise.
 
-    Lossless for sampled answers too, because whether a drawn token is accepted does not depend on the token: it is
-    distributed as q where the two are close, else as p, and that distribution goes to the target. The paper verifies
-    fuzzily at the target as well; that is lossy, and is had only by naming it: `--rule fuzzy`.
+    Drawn with the noise of the request's seed, a token is chosen deterministically, and the qualifier keeps its own
+    choice, too. Drawn independently (`Draws`), whether it is accepted does not depend on the token: it is distributed
+    as q where the two are close, else as p, and that distribution goes to the target: `rejection` is then exact. The
+    paper verifies fuzzily at the target as well; that is lossy, and is had only by naming it: `--rule fuzzy`.
 
     Args:
         outer, inner, ahead: see `TwoLevelDrafter`.
@@ -334,4 +338,5 @@ def joined(early: Draft, later: Draft) -> Draft:
     """
     above = early.path_probs[-1] if early.path_probs else 1.0
     behind = tuple(above * prob for prob in later.path_probs or default_probs(later.tree))
-    return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), (*early.path_probs, *behind))
+    probs = (*early.path_probs, *behind) if early.path_probs else ()
+    return Draft(DraftTree.chain([*early.tree.tokens, *later.tree.tokens]), probs)

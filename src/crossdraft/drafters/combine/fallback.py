@@ -10,7 +10,6 @@ from typing import Any
 from crossdraft.drafters.combine.grouped import propose_grouped
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
 
 
@@ -47,8 +46,7 @@ class FallbackDrafter:
         self.needs = Needs.of_all([first.needs, other.needs])
 
     def begin(self, requests: Sequence[Request]) -> list[FallbackState]:
-        pairs = zip(split_seeds(requests, 0), split_seeds(requests, 1), strict=True)
-        return [self._begin(one, other) for one, other in pairs]
+        return [self._begin(request) for request in requests]
 
     def propose(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose_async(states, budgets)()
@@ -97,14 +95,13 @@ class FallbackDrafter:
             self._end_first(state)
             self._end_other(state)
 
-    def _begin(self, request: Request, same: Request) -> FallbackState:
-        """Both states; `same` is the request with the other one's seed."""
+    def _begin(self, request: Request) -> FallbackState:
         try:
             first = self.first.begin([request])[0]
         except CrossdraftError:
-            return FallbackState(other=self.other.begin([same])[0], drafts=False)
+            return FallbackState(other=self.other.begin([request])[0], drafts=False)
         try:
-            return FallbackState(first, self.other.begin([same])[0])
+            return FallbackState(first, self.other.begin([request])[0])
         except CrossdraftError:
             return FallbackState(first, follows=False)
 

@@ -7,7 +7,6 @@ from typing import Any
 from crossdraft.drafters.combine.grouped import propose_grouped
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
 
 GAVE_UP = "The drafter of the prefill gave up ({}); the other one drafted."
@@ -53,8 +52,7 @@ class PhasedDrafter:
         self._teaches_hidden = hidden.needs.nothing and hidden.needs.learns
 
     def begin(self, requests: Sequence[Request]) -> list[PhasedState]:
-        pairs = zip(split_seeds(requests, 0), split_seeds(requests, 1), strict=True)
-        return [self._begin(one, other) for one, other in pairs]
+        return [self._begin(request) for request in requests]
 
     def propose(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> list[Draft]:
         return self.propose_async(states, budgets)()
@@ -96,17 +94,16 @@ class PhasedDrafter:
                 self.hidden.end([state.hidden])
         self.later.end([state.later for state in states if state.later_refusal is None])
 
-    def _begin(self, request: Request, same: Request) -> PhasedState:
-        """Both states; `same` is the request with the later one's seed."""
+    def _begin(self, request: Request) -> PhasedState:
         try:
             hidden = self.hidden.begin([request])[0]
         except CrossdraftError as error:
             try:
-                return PhasedState(later=self.later.begin([same])[0], hidden_refusal=str(error))
+                return PhasedState(later=self.later.begin([request])[0], hidden_refusal=str(error))
             except CrossdraftError:
                 raise error from None
         try:
-            return PhasedState(hidden, self.later.begin([same])[0])
+            return PhasedState(hidden, self.later.begin([request])[0])
         except CrossdraftError as error:
             return PhasedState(hidden, later_refusal=str(error))
 

@@ -21,7 +21,6 @@ from crossdraft.drafters.combine.tree_merger import TreeMerger
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput, propose_async
 from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Request
-from crossdraft.engine.seeds import split_seeds
 from crossdraft.errors import CrossdraftError
 
 
@@ -143,9 +142,9 @@ class UnionDrafter:
         """
         parts: list[Any] = []
         refusals: list[str | None] = []
-        for i, drafter in enumerate(self.drafters):
+        for drafter in self.drafters:
             try:
-                (state,) = drafter.begin(split_seeds([request], i))
+                (state,) = drafter.begin([request])
             except CrossdraftError as error:
                 parts.append(None)
                 refusals.append(str(error))

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import PerRequestDrafter, draft_generator, fork_of, own_prompt, read_encoded
+from crossdraft.drafters.base import Draws, PerRequestDrafter, fork_of, own_prompt, read_encoded
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Needs
@@ -83,7 +83,7 @@ class AssistantState:
     """
 
     sampling: Sampling
-    generator: torch.Generator
+    draws: Draws
     cache: KVCache
     prompt: list[int]
     prompt_logits: Tensor  # [V] after the prompt
@@ -144,8 +144,8 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         prompt = own_prompt(model, request)
         capacity = min(model.context, len(prompt) + SPLIT * (request.token_limit + 1))
         cache, out = read_encoded(model, prompt, model.encode(prompt), capacity - len(prompt))
-        logits, ids, generator = out.logits[0][-1], prompt.input_ids.tolist(), draft_generator(model, request)
-        state = AssistantState(request.sampling, generator, cache, ids, logits, logits, namespace=request.namespace)
+        logits, ids, draws = out.logits[0][-1], prompt.input_ids.tolist(), Draws(request.sampling, model.device)
+        state = AssistantState(request.sampling, draws, cache, ids, logits, logits, namespace=request.namespace)
         state.prefix_space = self.prefix_space(ids)
         return state
 

@@ -24,7 +24,7 @@ from crossdraft.drafters.cross_vocab.assistant import AssistantState, ByNamespac
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling, sample_one, warp
+from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 
@@ -162,8 +162,7 @@ class TokenIntersection(CrossVocabDrafter):
             path_prob *= step.prob
             show([step.token], budget)
         steps = state.pending[: budget.nodes]
-        dists = [step.dist for step in steps if step.dist is not None]
-        tree = DraftTree.chain([step.token for step in steps], torch.stack(dists) if dists else None)
+        tree = state.draws.chain([step.token for step in steps], [step.dist for step in steps if step.dist is not None])
         path_probs = accumulate((step.prob for step in steps), operator.mul)
         return Draft(tree, tuple(path_probs) if state.sampling.greedy else ())
 
@@ -213,7 +212,7 @@ class TokenIntersection(CrossVocabDrafter):
             allowed = allowed.index_fill(0, torch.tensor(gram.ids[0], device=allowed.device), 0)
         q = warp(logits + allowed, state.sampling, [*state.prompt, *ids])
         dist = target_dist(q, self.to_target, self.target.width, gram)
-        token = sample_one(dist, state.generator)
+        token = state.draws.token(dist, len(state.committed) + len(state.pending))
         ids = gram.ids if gram is not None and token == gram.token else (self.table.to_drafter[token],)
         return DraftStep(ids, float(dist[token]), token, dist)
 

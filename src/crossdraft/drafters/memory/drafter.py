@@ -19,8 +19,9 @@ from weakref import WeakValueDictionary
 from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.memory.append_log import AppendLog, Record
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
-from crossdraft.drafters.memory.retrieval import retrieve
+from crossdraft.drafters.memory.retrieval import GRAM, retrieve
 from crossdraft.drafters.settings import MemorySettings
+from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -125,10 +126,11 @@ class Datastores:
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer: its namespace, its scope, its tokens after START, and a number that only its forks share."""
+    """One answer: namespace, scope, the prompt with it, its tokens after START, and a number that only forks share."""
 
     namespace: str | None
     scope: Scope
+    text: TokenIndex
     written: list[int]
     number: int
 
@@ -140,7 +142,7 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
         datastores: the answers; requests of different namespaces never see each other's.
     """
 
-    needs = Needs(learns=True)
+    needs = Needs(learns=True, prompt=True)
 
     def __init__(self, datastores: Datastores | None = None) -> None:
         self.datastores = datastores or Datastores()
@@ -154,7 +156,8 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
                 self.datastores.add(state.namespace, state.scope, state.written[1:])
 
     def _begin(self, request: Request) -> MemoryState:
-        state = MemoryState(request.namespace, scope_of(request), [START], next(self._numbers))
+        text = TokenIndex(GRAM, request.prompt_ids)
+        state = MemoryState(request.namespace, scope_of(request), text, [START], next(self._numbers))
         self._running[state.number] = state
         return state
 
@@ -167,12 +170,14 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
             for other in list(self._running.values())
             if other.number != state.number and (other.namespace, other.scope) == (state.namespace, state.scope)
         ]
-        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence, running)
+        state.text.read_prompt()
+        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence, running, state.text)
         show(draft.tree.main_path_tokens, budget)
         return draft
 
     def _commit(self, state: MemoryState, output: VerifyOutput) -> None:
         state.written += output.tokens
+        state.text.append(output.tokens)
 
 
 def scope_of(request: Request) -> Scope:

@@ -1,4 +1,4 @@
-"""Retrieval: a draft tree from weighted n-gram matches in earlier answers, in running ones, and in this one.
+"""Retrieval: a draft tree from weighted n-gram matches in earlier answers, in running ones, in this one and its prompt.
 
 Every position whose context resembles the current one is a *match*: it predicts that the text goes on as it did there.
 A match's weight falls with every preceding token that differs from ours, the more the nearer that token stands, with
@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
+from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 
@@ -29,6 +30,8 @@ GAPS = 2  # as many of the last tokens may be replaced ones
 PER_CHAIN, MOST = 16, 64  # matches taken from one chain, and of all chains
 NEWEST = 100  # positions that count whatever stands in front of them: what is being talked about
 RECENT, OWN_MOST = 256, 16  # of this answer: tokens that are searched, and most matches
+PROMPT = 1.0  # in the prompt
+GRAM, PER_LENGTH = 4, 4  # of the prompt: tokens of an n-gram that is looked up, and newest places for each length
 RUNNING = 16  # answers being written that are searched as well
 LIKE = 0.006  # ... and their least likeness: where the last token alone differs it is e^-5 = 0.0067
 DEEPEST = 48  # levels of a tree
@@ -51,12 +54,14 @@ def retrieve(
     nodes: int,
     faintest: float = FAINT,
     running: Sequence[Sequence[int]] = (),
+    text: TokenIndex | None = None,
 ) -> Draft:
     """The likeliest `nodes` nodes after `context`, which begins with START.
 
     Args:
         faintest: least path probability of a node.
         running: answers in the same scope that are being written, as `context` is.
+        text: the prompt, as far as it is known, with the answer.
     """
     positions, trust = find_matches(store, scope, context)
     weights = match_weights(store, positions, trust, context, scope.question)
@@ -66,8 +71,9 @@ def retrieve(
     depth = min(nodes, DEEPEST)
     own, own_weights = own_matches(context, depth)
     others, other_weights = running_matches(running, context, depth)
-    predicted = np.concatenate([own, others, store.around(positions, 0, depth)])
-    every = np.concatenate([own_weights, other_weights, weights])
+    given, given_weights = prompt_matches(text, depth)
+    predicted = np.concatenate([own, others, given, store.around(positions, 0, depth)])
+    every = np.concatenate([own_weights, other_weights, given_weights, weights])
     return tree_from_matches(predicted, every, nodes, max(FAINT, faintest))
 
 
@@ -79,6 +85,23 @@ def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], 
     recent, positions, weights = similar_positions(context, context)
     onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
     return recent[onwards], weights * OWN
+
+
+def prompt_matches(text: TokenIndex | None, depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """[M, depth] continuations at places of the prompt that resemble the end of the text, and their [M] weights."""
+    if text is None or text.prompt is None:
+        return np.empty((0, depth), np.int32), np.empty(0)
+    last, found = text.tokens(max(0, len(text) - CONTEXT), len(text)), dict[int, None]()
+    for gap in range(GAPS + 1):
+        for places in text.prompt.ranges(last[: len(last) - gap][-GRAM:])[::-1]:
+            newest = np.sort(places)[: -PER_LENGTH - 1 : -1] + gap
+            found |= dict.fromkeys(newest[newest < len(text.prompt.tokens)].tolist())
+    places = np.fromiter(found, np.int32, len(found))
+    known = np.array(last, np.int32)
+    around = text.prompt.around(places, len(known), depth)
+    differs = around[:, : len(known)] != known
+    weights: NDArray[np.float64] = np.exp(-(differs @ MISMATCH[-len(known) :])) * PROMPT
+    return around[:, len(known) :], weights
 
 
 def running_matches(

@@ -5,7 +5,9 @@ the number of threads follows from what was asked for.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
+
+SPIN_COUNT = "10000"  # about 0.4 ms
 
 
 def available_cores() -> tuple[int, ...]:
@@ -22,3 +24,13 @@ def bind_cores(cores: Iterable[int]) -> bool:
         return False
     os.sched_setaffinity(0, set(cores))
     return True
+
+
+def spin_shortly(environment: MutableMapping[str, str]) -> None:
+    """Have idle OpenMP threads sleep soon, so that others get their cores; see `engine.fast.elastic`.
+
+    Args:
+        environment: in which PyTorch is to be imported; what it says itself stands.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)

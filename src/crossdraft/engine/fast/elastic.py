@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from crossdraft.engine.fast.cores import available_cores, bind_cores
+from crossdraft.engine.progress import progress
 
 Cores = tuple[int, ...]
 
@@ -94,7 +95,11 @@ def borrowing(spare: Callable[[], Cores]) -> Iterator[None]:
 
 
 def poll(*_: object) -> None:
-    """Borrow what is spare now, or give it back: between two layers, and after calls of the drafter."""
+    """Borrow what is spare now, or give it back: between two layers, and after calls of the drafter.
+
+    In a drafter's process it says that a layer is finished.
+    """
+    progress()
     if (team := _local.team) is not None:
         team.poll()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule
-from crossdraft.engine.rules import block, greedy, speculative
+from crossdraft.engine.rules import block, greedy, gumbel, rejection
 from crossdraft.engine.rules.classifier import CONTEXTUAL, Classifier
 from crossdraft.engine.rules.ears import Ears
 from crossdraft.engine.rules.easd import Easd
@@ -33,9 +33,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (
-            Rule("greedy", lossless=True, greedy=True, verify=greedy.verify, paper="Stern et al. 2018"),
             Rule(
-                "speculative", lossless=True, greedy=False, verify=speculative.verify,
+                "greedy", lossless=True, greedy=True, verify=greedy.verify, invariant=True, paper="Stern et al. 2018",
+            ),
+            Rule(
+                "gumbel", lossless=True, greedy=False, verify=gumbel.verify, invariant=True,
+                paper="drafter-invariant speculative decoding, Daliri et al. 2024",
+            ),
+            Rule(
+                "rejection", lossless=True, greedy=False, verify=rejection.verify,
                 paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
             ),
             Rule(
@@ -97,7 +103,7 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
             temperature.
     """
     if spec is None:
-        return RULES["greedy" if sampling.greedy else "speculative"]
+        return RULES["greedy" if sampling.greedy else "gumbel"]
     rule = _rule(spec)
     if rule.greedy != sampling.greedy:
         kind = "greedy answers (temperature 0)" if rule.greedy else "sampled answers (a temperature above 0)"

@@ -12,7 +12,7 @@ alone or within a longer prefix, with probability w_i. A longer one is kept with
 w_i - s_i, else x_1 … x_i passes with probability h: so (w_i - s_i) + h (1 - w_i + s_i) = w_i, which gives the h above.
 After it, x comes from the draft with weight min(w_i p(x), q(x)), as the bonus with h (1 - w_i + s_i) r_i(x) / s_i =
 r_i(x); together that is w_i p(x). Hence x follows p, whatever was kept before. On average this accepts at least as many
-tokens as `speculative`, and no lossless rule for chains accepts more.
+tokens as `rejection`, and no lossless rule for chains accepts more.
 
 A token chosen deterministically has a point mass for q. How far is drafted may depend on the tokens drawn so far.
 """

@@ -1,7 +1,7 @@
 """`judge`: LOSSY, when sampling. Any tree (judge decoding, Bachmann et al. 2025).
 
 A linear judge of the target's last feature at a drafted token says how likely the token does no harm, whoever would
-have written it. It is kept where that is above a threshold, else as in `speculative`:
+have written it. It is kept where that is above a threshold, else as in `rejection`:
 
     accept x if σ(w · h(x) + b) > threshold   and   p(x) > 0:
 
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, walk
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint

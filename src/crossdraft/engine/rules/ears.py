@@ -1,12 +1,12 @@
 """`ears`: LOSSY, when sampling. Any tree (efficient adaptive rejection sampling, Sun et al. 2025).
 
-Multi-round rejection sampling, as in `speculative`, with a tolerance that grows where the target itself is unsure:
+Multi-round rejection sampling, as in `rejection`, with a tolerance that grows where the target itself is unsure:
 
     accept x if p(x) / q(x) ≥ U - tolerance · (1 - max p),   U uniform;
 
 that is with probability min(1, p(x) / q(x) + tolerance · (1 - max p)). A token that the target gives no chance is
 refused, as the authors' bound of U - … from below has it. max p is of the target's own distribution, whatever elder
-siblings were refused. What follows a refusal is drawn as in `speculative`. A tolerance of 0 would be `speculative`.
+siblings were refused. What follows a refusal is drawn as in `rejection`. A tolerance of 0 would be `rejection`.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, walk
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import DraftTree
 from crossdraft.specs import Limit, check_settings
 

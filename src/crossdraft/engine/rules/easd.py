@@ -1,12 +1,12 @@
 """`easd`: LOSSY, when sampling. Sampled drafts (entropy-aware speculative decoding, Su et al. 2025).
 
-As `speculative`, but a token that it keeps is refused all the same where both models guess, and guess alike:
+As `rejection`, but a token that it keeps is refused all the same where both models guess, and guess alike:
 
     H(p) ≥ entropy,   H(q) ≥ entropy   and   |top(p) ∩ top(q)| / n ≥ overlap,   the top n tokens of either.
 
-Then p(x) becomes 0, and the next token is drawn from what is left of p. It accepts less than `speculative`, never more:
+Then p(x) becomes 0, and the next token is drawn from what is left of p. It accepts less than `rejection`, never more:
 what the paper is after are better answers than the target's own, not faster ones. A token chosen deterministically has
-a point mass for q, of entropy 0, and is kept as in `speculative`.
+a point mass for q, of entropy 0, and is kept as in `rejection`.
 
 The paper takes its entropy bar from a quantile on a validation set and names no number that holds elsewhere, so all
 three defaults are ours.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, draft_probs, normalised, walk
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.specs import Count, Limit, check_settings
 
@@ -53,7 +53,7 @@ class Easd:
         return walk(aligned(tree, probs), probs, Dice(generator), self.confident_child)
 
     def confident_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The child that `speculative` accepts, unless both models guess there; then p without its token."""
+        """The child that `rejection` accepts, unless both models guess there; then p without its token."""
         found, left = try_children(tree, parent, p, chance)
         if found == ROOT or not self.both_unsure(p, draft_probs(tree, found, (), p)):
             return found, left

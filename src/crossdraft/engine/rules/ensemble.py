@@ -1,7 +1,7 @@
 """`ensemble`: LOSSY, when sampling. Sampled drafts (DIVERSE; `assistant_ensemble_weight` of `transformers`).
 
-Multi-round rejection sampling, as in `speculative`, against the mixture w·p + (1 - w)·q instead of p. The answer
-follows the mixture wherever something was drafted, and p after the last drafted token. w = 1 would be `speculative`,
+Multi-round rejection sampling, as in `rejection`, against the mixture w·p + (1 - w)·q instead of p. The answer
+follows the mixture wherever something was drafted, and p after the last drafted token. w = 1 would be `rejection`,
 w = 0 would trust the drafter blindly. q is what a node's first sampled child was drawn from; where no child was sampled
 there is no q, and p itself decides. A greedy draft carries no q: this rule verifies sampled answers only.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, walk
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import DraftTree
 from crossdraft.specs import Limit, check_settings
 

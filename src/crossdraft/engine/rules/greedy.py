@@ -1,20 +1,13 @@
 """`greedy`: lossless at temperature 0. Any tree."""
 
-import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.accept import Acceptance, follow
+from crossdraft.engine.noise import Noise
+from crossdraft.engine.tree import DraftTree
 
 
-def verify(tree: DraftTree, logits: Tensor, generator: torch.Generator) -> Acceptance:
+def verify(tree: DraftTree, logits: Tensor, noise: Noise) -> Acceptance:
     """Keep the path whose every token is the argmax after the one before it; add the argmax after the last."""
     best = logits.argmax(-1).tolist()
-    path: list[int] = []
-    node = ROOT
-    while True:
-        wanted = best[node + 1]
-        node = next((child for child in tree.children(node) if tree.tokens[child] == wanted), ROOT)
-        if node == ROOT:
-            return Acceptance(tuple(path), wanted)
-        path.append(node)
+    return follow(tree, lambda node, depth: best[node + 1])

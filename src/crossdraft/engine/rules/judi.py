@@ -6,10 +6,10 @@ that itself, with nothing to train: a drafted token is kept, whichever it is, wh
 
     max p ≤ confidence   and   KL(p ‖ q) < threshold,   in nats.
 
-Everywhere else it is kept as in `speculative`. A token that q lacks counts with a chance of `LEAST` there, as it would
+Everywhere else it is kept as in `rejection`. A token that q lacks counts with a chance of `LEAST` there, as it would
 have after a softmax over a whole vocabulary: drafters may know a part of it. A point mass diverges by 1.5 nats or more
 where max p ≤ 0.9. A greedy draft carries no q: this rule verifies sampled answers only. Where the authors decode
-greedily, `speculative` stands for "the tokens are the same".
+greedily, `rejection` stands for "the tokens are the same".
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Chance, Dice, aligned, draft_probs, walk
-from crossdraft.engine.rules.speculative import try_children
+from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import DraftTree
 from crossdraft.specs import Limit, check_settings
 
@@ -52,7 +52,7 @@ class Judi:
         return walk(aligned(tree, probs), probs, Dice(generator), self.harmless_child)
 
     def harmless_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The first child whose distribution is close enough to p; else as `speculative` has it."""
+        """The first child whose distribution is close enough to p; else as `rejection` has it."""
         children = tree.children(parent)
         if children and p.max().item() <= self.confidence:
             dists = torch.stack([draft_probs(tree, child, (), p) for child in children])

@@ -12,6 +12,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.engine.runner.__main__ import run
 from crossdraft.engine.runner.forks import ForkedChild, fork_server
 from crossdraft.engine.runner.link import Handled
@@ -57,6 +58,7 @@ def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes)
     environment = dict(os.environ)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))
+    spin_shortly(environment)
     arguments = ["-m", "crossdraft.engine.runner", address, ",".join(map(str, cores or ())), folder]
     try:
         child = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, env=environment)

@@ -10,17 +10,21 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
+
 HANDLED_FILE = "handled"  # beside the socket
-HANDLED_BYTES = 8
+NUMBERS_BYTES = 16  # of two numbers
+HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
 SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
 Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """How many messages a drafter's process has done all its work for: a number in shared memory.
+    """How many messages a drafter's process has done all its work for, its progress, and what it may use.
 
-    The child writes it, the parent compares it with how many it has sent.
+    Numbers in shared memory. The child writes the first one, which the parent compares with how many messages it has
+    sent, and the progress; the parent writes whether the target's cores are lent to the child.
 
     Args:
         folder: where both processes find the file that they map; it may be deleted once they have.
@@ -31,15 +35,26 @@ class Handled:
         with (folder / HANDLED_FILE).open("w+b" if create else "r+b") as file:
             if create:
                 file.truncate(HANDLED_BYTES)
-            self._number = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES)).cast("Q")
+            memory = memoryview(mmap.mmap(file.fileno(), HANDLED_BYTES))
+        self._numbers = memory[:NUMBERS_BYTES].cast("Q")
+        self.progress = ProgressClock(memory[NUMBERS_BYTES:])
 
     def get(self) -> int:
         """The number, as the child wrote it last; takes less than a microsecond."""
-        return self._number[0]
+        return self._numbers[0]
 
     def set(self, count: int) -> None:
         """Write the number."""
-        self._number[0] = count
+        self._numbers[0] = count
+
+    @property
+    def lent(self) -> bool:
+        """Whether the target waits, and its cores are the drafter's; takes less than a microsecond."""
+        return bool(self._numbers[1])
+
+    def lend(self, *, lent: bool) -> None:
+        """Write whether they are."""
+        self._numbers[1] = lent
 
 
 class Link:
@@ -56,11 +71,11 @@ class Link:
 
     def __init__(self, connection: Connection, receive: Callable[[object], None]) -> None:
         self._connection = connection
-        self._receive = receive
         self._lock = threading.Lock()
         self._backlog: deque[tuple[memoryview, Sequence[memoryview]]] = deque()
         self._sending = False  # a thread is about the backlog
-        threading.Thread(target=self._listen, name="drafter-link", daemon=True).start()
+        # Held by its thread alone: who receives mostly holds this link, and the two would hold each other.
+        threading.Thread(target=self._listen, args=(receive,), name="drafter-link", daemon=True).start()
 
     def send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
         """Send, or have it sent.
@@ -115,8 +130,8 @@ class Link:
                 with self._lock:
                     self._backlog.clear()
 
-    def _listen(self) -> None:
+    def _listen(self, receive: Callable[[object], None]) -> None:
         with suppress(Exception):  # ended, or not to be read: what comes next would not be either
             while True:
-                self._receive(self._connection.recv())
-        self._receive(None)
+                receive(self._connection.recv())
+        receive(None)

@@ -62,19 +62,21 @@ POLICIES = {
     "pearl": Policy(miss=0),
     "ssd": Policy(rejections=True, miss=8),
 }
-BEST = "ssd"  # where the drafter has a device or cores of its own
+BEST = "ssd"  # where the drafter has a device of its own
 
 
-def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
-    """The policy of a drafter on these devices: where it shares the target's device or cores, it would only slow it.
+def policy_for(device: str | None, draft_device: str | None) -> str:
+    """The policy of a drafter on these devices: where it shares the target's device, it would only slow it.
+
+    So it is on a CPU, whatever cores it has: an idle core serves the target (`engine.fast.elastic`), and a busy one
+    takes it from the target, whose passes read all of its weights.
 
     Args:
         device: of the target; `None` = the GPU if there is one, else the CPU.
         draft_device: of the drafter; `None` = the target's.
-        own_cores: on a CPU, whether they share no core.
     """
     shared = draft_device is None or resolve(draft_device) == resolve(device)
-    return BEST if own_cores or not shared else "off"
+    return "off" if shared else BEST
 
 
 @dataclass(eq=False)

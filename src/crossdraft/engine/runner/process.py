@@ -13,8 +13,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -25,6 +25,7 @@ from torch import Tensor
 from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
@@ -33,9 +34,10 @@ from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draf
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LOAD_TIMEOUT_S = 600.0  # a 7B drafter from a slow disk
+LOAD_TIMEOUT_S = 600.0  # without progress: a library that loads a 7B drafter from a slow disk makes none
 DRAFTER_TIMEOUT_S = 10.0
-LONGEST_WAIT_S = 1.0  # for a draft, where it is known that none is worth more
+LONGEST_WAIT_S = 1.0  # for a hidden draft behind another one, and for one that was drawn, whatever it is worth
+LENDING_S = 0.01  # a draft that takes longer is made on the target's cores, too: handing them over costs less than that
 TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
 Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
 
@@ -77,9 +79,11 @@ class ProcessDrafter:
     Args:
         factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
         cores: CPU cores the child may use; `None` = those of this process.
-        drafter_timeout_s: seconds that the child may be silent while a question is open, before it counts as hanging.
+        drafter_timeout_s: seconds that the child may make no progress while a question is open, before it counts as
+            hanging; see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
         parallel: what the child does while the target verifies; see `parallel.POLICIES`.
+        lent_cores: CPU cores of the target, which serve the child while the target waits for a draft of it.
 
     Raises:
         CrossdraftError: the child could not load the drafter, or what it reads cannot be sent to it.
@@ -92,8 +96,11 @@ class ProcessDrafter:
         drafter_timeout_s: float = DRAFTER_TIMEOUT_S,
         drain_timeout_s: float = 0.05,
         parallel: str = "off",
+        lent_cores: Sequence[int] | None = None,
     ) -> None:
         self._factory, self._cores, self._parallel = factory, cores, parallel
+        self._lent_cores = tuple(core for core in lent_cores or () if cores is not None and core not in cores)
+        self._draft_s = 0.0  # that the target waited for the last draft
         self.drafter_timeout_s = drafter_timeout_s
         self.drain_timeout_s = drain_timeout_s
         self._launches = 0
@@ -134,13 +141,13 @@ class ProcessDrafter:
             self.stop()
             raise CrossdraftError("The drafter is closed.")
         try:
-            self._link.send(("load", (pickle.dumps(self._factory), self._parallel)))
+            self._link.send(("load", (pickle.dumps(self._factory), self._parallel, self._lent_cores)))
             self._open[0] = time.monotonic()
-            needs: Needs = self._fetch(0, LOAD_TIMEOUT_S)
+            needs: Needs = self._await(0, LOAD_TIMEOUT_S)
         except BaseException as error:
             self.stop()
             if isinstance(error, DrafterLost | TimeoutError):
-                why = "it took too long" if isinstance(error, TimeoutError) else error
+                why = f"it made no progress for {LOAD_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
             raise
         self.needs = replace(needs, runs_in=frozenset({"process"}))
@@ -236,7 +243,8 @@ class ProcessDrafter:
         state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
         needs = self.needs
         features: VisualFuture | None = request.visual_features if needs.visual or needs.visual_frames else None
-        sent = replace(request, visual_features=None, event_features=None, prefill=None, content=None, known=False)
+        sent = replace(request, visual_features=None, prompt_ids=None, event_features=None, prefill=None)
+        sent = replace(sent, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
@@ -245,7 +253,15 @@ class ProcessDrafter:
             features.on_frame(partial(self._send_frame, state))
         if features is not None:
             features.add_done_callback(partial(self._send_visual, state))
+        if needs.prompt and request.prompt_ids is not None:
+            request.prompt_ids.add_done_callback(partial(self._send_prompt, state))
         return state
+
+    def _send_prompt(self, state: ProcessState, ids: PromptIds) -> None:
+        """Send the prompt's token ids, which are known now."""
+        with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
+            if self._mine(state):
+                self._send(("prompt", (state.key, ids.result())))
 
     def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
         """Send the target's visual features of a frame."""
@@ -277,7 +293,7 @@ class ProcessDrafter:
                     budget.until.wait()
             self._send(("stop", [state.hidden for state in states]))
             self._sort_all()
-            overdue = self._unanswered() and self._silent_s() > LONGEST_WAIT_S  # nothing will come soon
+            overdue = self._unanswered() and self._overdue_s() > LONGEST_WAIT_S  # nothing will come soon
             for state in states:
                 if state.hidden is not None:
                     self._open[state.hidden] = time.monotonic()  # it hangs if it does not heed the signal
@@ -339,9 +355,9 @@ class ProcessDrafter:
             return lambda: [NOTHING] * len(states)
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
-        wait = min(max(worth), LONGEST_WAIT_S, self.drafter_timeout_s) if all_worth else self.drafter_timeout_s
-        if all_worth and not all(state.greedy for state in states):
-            wait = min(LONGEST_WAIT_S, self.drafter_timeout_s)  # unverified draws end drafting; see below
+        wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
+        if wait is not None and not all(state.greedy for state in states):
+            wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
         for state in states:
@@ -351,7 +367,8 @@ class ProcessDrafter:
             for state in states:
                 state.asked = None
             try:
-                sent = self._fetch(serial, wait)
+                with self._lending():
+                    sent = self._await(serial, self.drafter_timeout_s) if wait is None else self._fetch(serial, wait)
             except TimeoutError:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
@@ -360,6 +377,17 @@ class ProcessDrafter:
             return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
         return fetch
+
+    @contextmanager
+    def _lending(self) -> Iterator[None]:
+        """The target waits, and its cores serve the drafter, if the last draft took long."""
+        start = time.perf_counter()
+        self._handled.lend(lent=bool(self._lent_cores) and self._draft_s > LENDING_S)
+        try:
+            yield
+        finally:
+            self._handled.lend(lent=False)
+            self._draft_s = time.perf_counter() - start
 
     def _mine(self, state: ProcessState) -> bool:
         """Whether the child that runs knows this state."""
@@ -386,18 +414,22 @@ class ProcessDrafter:
         """Questions whose answers are due.
 
         Raises:
-            DrafterLost: one has been for too long, and the child has been silent since.
+            DrafterLost: one has been for too long, and the child has made no progress since.
         """
-        if self._silent_s() >= self.drafter_timeout_s:
+        if self._idle_s() >= self.drafter_timeout_s:
             self._child.kill()
-            raise DrafterLost(f"it did not answer within {self.drafter_timeout_s:g} s")
+            raise DrafterLost(f"it made no progress within {self.drafter_timeout_s:g} s")
         return list(self._open)
 
-    def _silent_s(self) -> float:
-        """Seconds since an answer is due and nothing has been heard; 0 if none is due."""
+    def _overdue_s(self) -> float:
+        """Seconds since an answer is due and no message has come; 0 if none is due."""
         if not self._open:
             return 0.0
         return time.monotonic() - max(self._last_message_s, min(self._open.values()))
+
+    def _idle_s(self) -> float:
+        """The same, and the child has finished no piece of work either."""
+        return min(self._overdue_s(), time.monotonic() - self._handled.progress.get())
 
     def _ask(self, kind: str, value: object) -> int:
         """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
@@ -445,6 +477,15 @@ class ProcessDrafter:
         if kind == "refused":
             raise CrossdraftError(str(body))
         return body
+
+    def _await(self, serial: int, patience_s: float) -> Any:
+        """As `_fetch`, however long it takes; given up once the child has made no progress for `patience_s`."""
+        while True:
+            try:
+                return self._fetch(serial, patience_s - self._idle_s())
+            except TimeoutError:
+                if self._idle_s() >= patience_s:
+                    raise
 
     def _sort_all(self) -> None:
         with suppress(Empty):

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
+from crossdraft.engine.progress import mark_on, progress
+from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
@@ -29,7 +32,7 @@ log = logging.getLogger(__name__)
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
 LOOK_S = 0.05  # at most between two looks at why a draft may have to end
 SEEN = ("frame", "visual")  # messages of what the target sees of a request
-HIDDEN_FIRST = ("begin", "hidden", "drop", *SEEN)  # messages that a hidden draft under way goes before
+HIDDEN_FIRST = ("begin", "hidden", "drop", "prompt", *SEEN)  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -84,6 +87,7 @@ class Inbox:
         Raises:
             EOFError: the parent is gone.
         """
+        progress()  # what was received before is done
         if self._waiting:
             return self._waiting.popleft()
         self._handled.set(self._received)
@@ -118,12 +122,14 @@ def _sizes(kind: str, value: Any) -> Sequence[int]:
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
     """Load the drafter that the first message describes, then answer messages in order."""
+    mark_on(handled.progress)
+    progress()  # PyTorch is imported
     if threads is not None:
         torch.set_num_threads(threads)
     kind, body = connection.recv()
     if kind == "close":
         return
-    factory, policy = body
+    factory, policy, lent_cores = body
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
@@ -132,7 +138,8 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
         connection.send(("refused", (0, [], str(error))))
         return
     connection.send(("ready", (0, [], drafter.needs)))
-    server.run(works_while_read=threads is None)
+    with borrowing(lambda: lent_cores if handled.lent else ()):
+        server.run(works_while_read=threads is None)
 
 
 class DraftServer:
@@ -151,6 +158,7 @@ class DraftServer:
         self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
+        self._prompts: dict[int, PromptIds] = {}  # of drafters that copy text
         self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
@@ -185,16 +193,20 @@ class DraftServer:
     def _next(self, *, works: bool) -> Received:
         """The next message that asks something; drafts are prepared until it comes, if it `works`.
 
-        What the target sees is taken up on the way; the request may be over, or refused.
+        What the target sees and reads is taken up on the way; the request may be over, or refused.
         """
         while True:
             if works:
                 with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
                     self.drafter.work(self.inbox.poll)
             message = self.inbox.receive()
-            if message[0] not in SEEN:
+            kind, value, _ = message
+            if kind == "prompt":
+                if (prompt := self._prompts.pop(value[0], None)) is not None:
+                    prompt.set_result(value[1])
+            elif kind not in SEEN:
                 return message
-            if (seen := self._seen.get(message[1][0])) is not None:
+            elif (seen := self._seen.get(value[0])) is not None:
                 seen.add(message)
 
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
@@ -219,6 +231,8 @@ class DraftServer:
         if self.drafter.needs.visual or self.drafter.needs.visual_frames:
             seen = self._seen[key] = VisualInbox(self.inbox, key)
             request = replace(request, visual_features=seen)
+        if self.drafter.needs.prompt:
+            request = replace(request, prompt_ids=self._prompts.setdefault(key, PromptIds()))
         start = time.perf_counter()
         try:
             (state,) = self.drafter.begin([request])
@@ -320,6 +334,7 @@ class DraftServer:
         for key in keys:
             self.refused.pop(key, None)
             self._seen.pop(key, None)
+            self._prompts.pop(key, None)
             self._reads.pop(key, None)
         self._heap.trim_if_due()
 

@@ -17,8 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.base import PerRequestDrafter, fork_of
-from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK, WithoutReplacement
+from crossdraft.drafters.base import Draws, PerRequestDrafter, fork_of
+from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK
 from crossdraft.drafters.trees.dynamic import beam_search, chain_with_siblings, expand_and_rerank
 from crossdraft.drafters.trees.static import RankCounts, fill, greedy_shape
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, VerifyOutput
@@ -69,8 +69,9 @@ class HeadDrafterState(Generic[StateT]):
 
     sampling: Sampling
     max_tokens: int  # of the answer
-    generator: torch.Generator
+    draws: Draws
     tokens: list[int] = field(default_factory=list)  # prompt and answer
+    answered: int = 0  # of these, tokens of the answer
     positions: int = 0  # of the text in the head, at most
     head_state: StateT | None = None
 
@@ -130,9 +131,8 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
     # -- of one request --------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> HeadDrafterState[StateT]:
-        # Never the acceptance rule's own random generator: its draws must not depend on the draft's.
-        sampling = request.sampling
-        return HeadDrafterState(sampling, request.token_limit, sampling.generator(offset=1))
+        draws = Draws(request.sampling)
+        return HeadDrafterState(request.sampling, request.token_limit, draws)
 
     def _commit(self, state: HeadDrafterState[StateT], output: VerifyOutput) -> None:
         if output.prompt is not None:
@@ -141,6 +141,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
             if self.head.visual_reads:  # a visual prefix
                 state.positions += 1 + len(output.prompt.visual_tokens)
         state.tokens += output.tokens
+        state.answered += len(output.tokens)
         state.positions += len(output.tokens)
         if not self._has_positions(state.positions):
             state.head_state = None
@@ -166,7 +167,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         if sampling.plain:
             return self._greedy(step_fn, budget)
         probs_fn = self._full_vocab_probs(step_fn, state)
-        built = self.grow(probs_fn, TopK() if sampling.greedy else WithoutReplacement(state.generator), budget)
+        built = self.grow(probs_fn, TopK() if sampling.greedy else state.draws.select, budget)
         return Draft(built.tree, built.path_probs if sampling.greedy else ())
 
     def _has_positions(self, positions: int) -> bool:
@@ -205,7 +206,9 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
             every = logits.new_zeros(1 + len(ancestors), logits.shape[1])
             every[rows] = logits
             warped = warp_tree(every, ancestors, state.tokens, state.sampling)[rows]
-            return warped.softmax(-1) if state.sampling.greedy else warped
+            if state.sampling.greedy:
+                return warped.softmax(-1)
+            return state.draws.rank(warped, state.answered + len(tree.path(nodes[0])))
 
         return self._open_nodes(probs_of, self.ends)
 

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
-from crossdraft.drafters.base import PerRequestDrafter, banned_bias, draft_generator, show
+from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, show
 from crossdraft.drafters.independent import top_tokens
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.prefix_cache import SENSED, CachedPrompt
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.sampling import Sampling, sample_one, warp
+from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -33,7 +32,7 @@ class FastState:
 
     sampling: Sampling
     context: list[int]  # the prompt's ids, for repetition penalties
-    generator: torch.Generator
+    draws: Draws
     logits: Tensor
     slots: list[TokenAlternatives]
     committed: list[int] = field(default_factory=list)
@@ -72,7 +71,7 @@ class FastDrafter(PerRequestDrafter[FastState]):
         every += self.banned
         sampling, ids = request.sampling, prompt.input_ids.tolist()
         slots = top_tokens(every) if sampling.plain else []
-        return FastState(sampling, ids, draft_generator(self.model, request), every, slots)
+        return FastState(sampling, ids, Draws(sampling, self.model.device), every, slots)
 
     def _visual(self, known: CachedPrompt) -> Tensor | None:
         """[1, n, H] features of the events, if the head reads them."""
@@ -107,8 +106,8 @@ class FastDrafter(PerRequestDrafter[FastState]):
         for row in logits:
             if tokens and tokens[-1] in self.model.eos:
                 break
-            tokens.append(sample_one(row, state.generator))
-        return DraftTree.chain(tokens, logits[: len(tokens)] if tokens else None)
+            tokens.append(state.draws.token(row, len(state.committed) + len(tokens)))
+        return state.draws.chain(tokens, [*logits[: len(tokens)]])
 
     def _commit(self, state: FastState, output: VerifyOutput) -> None:
         state.committed += output.tokens

@@ -82,22 +82,27 @@ def frame_features(request: Request, frames: int, patches: int, target: Target |
     if request.visual_features is None:
         raise CrossdraftError("A glance outside the target's process needs the target's visual features.")
     rows = request.visual_features()
-    count, rest = divmod(len(rows), patches)
-    if rest:
+    if len(rows) % patches:
         return rows  # which the network refuses
-    return rows.unflatten(0, (count, -1))[evenly(count, frames)].flatten(0, 1)
+    return chosen(rows.unflatten(0, (-1, patches)), frames).flatten(0, 1)
+
+
+def chosen(frames: Tensor, count: int) -> Tensor:
+    """[count, ...] the frames that are read of [F, ...], those of all clips in their order, evenly spread."""
+    return frames[evenly(len(frames), count)]
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:
-    """The prompt with `count` of its frames, evenly spread; its ids are unchanged.
+    """The prompt with `count` of the frames of all its clips; its ids are unchanged.
 
     Raises:
         CrossdraftError: it holds no frames.
     """
-    pixels = prompt.features.get(PIXELS)
-    if not isinstance(pixels, Tensor) or pixels.ndim != 5:
+    sources = [item.features for item in prompt.items if PIXELS in item.features] or [prompt.features]
+    clips = [features.get(PIXELS) for features in sources]
+    frames = [clip.flatten(0, 1) for clip in clips if isinstance(clip, Tensor) and clip.ndim == 5]
+    if not frames or len(frames) < len(clips):
         raise CrossdraftError(
             "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."
         )
-    chosen = torch.tensor(evenly(pixels.shape[1], count))
-    return replace(prompt, features={**prompt.features, PIXELS: pixels[:, chosen]}, items=())
+    return replace(prompt, features={PIXELS: chosen(torch.cat(frames), count)[None]}, items=())

@@ -10,15 +10,18 @@ A request without any of them is answered by vLLM alone.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from crossdraft.engine.prompt import known_ids, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.integrations.questions import question_in
+from crossdraft.video.inputs import placeholder_ids
 
 EVENTS, VIDEO, QUESTION = KEYS = ("crossdraft_events", "crossdraft_video", "crossdraft_question")
 MOST_LETTERS = 4096  # of a path
@@ -65,7 +68,8 @@ class RequestReader:
         question = given.get(QUESTION) or question_in(self.config, self.tokenizer, prompt or ())
         request = Request(question, video, events, max_new_tokens=max_tokens, namespace=namespace)
         request.check_length(self.context)
-        return request
+        ids = text_ids(torch.tensor(prompt or (), dtype=torch.long), placeholder_ids(self.config))
+        return replace(request, prompt_ids=known_ids(ids))
 
     def _file(self, key: str, given: str | None) -> str | None:
         """The path of a file below `media_root`, links followed."""

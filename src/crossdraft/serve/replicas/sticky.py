@@ -5,8 +5,8 @@ from itertools import islice
 
 from pydantic import ValidationError
 
+from crossdraft.data_url import AT_ONCE
 from crossdraft.serve.bodies import chat_of, parsed
-from crossdraft.serve.data_url import AT_ONCE
 from crossdraft.serve.errors import ApiError
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import EventPart, FilePart, ImagePart, TextPart, VideoPart

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
@@ -25,7 +26,7 @@ from crossdraft.heads.files import WEIGHTS, load_head, read_config
 from crossdraft.heads.load import HEAD_WEIGHTS
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
-from crossdraft.load import REFERENCE, load_target, target_fingerprint
+from crossdraft.load import load_target, target_fingerprint
 from crossdraft.train.capture.recorder import FeatureRecorder
 from crossdraft.train.capture.shard import CaptureSpec
 from crossdraft.train.capture.sources import ClipSource, SceneSource

@@ -1,4 +1,4 @@
-"""`speculative`: lossless when sampling. Any tree; what is used where no rule is named.
+"""`rejection`: lossless when sampling. Any tree.
 
 Multi-round rejection sampling (Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024) walks
 down from the root; at a node with target distribution p it tries the children in order. A child x, drawn from q, is

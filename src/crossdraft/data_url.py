@@ -5,14 +5,16 @@ for that long would stop the event loop from any thread.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 MOST_URL = 1 << 12  # characters of an address of any other kind
 MOST_SCHEME = 16  # characters
 MOST_HEAD = 256  # characters in front of the comma
-AT_ONCE = 1 << 17  # characters that are decoded in one call, a multiple of 4
+AT_ONCE = 1 << 17  # characters that are decoded in one call
+STANDARD = bytes.maketrans(b"-_", b"+/")
+WHITE_SPACE = b" \t\n\f\r"
 SHOTS = "video/jpeg;base64"
 
 
@@ -44,7 +46,12 @@ class DataUrl:
     @property
     def base64(self) -> bool:
         """Whether it is written as base64; else percent-encoded."""
-        return self.head.lower().endswith(";base64")
+        return self.head.lower().replace(" ", "").endswith(";base64")
+
+    @property
+    def quoted(self) -> bool:
+        """Whether a character of it is written as `%41`, which takes much longer to decode."""
+        return self.url.find("%", self.start, self.end) >= 0
 
     @property
     def length(self) -> int:
@@ -69,22 +76,43 @@ class DataUrl:
         return found
 
     def decoded(self, at_once: int = AT_ONCE) -> Iterator[bytes]:
-        """The file, piece by piece; `at_once` is a multiple of 4.
+        """The file, piece by piece, of `at_once` characters each.
+
+        Base64 may be broken into lines, lack its padding, use the letters of addresses (`-_` for `+/`), and have
+        `%3D` for `=`.
 
         Raises:
             ValueError: it is not written as its head says.
         """
+        plain = map(unquote_to_bytes, self._pieces(at_once))
+        return _from_base64(plain) if self.base64 else plain
+
+    def _pieces(self, at_once: int) -> Iterator[str]:
+        """The text, cut so that no `%41` is cut in two."""
         at = self.start
         while at < self.end:
             end = min(at + at_once, self.end)
-            if not self.base64:  # no `%41` is cut in two
-                cut = self.url.rfind("%", max(at + 1, end - 2), end)
-                end = cut if cut >= 0 and end < self.end else end
-            text = self.url[at:end]
-            if self.base64 and end < self.end and text.endswith("="):
-                raise ValueError("Padding stands in the midst of it.")
-            yield base64.b64decode(text, validate=True) if self.base64 else unquote_to_bytes(text)
+            cut = self.url.rfind("%", max(at + 1, end - 2), end)
+            end = cut if cut >= 0 and end < self.end else end
+            yield self.url[at:end]
             at = end
+
+
+def _from_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest, ended = b"", False
+    for piece in pieces:
+        text = rest + piece.translate(STANDARD, WHITE_SPACE)
+        whole = len(text) - len(text) % 4
+        done, rest = text[:whole], text[whole:]
+        if ended and text:
+            raise ValueError("Something stands behind the padding.")
+        if done:
+            yield base64.b64decode(done, validate=True)
+        ended = done.endswith(b"=")
+    if ended and rest:
+        raise ValueError("Something stands behind the padding.")
+    if rest:
+        yield base64.b64decode(rest + b"=" * (-len(rest) % 4), validate=True)
 
 
 def data_url(url: str) -> DataUrl | None:

@@ -1,20 +1,22 @@
 """Files that are written in addresses: found without a copy, decoded piece by piece as if at once."""
 
 import base64
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from crossdraft.serve.data_url import MOST_HEAD, MOST_URL, data_url, scheme_of
+from crossdraft.data_url import MOST_HEAD, MOST_URL, data_url, scheme_of
 from crossdraft.serve.schema import EventUrl, ImageUrl, ReplayedClip, ReplayedEvents, VideoUrl
 
 
 def whole(text: str) -> bytes | None:
+    """All of it at once: without white space, with the letters of RFC 4648 §4 and the padding that lacks."""
+    plain = b"".join(unquote_to_bytes(text).split()).translate(bytes.maketrans(b"-_", b"+/"))
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
     except ValueError:
         return None
 
@@ -26,9 +28,26 @@ def by_parts(url: str, at_once: int) -> bytes | None:
         return None
 
 
-@given(st.text("AQg=% é", max_size=24) | st.binary(max_size=24).map(lambda found: base64.b64encode(found).decode()))
+@given(
+    st.text("AQg-_+/=% \nDé", max_size=24) | st.binary(max_size=24).map(lambda found: base64.b64encode(found).decode())
+)
 def test_base64_by_parts_is_what_it_is_at_once(text):
     assert by_parts(f"data:;base64,{text}", 4) == whole(text)
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(4, 9))
+def test_base64_is_read_as_programs_write_it(data, at_once):
+    usual, urlsafe = base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()
+    lines, mime = base64.encodebytes(data).decode(), usual[:7] + "\r\n \t" + usual[7:]
+    for text in (usual, urlsafe, usual.rstrip("="), urlsafe.rstrip("="), lines, mime, quote(usual, safe="")):
+        assert by_parts(f"data:image/png;base64,{text}", at_once) == data
+        assert by_parts(f"data:image/png; base64,{text}", at_once) == data
+        assert data_url(f"data:;base64,{text}").nbytes >= len(data)
+
+
+@pytest.mark.parametrize("text", ["QQ==QQ==", "QQ=Q", "Q", "QUJDR", "QQ!=", "QQ==\nQ", "QÜ==", "Q,Q=", "=", "QUI=="])
+def test_what_is_no_base64_is_refused(text):
+    assert [by_parts(f"data:;base64,{text}", at_once) for at_once in (4, 5, 100)] == [None] * 3
 
 
 @given(st.text("%4a1é", max_size=24), st.sampled_from([4, 8, 16]))

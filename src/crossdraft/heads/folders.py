@@ -1,0 +1,60 @@
+"""A head's `config.json` as it stands, read before PyTorch is imported."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.registry import NETWORKS
+
+FORMAT = 1
+CONFIG = "config.json"
+
+
+def read_json(folder: Path) -> dict[str, Any]:
+    """A head's configuration file: its network is known, its settings are not looked at.
+
+    Raises:
+        CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        inner = folder / "head"
+        hint = f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
+        there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
+        raise CrossdraftError(f"{there}; {hint}.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CrossdraftError(f"{path} cannot be read as a head's configuration: {error}.") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("network") not in NETWORKS:
+        raise CrossdraftError(
+            f"{path} describes no head of this version of crossdraft (networks: {', '.join(NETWORKS)}); heads of other "
+            "projects are read by `crossdraft head import`."
+        )
+    return found
+
+
+def check_head(folder: Path, found: str, network: str | None) -> None:
+    """Raise CrossdraftError if the network found in a folder is not the one that is wanted; `None` = any is."""
+    if network is not None and found != network:
+        raise CrossdraftError(f"{folder} holds a head of the network '{found}', not '{network}'.")
+
+
+def check_trained_for(folder: Path, found: str, target: str) -> None:
+    """Raise CrossdraftError unless a head was trained for the target; both by the hashes of their weights."""
+    if found != target:
+        raise CrossdraftError(
+            f"The head in {folder} was trained for another target ({found[:12]}…, this one is "
+            f"{target[:12]}…); train it for this one, choose the target it belongs to, or name a drafter that fits "
+            "every target, such as union:memory,ngram."
+        )
+
+
+def check_event_head(folder: Path, found: str, event: str, source: str) -> None:
+    """Raise CrossdraftError unless a head was trained on the event model `source`, whose hash is `event`."""
+    if found != event:
+        raise CrossdraftError(
+            f"The head in {folder} belongs to another event model than '{source}'; name its own with model=FOLDER, or "
+            "train it for this one."
+        )
