@@ -303,7 +303,7 @@ def test_an_image_is_what_transformers_reads_however_its_base64_is_written(loade
 
     async def run() -> None:
         for text in texts:
-            async with loader.loaded(named("image_url", "u", f"data:image/png;base64,{text}"), "anna") as media:
+            async with loader.loaded(named("image_url", "u", f"data:image/png;base64,{text}"), Client("anna")) as media:
                 found = media.messages[0]["content"][0]["image"]
                 assert np.array_equal(image_frames(found).frames[0], wanted)
                 where = "messages[0].content[0]"

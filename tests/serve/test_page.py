@@ -145,10 +145,48 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
 
     page.click("#compare")
     until(page, COMPARED)
-    alone = re.fullmatch(r"target alone: (\d+) ms, one run.*", page.text_content("#saved-note"))
-    saved = int(alone[1]) - int(page.text_content("#total").split()[0])
-    assert abs(int(page.text_content("#saved").split()[0]) - saved) <= 1
+    said = re.fullmatch(r"target alone: (\d+) ms.*; pair: (\d+) ms\..* anew, .*", page.text_content("#saved-note"))
+    assert abs(int(page.text_content("#saved").split()[0]) - (int(said[1]) - int(said[2]))) <= 1
     assert page.text_content("#status") == "The target alone says the same."
+
+
+def test_before_a_question_no_figure_says_anything(server, opened):
+    page = opened(server)
+    ready(page)
+    assert page.locator("#lanes").is_hidden()
+    assert page.text_content("#inside-note").strip() == ""
+    page.click("#ask")
+    until(page, ANSWERED)
+    assert page.locator("#lanes .axis span").count() > 1
+    assert page.text_content("#inside-note") == "ran inside the target's reading"
+    page.dispatch_event("#clips", "change")  # what was said of a clip goes with it
+    assert page.locator("#lanes").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_of_the_events_has_the_colours_of_the_page(server, opened, scheme):
+    page = opened(server, color_scheme=scheme)
+    ready(page)
+    shot = cv2.imdecode(np.frombuffer(page.locator("#events").screenshot(), np.uint8), cv2.IMREAD_COLOR)
+    assert (np.median(shot) > 200) == (scheme == "light")
+    assert (np.median(shot) < 55) == (scheme == "dark")
+
+
+def test_the_pair_is_compared_without_what_it_knows_of_the_clip(server):
+    """The target alone knows nothing of it either."""
+    asked, seen, agenerate = {"model": "reference", "messages": messages()}, [], server.engine.agenerate
+
+    async def noted(request):
+        seen.append(await agenerate(request))
+        return seen[-1]
+
+    assert server.post(asked).status_code == server.post(asked).status_code == 200
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(server.engine, "agenerate", noted)
+        found = httpx.post(f"{server.url}/page/alone", json=asked, timeout=60).json()
+    assert [one.stats.cached_tokens for one in seen] == [0]
+    assert found["pair_ms"] == pytest.approx(seen[0].stats.total_s * 1e3, abs=1e-3)
+    assert found["text"] == seen[0].text
 
 
 def test_the_hidden_draft_dims_in_before_the_answer(server, opened, drafted_for):

@@ -320,6 +320,7 @@ class Live {
     });
     lanes(bars, Math.max(...bars.map((bar) => bar.end)));
     $("inside").textContent = `${Math.round(hidden(spans))} ms`;
+    $("inside-note").textContent = "ran inside the target's reading";
     $("total").textContent = `${Math.round(stats.total_ms)} ms`;
     $("total-note").textContent = `${stats.new_tokens} tokens, ${counted(stats.rounds, "verify pass", "verify passes")}`;
     // All by the clock of the whole answer, which begins when the clip is loaded.
@@ -344,15 +345,14 @@ function word(text, kind, title = "") {
   $("answer").append(span);
 }
 
-// The same question to the target alone, run now, and what the pair saved against it.
+// The same question to the pair and to the target alone, run now, and what the pair saved.
 async function compare() {
-  const { asked, text, stats } = answered;
-  await run("The target answers alone…", async (signal) => {
+  const { asked, text } = answered;
+  await run("The pair answers again, then the target alone…", async (signal) => {
     const alone = await (await post("/page/alone", asked, signal)).json();
-    const saved = Math.round(alone.total_ms - stats.total_ms);
-    const known = stats.cached_tokens ? "; the pair knew the clip from before, the target alone read it again" : "";
-    $("saved").textContent = `${saved} ms`;
-    $("saved-note").textContent = `target alone: ${Math.round(alone.total_ms)} ms, one run${alone.cores ? ` on ${counted(alone.cores, "core", "cores")}` : ""}${known}`;
+    const cores = alone.cores ? ` on ${counted(alone.cores, "core", "cores")}` : "";
+    $("saved").textContent = `${Math.round(alone.total_ms - alone.pair_ms)} ms`;
+    $("saved-note").textContent = `target alone: ${Math.round(alone.total_ms)} ms${cores}; pair: ${Math.round(alone.pair_ms)} ms. Both read the clip anew, one run each`;
     say(alone.text === text ? "The target alone says the same." : `The target alone says: ${alone.text}`);
   });
 }
@@ -365,7 +365,7 @@ function forget() {
   $("compare").disabled = true;
   say("");
   for (const id of ["saved", "inside", "first", "total"]) $(id).textContent = "–";
-  for (const id of ["first-note", "total-note"]) $(id).textContent = "\u00a0";
+  for (const id of ["inside-note", "first-note", "total-note"]) $(id).textContent = "\u00a0";
   $("saved-note").textContent = "measured when you compare";
   lanes([], 0);
   complain(null);
@@ -383,9 +383,10 @@ function element(name, parent, text = "") {
   return made;
 }
 
-// Draw bars {lane, kind, start, end}, in ms, on one axis that ends at `end`.
+// Draw bars {lane, kind, start, end}, in ms, on one axis that ends at `end`; before there is time to show nothing.
 function lanes(bars, end) {
   const root = $("lanes");
+  root.hidden = !end;
   bars = bars.filter((bar) => bar.end > bar.start);
   const step = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000].find((size) => end / size <= 6) ?? end;
   const most = Math.max(end, 50);

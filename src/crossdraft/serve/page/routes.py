@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, TypeVar
 
 import cv2
 from fastapi import APIRouter, Query
@@ -21,6 +22,7 @@ from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
 from crossdraft.serve.service import Service
 
 router = APIRouter()
+T = TypeVar("T")
 
 LOOK_S = 0.05  # from one look whether others have come to the next
 
@@ -65,10 +67,18 @@ def _check_idle(service: Service, own: int = 0) -> None:
         raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
 
 
+async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
+    """What comes of the one request that runs; errors as `_check_idle`, as soon as another one comes."""
+    while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
+        _check_idle(service, own=1)
+    return await running
+
+
 @router.post("/page/alone")
 async def alone(request: Request) -> Response:
-    """The answer of the target alone, run now; the body is that of `/v1/chat/completions`.
+    """The answer of the target alone, run now, and the pair's time; the body is that of `/v1/chat/completions`.
 
+    The pair answers anew as well, without what is kept of prompts and answers: the target alone has nothing of it.
     Nothing else runs in the engine meanwhile, so it is refused while others are being answered, and ends, refused as
     well, as soon as another request comes.
     """
@@ -81,17 +91,21 @@ async def alone(request: Request) -> Response:
         async with AsyncExitStack() as held:
             question = await answering.loaded(held)
             _check_idle(service, own=1)  # the clip may have taken seconds
+            pairing = asyncio.ensure_future(service.engine.agenerate(replace(question, namespace=None)))
+            try:
+                pair = await _while_idle(service, pairing)
+            finally:
+                pairing.cancel()
             running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
             try:
-                while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
-                    _check_idle(service, own=1)
-                found = await running
+                found = await _while_idle(service, running)
             finally:  # a thread cannot be cancelled: it is told, and counts as a request until it has ended
                 stop.set()
                 await asyncio.wait([running])
         stats = found.answer.stats
-        times = {"ttft_ms": round(stats.ttft_s * 1e3, 3), "total_ms": round(stats.total_s * 1e3, 3)}
-        return {"text": found.answer.text, "new_tokens": stats.new_tokens, "cores": found.cores, **times}
+        times = {"ttft_ms": stats.ttft_s, "total_ms": stats.total_s, "pair_ms": pair.stats.total_s}
+        shown = {name: round(seconds * 1e3, 3) for name, seconds in times.items()}
+        return {"text": found.answer.text, "new_tokens": stats.new_tokens, "cores": found.cores, **shown}
 
     try:
         found = await sse.unless_gone(request.receive, answer())
