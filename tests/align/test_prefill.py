@@ -267,7 +267,8 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
     for uncounted in (other, replace(other, prefill=asker, namespace=None), replace(other, prefill=Read.PREDICTED)):
         assert "predicted" not in made.prepare(uncounted).features
     assert made.status == (before and replace(before, unpredictable=1))
-    assert "predicted" in predicting().prepare(other).features  # without key frames nothing of the clip is read
+    plain = predicting()
+    assert "predicted" in plain.prepare(other).features  # without key frames nothing of the clip is read
     assert "predicted" in made.prepare(replace(question, video=frames[[0, 0, 1, 2, 3, 4, 5, 5]])).features
 
 

@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def weakly(method: Callable[P, Result]) -> Callable[P, Result]:
-    """A function that calls a bound method as long as its object is alive, and does not keep it alive.
+    """A function that calls a bound method as long as its object is alive, and does not keep it alive: its caller does.
 
     Raises:
         ReferenceError: it is called when the object is gone.
