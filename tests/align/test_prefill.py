@@ -101,7 +101,8 @@ def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, targe
     assert len(whole) - len(prompt) == FRAMES * TOKENS - TOKENS
     assert not any(name.startswith("pixel") for name in prompt.features)
     events, adapter = made.predicting.events, made.predicting.adapter
-    wanted = adapter.predict(encoder_features(events, events.prepare(question))[None].to(adapter.mean))
+    with torch.inference_mode():
+        wanted = adapter.predict(encoder_features(events, events.prepare(question))[None].to(adapter.mean))
     (found,) = made.encode(prompt).values()
     assert torch.equal(visual_rows(found), wanted[0].double())
     positions, delta = made._positions(prompt)
