@@ -103,7 +103,7 @@ def test_stop_strings_are_found_where_transformers_finds_them(name, data, prompt
         ),
         None,
     )
-    answer, at, shown = AnswerText(text_of(name), stops, before), None, ""
+    answer, at, shown = AnswerText(text_of(name), stops, before, spelt=True), None, ""
     for size, token in enumerate(tokens, 1):
         shown += answer.push((token,))
         if answer.stopped:
@@ -149,7 +149,7 @@ def test_stop_strings_that_overlap_themselves_and_each_other(prompt, parts, stop
     """As looking through all of the text at every token would find them; a token completes several at a time."""
     words = dict(enumerate(parts))
     text = TokenText(lambda tokens: "".join(words.get(token, chr(token)) for token in tokens))
-    answer = AnswerText(text, stops, [ord(char) for char in prompt])
+    answer = AnswerText(text, stops, [ord(char) for char in prompt], spelt=True)
     shown, whole = "", prompt
     for token, part in words.items():
         shown += answer.push((token,))
@@ -179,11 +179,57 @@ def test_a_long_stop_string_costs_no_more_for_a_token_than_a_short_one():
     """Also one that the end of a prompt might begin at every place of."""
     CountedText.looked_at = 0
     text, tokens = spelt("ab" * 1000)
-    answer = AnswerText(text, (CountedText("ab" * 1500 + "c"), CountedText("x" * 3000)), tokens)
+    stops = (CountedText("ab" * 1500 + "c"), CountedText("x" * 3000))
+    answer = AnswerText(text, stops, tokens, spelt=True)
     for token in tokens:
         assert answer.push((token,)) == ""
     assert answer.flush() == "ab" * 1000
     assert CountedText.looked_at < 10 * (2 * 3000 + 2 * len(tokens))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), prompt=st.sampled_from(["a", "USER: what? ASSISTANT:", "is a v", "van \n"]))
+@settings(max_examples=200)
+def test_stop_strings_are_found_in_what_the_reader_sees(name, data, prompt):
+    """And nowhere else: cut where the text holds one first, else whole; however many tokens come at a time."""
+    found, tokens = tokenizer(name), data.draw(token_runs(name))
+    text = text_of(name)
+    whole = AnswerText(text, ("\0never",), found.encode(prompt))  # eager, as with any stop string
+    visible = whole.push(tokens) + whole.flush()
+    ends = st.sampled_from([" ", "van", "n", " a", "e v", "purple van", ", ", "東", "\n\n", ": a", "é "])
+    if visible:
+        ends |= st.integers(0, len(visible) - 1).map(lambda at: visible[at : at + 3])
+    stops = data.draw(st.lists(ends.filter(lambda stop: BROKEN not in stop), min_size=1, max_size=3, unique=True))
+    positions = data.draw(st.lists(st.integers(0, 99), max_size=30))
+    answer = AnswerText(text, stops, found.encode(prompt))
+    shown = ""
+    for part in cuts(tokens, positions):
+        shown += answer.push(part)
+        assert visible.startswith(shown)  # what was shown is not taken back
+    shown += answer.flush()
+    first = min((visible.index(stop) + len(stop) for stop in stops if stop in visible), default=None)
+    assert answer.stopped == (first is not None)
+    if first is None:
+        assert shown == visible
+    else:
+        assert not any(stop in shown for stop in stops)
+        begins = [at for at in range(len(visible)) if visible.startswith(tuple(stops), at)]
+        assert shown in {visible[:at].rstrip(BROKEN) for at in begins}
+
+
+def test_a_special_token_within_a_stop_string_does_not_hide_it_and_the_prompt_completes_none():
+    text = TokenText(lambda tokens: "".join(map(chr, tokens)), {7: "<end>", 8: "<im>"})
+    cases = {
+        ("ab", (97, 7, 98)): ("", True),  # the reader sees "ab"
+        ("<im>", (97, 8, 98)): ("a", True),  # which is what a special token is called
+        ("x<im>", (120, 8, 98)): ("xb", False),  # this is seen nowhere
+        ("\n\n", (10, 98)): ("\nb", False),  # the prompt ends in "\n"
+        (" a", (32, 97)): ("a", False),  # spaces in front are not shown
+        ("<im>", (60, 105, 109, 62, 98)): ("", True),  # spelt out
+    }
+    for (stop, tokens), wanted in cases.items():
+        answer = AnswerText(text, (stop,), (97, 10))
+        assert (answer.push(tokens) + answer.flush(), answer.stopped) == wanted, stop
 
 
 def test_what_was_held_back_is_shown_if_the_answer_ends_without_it():
@@ -199,8 +245,8 @@ def test_what_was_held_back_is_shown_if_the_answer_ends_without_it():
 )
 def test_text_is_shown_without_leading_space_and_broken_characters(decoded, shown):
     text, tokens = spelt(decoded)
-    answer = AnswerText(text)
-    assert answer.push(tokens) + answer.flush() == shown
+    for answer in (AnswerText(text), AnswerText(text, spelt=True), AnswerText(text, ("x",), spelt=True)):
+        assert answer.push(tokens) + answer.flush() == shown
 
 
 def test_a_special_token_is_not_shown_but_ends_an_answer():

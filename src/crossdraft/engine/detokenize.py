@@ -6,7 +6,7 @@ handed out once no later token can change it. Text that may be the beginning of 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BROKEN = "\ufffd"  # what decoders write for bytes that are no character (yet)
@@ -155,57 +155,68 @@ class AnswerText:
 
     Args:
         text: the tokenizer's side.
-        stops: strings that end the answer. Special tokens count by their spelling, and a string may begin in the
-            prompt, as in `transformers.StopStringCriteria`.
+        stops: strings that end the answer, looked for in the text that is shown. One that is the spelling of a special
+            token ends the answer at that token.
         before: the prompt's tokens.
+        spelt: look for them as `transformers.StopStringCriteria` does: special tokens and spaces in front count by
+            their spelling, and a string may begin in the prompt.
     """
 
-    def __init__(self, text: TokenText, stops: Sequence[str] = (), before: Sequence[int] = ()) -> None:
+    def __init__(
+        self, text: TokenText, stops: Sequence[str] = (), before: Sequence[int] = (), *, spelt: bool = False
+    ) -> None:
         self.stopped = False
-        self._special = text.special
+        self._special, self._spelt_too = text.special, spelt
+        self._ends = frozenset(token for token, spelling in text.special.items() if spelling in stops)
         self._stops = [StopMatcher(stop) for stop in stops]
         self._detokenizer = Detokenizer(text, before, eager=bool(stops))
         # Characters of the answer that may be part of a stop string, and whether they are to be shown.
         self._held = deque[tuple[str, bool]]()
-        end = _end_of_prompt(text, stops, before)
-        for stop in self._stops:
-            stop.push(end)
+        if spelt:
+            end = _end_of_prompt(text, stops, before)
+            for stop in self._stops:
+                stop.push(end)
         self._begun = False
         self._broken = ""
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that may be shown now; `stopped` is set if a stop string is complete."""
         text = ""
-        for part, visible in self._spelt(tokens):
-            if not self.stopped:
-                text += self._release(part, visible=visible)
+        if not self._stops:
+            return self._shown(self._released(self._detokenizer.push(tokens)))
+        for token in tokens:
+            if self.stopped:
+                break
+            if token not in self._special:
+                text += self._released(self._detokenizer.push((token,)))
+            elif self._spelt_too:
+                text += self._release(self._special[token], visible=False)
+            elif token in self._ends:
+                self.stopped = True
+                text += self._shift(len(self._held))
         return self._shown(text)
 
     def flush(self) -> str:
         """What was held back: the answer has ended."""
         if self.stopped:
             return ""
-        text = self._release(self._detokenizer.flush(), visible=True)
+        text = self._released(self._detokenizer.flush())
         if not self.stopped:
             text += self._shift(len(self._held))
         text, self._broken = self._shown(text), ""
         return text
 
-    def _spelt(self, tokens: Sequence[int]) -> Iterator[tuple[str, bool]]:
-        """Text of the tokens, and whether it is to be shown; special tokens matter to stop strings alone."""
-        if not self._stops:
-            yield self._detokenizer.push(tokens), True
-            return
-        for token in tokens:
-            if token in self._special:
-                yield self._special[token], False
-            else:
-                yield self._detokenizer.push((token,)), True
+    def _released(self, part: str) -> str:
+        """Add text of the answer: spaces in front of it are not shown."""
+        spaces = 0 if self._begun else len(part) - len(part.lstrip(" "))
+        self._begun = self._begun or spaces < len(part)
+        text = self._release(part[:spaces], visible=False)
+        return text if self.stopped else text + self._release(part[spaces:], visible=True)
 
     def _release(self, part: str, *, visible: bool) -> str:
         """Add text; returns what of it, and of what was held, cannot be part of a stop string any more."""
-        if not self._stops:
-            return part
+        if not self._stops or not (visible or self._spelt_too):
+            return part if visible else ""
         old = len(self._held)
         self._held.extend((char, visible) for char in part)
         begins = [at for stop in self._stops if (at := stop.push(part)) is not None]
@@ -221,10 +232,7 @@ class AnswerText:
         return "".join(char for char, visible in taken if visible)
 
     def _shown(self, text: str) -> str:
-        """Without spaces in front of the answer, and without a broken character until another follows."""
-        if not self._begun:
-            text = text.lstrip(" ")
-            self._begun = bool(text)
+        """Without a broken character until another follows."""
         text = self._broken + text
         whole = text.rstrip(BROKEN)
         self._broken = text[len(whole) :]

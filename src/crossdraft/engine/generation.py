@@ -95,6 +95,7 @@ class GenerationDefaults:
             request,
             sampling=sampling if sampling.greedy else sampling.seeded(),
             stop=self.stop if request.stop is None else request.stop,
+            stop_in="tokens" if request.stop is None else request.stop_in,
             max_time=self.max_time if request.max_time is None else request.max_time,
         )
 

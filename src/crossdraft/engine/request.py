@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REPR_LETTERS = 60  # of an answer's text in its `repr`
 LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
 MOST_PRIORITY = 1 << 31
+STOPS_IN = ("text", "tokens")
 REUSES = ("clip", "frames", "both")
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
@@ -39,6 +40,9 @@ class Request(NamedFields):
         sampling: temperature and its companions; what it leaves open, and `None` all of it, is as the checkpoint's
             generation_config says, and greedy if it says nothing.
         stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
+        stop_in: where they are looked for: `text`, the answer's as it is shown, where one that is a special token's
+            spelling ends it at that token; `tokens`, as `transformers` does: in the spelling of all tokens, special
+            ones and the prompt's too. A checkpoint's own are looked for so.
         max_time: seconds, from when it is taken out of the queue, after which no further round is begun; the first
             token comes whatever it takes, unless another process reads the prompt. `None`: the checkpoint's, else no
             limit.
@@ -75,6 +79,7 @@ class Request(NamedFields):
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
     reuse: str = "clip"
+    stop_in: str = "text"
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`, `Needs.visual_frames`). The
     # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
     # them, whose `first` tells what has come (`runner.worker.VisualInbox`).
@@ -116,6 +121,7 @@ class Request(NamedFields):
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
         choice("reuse", self.reuse, REUSES)
+        choice("stop_in", self.stop_in, STOPS_IN)
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."

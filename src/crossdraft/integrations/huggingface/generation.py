@@ -119,6 +119,7 @@ def _request(model: PreTrainedModel, config: GenerationConfig, inputs: Mapping[s
         max_new_tokens=most,
         sampling=fields.sampling,
         stop=fields.stop or None,
+        stop_in="tokens",
         max_time=fields.max_time,
     )
 
