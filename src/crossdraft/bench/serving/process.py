@@ -22,7 +22,9 @@ from crossdraft.errors import CrossdraftError
 
 STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
 # An error with the traceback below it, or a plain traceback, as of a thread or a child; not the second one of a chain.
-LOGGED_ERROR = re.compile(r"^(?:[\d-]+ [\d:]+ (?:error|critical) .*(?:\nTraceback .*)?|(?<!:\n\n)Traceback .*)$", re.MULTILINE)
+LOGGED_ERROR = re.compile(
+    r"^(?:[\d-]+ [\d:]+ (?:error|critical) .*(?:\nTraceback .*)?|(?<!:\n\n)Traceback .*)$", re.MULTILINE
+)
 WAIT_S = 120.0
 LEASHED = (sys.executable, "-m", "crossdraft.bench.serving.leashed")
 CHUNK = 1 << 16
