@@ -5,9 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 
@@ -50,6 +47,9 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
     if source and Path(source).is_dir():  # the empty path is the folder where we are
         return Path(source)
     if REPOSITORY.fullmatch(source):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
         try:
             return Path(snapshot_download(source, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError):
