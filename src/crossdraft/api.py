@@ -50,7 +50,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import DrafterContext, check_files, check_spec, drafts_trees, read_spec
+from crossdraft.methods import DrafterContext, check_drafter_files, check_spec, drafts_trees, read_spec
 from crossdraft.options import Options
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
@@ -166,7 +166,7 @@ class Engine:
         checkpoint_models.check_target(source)
         usable_device(options.device, "device")
         if isinstance(chosen, Spec):
-            check_files(chosen, source)
+            check_drafter_files(chosen, source)
 
         def adapted() -> Target:
             return load_target(

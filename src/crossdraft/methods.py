@@ -350,7 +350,7 @@ def check_spec(spec: Spec) -> None:
         check_spec(part)
 
 
-def check_files(spec: Spec, target: str | None = None) -> None:
+def check_drafter_files(spec: Spec, target: str | None = None) -> None:
     """Refuse what a spec names and is not there, or fits neither the drafter nor its target; nothing is loaded.
 
     Args:
@@ -365,7 +365,7 @@ def check_files(spec: Spec, target: str | None = None) -> None:
     if method.check is not None:
         method.check(spec, read_settings(method.settings, spec), target)
     for part in spec.parts:
-        check_files(part, target)
+        check_drafter_files(part, target)
 
 
 def _check_parts(spec: Spec, method: Method) -> None:

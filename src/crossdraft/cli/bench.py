@@ -37,7 +37,7 @@ from crossdraft.cli.bench_watch import watch
 from crossdraft.cli.options import DraftDevice, Quantize, check_models, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import check_files
+from crossdraft.methods import check_drafter_files
 
 if TYPE_CHECKING:
     pass
@@ -124,7 +124,7 @@ def bench(
         check_methods(named, tuple(drafters or ()))
     check_models(models.target, models.event)
     for drafter in drafters or ():
-        check_files(spec_of(drafter), models.target)
+        check_drafter_files(spec_of(drafter), models.target)
     from crossdraft.bench.workload import Workload
     from crossdraft.video.clip import DEFAULT_FRAMES
 

@@ -186,7 +186,7 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
 
 
 def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
-    from crossdraft.methods import METHODS, check_files, check_spec, methods_in, needs_target, read_spec
+    from crossdraft.methods import METHODS, check_drafter_files, check_spec, methods_in, needs_target, read_spec
 
     if drafter == "none":
         return
@@ -196,7 +196,7 @@ def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
         raise CrossdraftError(f"The drafter {drafter} reads the target or the clip, which are not here; try event.")
     if not events and any("events" in METHODS[name].senses for name in spec.names if name in METHODS):
         raise CrossdraftError(f"The drafter {drafter} needs an event recording; give one with --events.")
-    check_files(spec, target)
+    check_drafter_files(spec, target)
 
 
 def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> "Drafter[Any]":

@@ -21,7 +21,7 @@ from crossdraft.checks import choice, positive, whole
 from crossdraft.drafter_checks import check_device
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import SHIPPED, check_files, check_spec, read_spec
+from crossdraft.methods import SHIPPED, check_drafter_files, check_spec, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -238,7 +238,7 @@ class PairOptions:
         )
         check_models(self.target)
         if self.drafter not in (None, "none"):
-            check_files(read_spec(self.drafter), self.target)
+            check_drafter_files(read_spec(self.drafter), self.target)
 
 
 class RecordingClock(StrEnum):

@@ -126,7 +126,7 @@ def _check_models(settings: "ServerSettings") -> None:
     On a Ray cluster they lie where the replicas are, and need not be here.
     """
     from crossdraft.cli.options import check_models, check_values
-    from crossdraft.methods import check_files, check_spec, read_spec
+    from crossdraft.methods import check_drafter_files, check_spec, read_spec
 
     spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
     if spec is not None:
@@ -136,7 +136,7 @@ def _check_models(settings: "ServerSettings") -> None:
     check_values(device=settings.device)
     check_models(settings.target)
     if spec is not None:
-        check_files(spec, settings.target)
+        check_drafter_files(spec, settings.target)
 
 
 def _check_files(settings: "ServerSettings") -> str:

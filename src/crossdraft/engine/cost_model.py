@@ -201,8 +201,8 @@ class CostModel:
 
     def rounds_of(
         self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
-    ) -> "Iterator[ExpectedRound]":
-        """What rounds of 1 to `limit` drafted levels are expected to take and to yield."""
+    ) -> Iterator[ExpectedRound]:
+        """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield."""
         costs, width = self.costs(rows), self.width.value or 1.0
         expected, path_prob, sent = 1.0, 1.0, 0.0
         levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)

@@ -341,7 +341,7 @@ class Decoder(Admission):
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""
-        if state.drafter is not None and (note := self.policy.note(state)):
+        if state.drafter is not None and (note := self.policy.note(state, 1 + len(self._live))):
             state.notes.append(note)
         state.end()
         self._drafts.drop(state)

@@ -204,13 +204,16 @@ class SpeculationPolicy:
             state.difficulty.forget()
 
     @harmless(lambda: "")
-    def note(self, state: RequestState) -> str:
-        """Why hardly anything was drafted for an answer, with the numbers; empty if it was, or had no drafter."""
+    def note(self, state: RequestState, rows: int = 1) -> str:
+        """Why hardly anything was drafted for one of `rows` answers that shared their rounds, with the numbers.
+
+        Empty if something was, or if the answer is short.
+        """
         stats, rounds = state.stats, state.stats.rounds
         if rounds < LEAST_ROUNDS or not self.adaptive:
             return ""
         if 2 * stats.rounds_off > rounds:
-            why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty)
+            why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty, rows)
             return f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}." if why else ""
         return "" if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
 
