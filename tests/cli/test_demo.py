@@ -27,7 +27,8 @@ def test_every_question_is_answered_and_compared(pair, tmp_path, capsys, monkeyp
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert shown.count("the tokens are identical") == len(KINDS) + 1
-    assert "as fast as the target alone; the tokens are identical." in shown
+    many = " on the faster of 1 and 2 cores" if len(os.sched_getaffinity(0)) == 2 else ""
+    assert f"as fast as the target alone{many}; the tokens are identical." in " ".join(shown.split())
     heads = next(line for line in shown.splitlines() if line.startswith("question")).split()
     assert heads == ["question", "facts", "tokens", "τ", "hidden", "alone", "drafter", "speedup", "identical"]
     assert {path.suffix for path in tmp_path.iterdir()} == {".mp4", ".h5", ".json"}

@@ -70,7 +70,7 @@ def test_people_get_a_line_an_answer_and_bounds_end_it(watch):
     status, shown, _ = watch("--ask", "What is ahead?", "--windows", "1", "--speed", "10", *SHORT)
     assert status == 0
     assert shown.startswith("    0.42 s ")
-    assert "1 windows in" in shown
+    assert "1 window in" in shown
     assert "\x1b" not in shown
     assert "! " not in shown
 

@@ -383,15 +383,15 @@ def test_an_answer_without_drafts_says_what_a_draft_would_have_cost():
     policy, state = rounds_of(trained(0.5, 1.2), 40)
     assert 30 < state.stats.rounds_off <= 40
     # One drafted token takes 1.2, a pass over two 1.02; a little more than every second one was kept.
-    assert policy.note(state) == (
-        f"Drafting did not pay in {state.stats.rounds_off} of 40 rounds: a round with a draft of 1 takes 2.2 times as "
-        "long as one without, and 1.6 tokens are expected of it."
+    assert policy.why_undrafted(state) == (
+        f"Drafting did not pay in {state.stats.rounds_off} of 40 rounds: in the last of them a draft of 1 and its pass "
+        "would have taken 2.2 times as long as a pass without, for 1.6 tokens."
     )
 
 
 def test_a_drafter_that_proposes_nothing_is_named():
     policy, state = rounds_of(trained(0.9, 0.01), 12)
-    assert policy.note(state) == "The drafter proposed nothing in 12 rounds."
+    assert policy.why_undrafted(state) == "The drafter proposed nothing in 12 rounds."
 
 
 @pytest.mark.parametrize(
@@ -401,4 +401,4 @@ def test_a_drafter_that_proposes_nothing_is_named():
 )
 def test_other_answers_say_nothing_of_it(model, rounds, drafted, adaptive):
     policy, state = rounds_of(model, rounds, drafted=drafted, adaptive=adaptive)
-    assert policy.note(state) == ""
+    assert policy.why_undrafted(state) is None

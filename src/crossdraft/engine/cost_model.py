@@ -31,22 +31,6 @@ LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it 
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
-
-    Raises:
-        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
-    """
-
-    depth: int
-    token_s: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.token_s) and self.token_s >= 0):
-            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
-
-
-@dataclass(frozen=True)
 class ExpectedRound:
     """A round with so many drafted levels: what it takes, and the tokens that it yields on average."""
 
@@ -58,6 +42,26 @@ class ExpectedRound:
     def token_s(self) -> float:
         """Seconds a token."""
         return self.seconds / self.tokens
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
+
+    Args:
+        nearest: where nothing is drafted, the round with a draft that is nearest to paying.
+
+    Raises:
+        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
+    """
+
+    depth: int
+    token_s: float
+    nearest: ExpectedRound | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.token_s) and self.token_s >= 0):
+            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
 
 
 def _ridge_fit() -> LinearFit:
@@ -196,8 +200,10 @@ class CostModel:
         t = costs.verify(1)
         if not t or not costs.wait.w:
             return Plan(limit, t)
-        plans = (Plan(one.depth, one.token_s) for one in self.rounds_of(limit, request, rows, probes))
-        return min((Plan(0, t), *plans), key=lambda plan: plan.token_s)
+        best = min(self.rounds_of(limit, request, rows, probes), key=lambda one: one.token_s, default=None)
+        if best is None or t <= best.token_s:
+            return Plan(0, t, best)
+        return Plan(best.depth, best.token_s)
 
     def rounds_of(
         self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
@@ -211,17 +217,6 @@ class CostModel:
             expected += path_prob * arrives
             sent += arrives
             yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent + probes), expected)
-
-    def why_off(self, limit: int, request: RequestDifficulty, rows: int = 1) -> str | None:
-        """The round with a draft that is nearest to paying, in words; `None` while nothing is known."""
-        t = self.costs(rows).verify(1)
-        if not t or limit < 1:
-            return None
-        best = min(self.rounds_of(limit, request, rows), key=lambda one: one.token_s)
-        return (
-            f"a round with a draft of {best.depth} takes {best.seconds / t:.1f} times as long as one without, and "
-            f"{best.tokens:.1f} tokens are expected of it"
-        )
 
     def nodes(self, levels: int, limit: int) -> int:
         """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""

@@ -341,8 +341,8 @@ class Decoder(Admission):
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""
-        if state.drafter is not None and (note := self.policy.note(state, 1 + len(self._live))):
-            state.notes.append(note)
+        if state.drafter is not None:
+            state.stats.undrafted = self.policy.why_undrafted(state)
         state.end()
         self._drafts.drop(state)
         read_wait_s = self.drafter.end(state)

@@ -119,7 +119,7 @@ class GuardedDrafter:
         plan = policy.plan_request(request, hidden, learns=runner.needs.learns, rows=shared, lendable=self._lendable)
         policy.began_request(plan)
         if not plan.reads:
-            state.notes.extend([plan.why] if plan.why else [])
+            state.stats.undrafted = plan.why
             return False
         state.drafter = runner
         if runner.needs.visual or runner.needs.visual_frames:

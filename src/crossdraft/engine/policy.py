@@ -43,6 +43,10 @@ def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[
     return wrap
 
 
+def _nothing() -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class RequestPlan:
     """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes.
@@ -197,25 +201,28 @@ class SpeculationPolicy:
         """A round of that plan is under way."""
         if plan.plan is None:
             return
-        state.stats.rounds_off += not plan.plan.depth
+        if not plan.plan.depth:
+            state.stats.rounds_off += 1
+            state.plain_plan = plan.plan
         self.cost.token_s = plan.plan.token_s
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
 
-    @harmless(lambda: "")
-    def note(self, state: RequestState, rows: int = 1) -> str:
-        """Why hardly anything was drafted for one of `rows` answers that shared their rounds, with the numbers.
-
-        Empty if something was, or if the answer is short.
-        """
-        stats, rounds = state.stats, state.stats.rounds
+    @harmless(_nothing)
+    def why_undrafted(self, state: RequestState) -> str | None:
+        """Why hardly anything was drafted for an answer, with the numbers; `None` if something was, or it is short."""
+        stats, plan, rounds = state.stats, state.plain_plan, state.stats.rounds
         if rounds < LEAST_ROUNDS or not self.adaptive:
-            return ""
-        if 2 * stats.rounds_off > rounds:
-            why = self.cost.why_off(self.cost.levels(self.nodes), state.difficulty, rows)
-            return f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: {why}." if why else ""
-        return "" if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
+            return None
+        if 2 * stats.rounds_off > rounds and plan is not None and plan.nearest is not None:
+            best = plan.nearest
+            return (
+                f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: in the last of them a draft of "
+                f"{best.depth} and its pass would have taken {best.seconds / plan.token_s:.1f} times as long as a pass "
+                f"without, for {best.tokens:.1f} tokens."
+            )
+        return None if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
 
     @harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cost_model import Plan
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import PromptFeatures
 from crossdraft.engine.estimates import RequestDifficulty
@@ -81,6 +82,7 @@ class RequestState:
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # how its drafts have fared
+        self.plain_plan: Plan | None = None  # of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit

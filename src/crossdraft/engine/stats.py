@@ -28,6 +28,7 @@ class Stats:
     new_tokens: int = 0
     rounds: int = 0
     rounds_off: int = 0  # of them those for which drafting did not pay
+    undrafted: str | None = None  # a sentence for people: why hardly anything was drafted
     drafted: int = 0
     accepted: int = 0
     hidden_drafted: int = 0
@@ -130,6 +131,7 @@ class Stats:
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,
             "rounds_off": self.rounds_off,
+            "undrafted": self.undrafted,
             "drafted": self.drafted,
             "accepted": self.accepted,
             "bad_drafts": self.bad_drafts,
