@@ -8,6 +8,7 @@ from transformers import LogitsProcessor
 
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.noise import Noise
 from crossdraft.engine.processors import TreeProcessors, verify_tree
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, rule_for
@@ -143,8 +144,7 @@ def test_no_rule_says_anything_behind_a_context_that_fails(target, name):
         logits[row, token] = 60
     sampling = Sampling(temperature=0 if rule.greedy else 1, processors=(Failing({8}),))
     made = TreeProcessors(sampling, target.model, CONTEXT, (EOS,), 10)
-    chance = torch.Generator().manual_seed(0)
-    output = verify_tree(rule, tree, made.warp_tree(logits, tree, CONTEXT), chance)
+    output = verify_tree(rule, tree, made.warp_tree(logits, tree, CONTEXT), Noise(0))
     assert (output.path, output.bonus) == ((0,), 8)
     with pytest.raises(CrossdraftError, match="cannot go on"):
         made.warp_tree(logits[2:], DraftTree.chain([9]), [*CONTEXT, 7, 8])
@@ -154,7 +154,7 @@ def test_a_processor_s_own_nan_is_what_the_target_alone_makes_of_it():
     """No error: the largest of NaN is token 0, for `generate` too."""
     warped = torch.zeros(3, 9)
     warped[0, 7], warped[1:] = 1, torch.nan
-    output = verify_tree(rule_for(None, Sampling()), DraftTree.chain([7, 8]), warped, torch.Generator())
+    output = verify_tree(rule_for(None, Sampling()), DraftTree.chain([7, 8]), warped, Noise(0))
     assert (output.path, output.bonus) == ((), 7)
-    output = verify_tree(rule_for(None, Sampling()), DraftTree.chain([8]), warped[1:], torch.Generator())
+    output = verify_tree(rule_for(None, Sampling()), DraftTree.chain([8]), warped[1:], Noise(0))
     assert (output.path, output.bonus) == ((), 0)

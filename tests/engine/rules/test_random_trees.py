@@ -34,13 +34,24 @@ class Weighing(Scripted):
         return -1
 
 
+class Drawing(Scripted):
+    """Enumerates the draws too, of which `gumbel` has one after every node: its last is a weight of 1."""
+
+    weights: Tensor
+
+    def draw(self, weights: Tensor) -> int:
+        token = super().draw(weights)
+        self.weights = torch.eye(len(weights), dtype=torch.float64)[token]
+        return token
+
+
 def pairs_of(rule: str, target: Language, tree: DraftTree) -> Tensor:
     """[V, V] the distribution of the first two tokens of a round over this very tree, finished by the target alone."""
     probs, behind = probs_of(target, tree), followers(target)
     found = torch.zeros(target.vocabulary, target.vocabulary, dtype=torch.float64)
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
-        chance = Weighing(scripts.pop())
+        chance = (Drawing if rule == "gumbel" else Weighing)(scripts.pop())
         path = VERIFIERS[rule](tree, probs, chance).path
         scripts += chance.untaken
         first, second = (*(tree.tokens[node] for node in path[:2]), -1, -1)[:2]
@@ -134,7 +145,7 @@ def test_thousands_of_random_drafters(rule):
 
 
 WRONG = {
-    "gumbel": (accept, "follow", lambda tree, wanted: Acceptance(tuple(tree.path(len(tree) - 1)), 0)),
+    "gumbel": (accept, "follow", lambda tree, wanted: Acceptance(tuple(tree.path(len(tree) - 1)), wanted(ROOT, 0))),
     "rejection": (rejection, "residual", lambda p, q: p),
     "block": (block, "passes", lambda rest, owed: owed),
 }
