@@ -24,7 +24,7 @@ from crossdraft.edge.frames import (
     fingerprint_of,
 )
 from crossdraft.edge.remote import EdgeLink
-from crossdraft.engine.request import Answer, Piece
+from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import read_spec
 from crossdraft.serve import convert
@@ -61,6 +61,7 @@ class EdgeSession:
         self._decided = None if mode == ROUNDS else mode  # of `MODES`, once the first tokens are committed
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
+        self.ready = 0  # pieces of whole rounds, which are told at once: a drafter is told what was verified
         self.changed = asyncio.Event()
         self.last: Done | Refused | None = None
         self.holder: object = None  # the connection that it belongs to now
@@ -98,7 +99,9 @@ class EdgeSession:
                         self.pieces.append(piece)
                         self.committed.add(piece.tokens)
                         self._decide()
-                        self.changed.set()
+                        if piece.origin is Origin.TARGET:  # each round ends with a token of the target's own
+                            self.ready = len(self.pieces)
+                            self.changed.set()
             answer = _whole(stream.answer)
             self._answering.count(answer)
             pays = self._learn(answer)
@@ -117,12 +120,13 @@ class EdgeSession:
             self.last = Refused(failed.code or str(failed.status), failed.message)
             status = failed.status
         finally:
+            self.ready = len(self.pieces)
             self._record(status)
             self.changed.set()
 
     def commit(self, sent: int) -> tuple[Commit, int]:
         """The frame of what came after the first `sent` pieces, and how many are sent then."""
-        pieces = self.pieces[sent : sent + MOST_PIECES]
+        pieces = self.pieces[sent : min(self.ready, sent + MOST_PIECES)]
         length = sum(len(piece.tokens) for piece in self.pieces[:sent])
         tokens = tuple(token for piece in pieces for token in piece.tokens)
         frame = Commit(
@@ -141,12 +145,13 @@ class EdgeSession:
         if not self.link.replies:
             return 0
         length, estimate = len(self.committed), self.link.estimate
+        longest = self._longest or length + self._most + 1
+        left = max(0, longest - length - 1)  # the target adds a token of its own
         if not length:
-            return self._most
+            return min(self._most, left)
         # Of the first answer what a pass takes is not known: too much, for this includes the reading.
         pass_s = estimate.pass_s.value or (time.monotonic() - self._began) / length
-        pays = estimate.rounds_pay(pass_s, self._most, (self._longest or self._most) - length)
-        return self._most if pays else 0
+        return min(self._most, left) if estimate.rounds_pay(pass_s, self._most, left) else 0
 
     def _decide(self) -> None:
         """By the first tokens, once they are here: all of the answer may be, and its report, before they are sent."""
