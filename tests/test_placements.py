@@ -26,13 +26,15 @@ from tests.align.test_drafter import seen_by
 from tests.align.test_vision import some_vision
 from tests.heads.small import some_heads
 from tests.placements import Drafted, cloud, drafted, engine_of
+from tests.serve.conftest import with_clip
 from tests.support import encodes_clips, tiny_clip
 
 PHRASE = "the car in front is turning left near the red light."
 MOST = 12  # tokens of an answer
 KINDS = ("one clip", "two clips", "image and clip", "conversation", "system", "sampled")
+SEEING = ("aligned:frames=all", "aligned:frames=some")  # adapters that look at the clip, which is not at an edge
 # Of records without an example: they need a folder.
-MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", "aligned:frames=dropped"), "predicted": ("predicted",)}
+MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "predicted": ("predicted",)}
 MIXED = ("union:event,pass",)  # a part that looks into the target, and one that need not be beside it
 SPECS = [
     *(spec for method in SHIPPED.values() for spec in method.examples or MORE.get(method.name, ())),
@@ -104,8 +106,14 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
     some_heads(pair, folder, noise=0.5)
     model = load_drafter(event, "cpu", "float64", packed=False).model
     sizes = seen_by(pair.target, clip, "l4v")
-    made = {f"l4v {drops}": {"frames": 3, "frames_dropped": drops, **sizes} for drops in (0.0, 0.5)}
-    adapters = {name: some_adapter("l4v", pair.target, pair.event, model, **more) for name, more in made.items()}
+    drops = {"all": 0.0, "some": 0.5}  # whether it waits for all frames
+    adapters = {
+        f"l4v {frames}": some_adapter(
+            "l4v", pair.target, pair.event, model, frames=3, frames_dropped=dropped, **sizes
+        )
+        for frames, dropped in drops.items()
+    }
+    adapters["l5"] = some_adapter("l5", pair.target, pair.event, model)
     adapters["vision_queries"] = some_vision("vision_queries", load_target(str(pair.target), "cpu"), pair.event)
     for name, adapter in adapters.items():
         (folder / name).mkdir()
@@ -127,8 +135,8 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
             case "predicted":
                 settings |= {"dir": str(folder / "vision_queries"), "model": event}
             case "aligned":
-                dropped = settings.pop("frames", None)
-                settings |= {"dir": str(folder / ("l4v 0.5" if dropped else "l4v 0.0")), "model": event}
+                frames = settings.pop("frames", None)
+                settings |= {"dir": str(folder / (f"l4v {frames}" if frames else "l5")), "model": event}
         return replace(spec, name=name, settings=settings, parts=tuple(map(with_models, spec.parts)))
 
     return lambda spec: str(with_models(read_spec(spec)))
@@ -166,10 +174,27 @@ def matrix(pair, media):
 @pytest.mark.parametrize("spec", compared())
 def test_a_drafter_drafts_the_same_wherever_it_works(spec, matrix, named, requests):
     own, asked = named(spec), dict(requests)
-    where = ("inline", "process") if spec in MIXED else placements(read_spec(own))
+    where = ("inline", "process") if spec in (*MIXED, *SEEING) else placements(read_spec(own))
     if read_spec(spec).name == CLOCKED:
         asked = dict(list(asked.items())[: len(read_spec(spec).parts)])
     matrix.check(own, asked, where)
+
+
+def shipped():
+    """The specs of records whose weights are shipped."""
+    trained = {name for name, method in SHIPPED.items() if method.trained and not method.needs_target}
+    return [spec for spec in SPECS if read_spec(spec).name in trained - {"model", "aligned"}]
+
+
+@pytest.mark.slow
+@encodes_clips
+@pytest.mark.parametrize("spec", shipped())
+def test_the_shipped_drafters_draft_the_same_wherever_they_work(spec, tmp_path_factory):
+    folder = with_clip(tmp_path_factory.mktemp("scene"))
+    one = Request("What is the car in front doing?", str(folder / "clip.mp4"), str(folder / "clip.h5"), 8)
+    asked = {"two clips": replace(one, video=[one.video] * 2), "system": replace(one, system="Be brief.")}
+    asked["sampled"] = replace(one, sampling=Sampling(temperature=1.0, seed=5))
+    Matrix("reference", folder, {"dtype": "float32"}).check(spec, asked, placements(read_spec(spec)))
 
 
 def test_a_placement_that_looks_at_other_frames_is_seen(matrix, named, requests, monkeypatch):
