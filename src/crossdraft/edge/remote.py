@@ -81,7 +81,7 @@ class EdgeLink:
 
     def _hold(self, frame: DraftFrame) -> bool:
         """Keep what it brings; false if it fits nowhere."""
-        if not frame.tokens:
+        if not frame.start and not frame.tokens:
             self._void = frame.length, frame.digest
             return True
         if frame.start:

@@ -61,7 +61,6 @@ class EdgeSession:
         self._decided = None if mode == ROUNDS else mode  # of `MODES`, once the first tokens are committed
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
-        self.ready = 0  # pieces of whole rounds, which are told at once: a drafter is told what was verified
         self.changed = asyncio.Event()
         self.last: Done | Refused | None = None
         self.holder: object = None  # the connection that it belongs to now
@@ -99,9 +98,7 @@ class EdgeSession:
                         self.pieces.append(piece)
                         self.committed.add(piece.tokens)
                         self._decide()
-                        if piece.origin is Origin.TARGET:  # each round ends with a token of the target's own
-                            self.ready = len(self.pieces)
-                            self.changed.set()
+                        self.changed.set()
             answer = _whole(stream.answer)
             self._answering.count(answer)
             pays = self._learn(answer)
@@ -120,9 +117,19 @@ class EdgeSession:
             self.last = Refused(failed.code or str(failed.status), failed.message)
             status = failed.status
         finally:
-            self.ready = len(self.pieces)
             self._record(status)
             self.changed.set()
+
+    @property
+    def ready(self) -> int:
+        """Pieces that may be sent: those of whole rounds, so that a drafter is told of what was verified at once.
+
+        A round ends with a token of the target's own, unless the answer ends before that.
+        """
+        count = len(self.pieces)
+        while self.last is None and count and self.pieces[count - 1].origin is not Origin.TARGET:
+            count -= 1
+        return count
 
     def commit(self, sent: int) -> tuple[Commit, int]:
         """The frame of what came after the first `sent` pieces, and how many are sent then."""
@@ -144,19 +151,24 @@ class EdgeSession:
         """Nodes of the next draft; 0 where none is worth its way."""
         if not self.link.replies:
             return 0
-        length, estimate = len(self.committed), self.link.estimate
-        longest = self._longest or length + self._most + 1
-        left = max(0, longest - length - 1)  # the target adds a token of its own
-        if not length:
-            return min(self._most, left)
+        length = len(self.committed)
+        left = max(0, self._left - 1)  # the target adds a token of its own
+        return min(self._most, left) if not length or self._rounds_pay(length) else 0
+
+    @property
+    def _left(self) -> int:
+        """Tokens that the answer may still have, or more."""
+        return self._longest - len(self.committed) if self._longest else self._most + 1
+
+    def _rounds_pay(self, length: int) -> bool:
         # Of the first answer what a pass takes is not known: too much, for this includes the reading.
-        pass_s = estimate.pass_s.value or (time.monotonic() - self._began) / length
-        return min(self._most, left) if estimate.rounds_pay(pass_s, self._most, left) else 0
+        pass_s = self.link.estimate.pass_s.value or (time.monotonic() - self._began) / length
+        return self.link.estimate.rounds_pay(pass_s, self._most, self._left)
 
     def _decide(self) -> None:
         """By the first tokens, once they are here: all of the answer may be, and its report, before they are sent."""
-        if self._decided is None and len(self.committed):
-            self._decided = ROUNDS if self._wants() else HIDDEN
+        if self._decided is None and (length := len(self.committed)):
+            self._decided = ROUNDS if self._rounds_pay(length) else HIDDEN
 
     def _learn(self, answer: Answer) -> bool:
         """Note what the answer took; whether the next question is worth drafting for."""
