@@ -117,54 +117,54 @@ class EdgeProgress:
             time.sleep(0.001)
 
 
+CONNECTED, SEND_NEW, COMMITTED = EdgeDrafting.connected, EdgeDrafting._send_new, EdgeDrafting.committed
+AHEAD, TAKE = EdgeDrafting._ahead, EdgeDrafter._take
+
+
+def looks_ahead(drafting: EdgeDrafting) -> bool:
+    """As ever, unless what is drafted depends on what was learned: a copy learns nothing."""
+    return not isinstance(drafting._drafter, UnionDrafter) and AHEAD.__get__(drafting)
+
+
+def begin_if_committed(drafting: EdgeDrafting, *news: Any) -> None:
+    """As ever; one that reads the prompt begins now, as those do that are not at an edge."""
+    COMMITTED(drafting, *news)
+    if drafting._thread.ident is None:
+        drafting._thread.start()
+
+
 @contextmanager
 def slow_cloud() -> Iterator[None]:
-    """A cloud that waits for its edges, and finds that their drafts pay.
-
-    They draft for what may be committed, too, unless what is drafted depends on what its drafter has learned: a copy
-    learns nothing.
-    """
+    """A cloud that waits for its edges, and finds that their drafts pay."""
     progress = EdgeProgress()
-    ahead, tell = EdgeDrafting._ahead.fget, EdgeDrafting.committed
-    connected, send_new, take = EdgeDrafting.connected, EdgeDrafting._send_new, EdgeDrafter._take
 
     def count(drafting, send):
         def counted(frame):
             progress.sent[drafting._session] += 1
             send(frame)
 
-        connected(drafting, counted)
+        CONNECTED(drafting, counted)
 
     def note(drafting, branches):
-        progress.drafting[drafting._session] = drafting
-        send_new(drafting, branches)
+        SEND_NEW(drafting, branches)
         if drafting._send is not None and not branches.main.grows(drafting._most):
             progress.done[drafting._session] = len(branches.main.text), progress.sent[drafting._session]
 
     def late(drafter, state, *arguments):
         progress.wait(state)
-        return take(drafter, state, *arguments)
-
-    def looks_ahead(drafting):
-        return not isinstance(drafting._drafter, UnionDrafter) and ahead(drafting)
+        return TAKE(drafter, state, *arguments)
 
     def start(drafting):
         progress.drafting[drafting._session] = drafting
         if not drafting._drafter.needs.prompt:
             drafting._thread.start()
 
-    def committed(drafting, *news):
-        tell(drafting, *news)
-        if drafting._thread.ident is None:
-            drafting._thread.start()
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EdgeDrafting, "start", start)
-        patch.setattr(EdgeDrafting, "committed", committed)
-        patch.setattr(EdgeDrafting, "connected", count)
-        patch.setattr(EdgeDrafting, "_send_new", note)
-        patch.setattr(EdgeDrafter, "_take", late)
         patch.setattr(EdgeDrafting, "_ahead", property(looks_ahead))
+        for name, changed in (("start", start), ("connected", count), ("_send_new", note)):
+            patch.setattr(EdgeDrafting, name, changed)
+        patch.setattr(EdgeDrafting, "committed", begin_if_committed)
+        patch.setattr(EdgeDrafter, "_take", late)
         patch.setattr(LinkEstimate, "rounds_pay", lambda *arguments: True)
         yield
 

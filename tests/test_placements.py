@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -108,9 +108,7 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
     sizes = seen_by(pair.target, clip, "l4v")
     drops = {"all": 0.0, "some": 0.5}  # whether it waits for all frames
     adapters = {
-        f"l4v {frames}": some_adapter(
-            "l4v", pair.target, pair.event, model, frames=3, frames_dropped=dropped, **sizes
-        )
+        f"l4v {frames}": some_adapter("l4v", pair.target, pair.event, model, frames=3, frames_dropped=dropped, **sizes)
         for frames, dropped in drops.items()
     }
     adapters["l5"] = some_adapter("l5", pair.target, pair.event, model)
@@ -199,7 +197,9 @@ def test_the_shipped_drafters_draft_the_same_wherever_they_work(spec, tmp_path_f
 
 def test_a_placement_that_looks_at_other_frames_is_seen(matrix, named, requests, monkeypatch):
     """The control, in this process alone."""
-    monkeypatch.setattr("crossdraft.heads.glance.frame_encoder.evenly", lambda total, count: evenly(total, count + 1)[1:])
+    monkeypatch.setattr(
+        "crossdraft.heads.glance.frame_encoder.evenly", lambda total, count: evenly(total, count + 1)[1:]
+    )
     with pytest.raises(AssertionError, match="process is not inline"):
         matrix.check(named("glance"), {"one clip": requests["one clip"]}, ("inline", "process"))
 

@@ -24,7 +24,6 @@ from crossdraft.specs import NoSettings, Spec, parse, read_settings
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
 
-EDGE = "edge"
 GROUP = "crossdraft.drafters"  # of entry points: other packages' drafters
 EVENT_ENCODER = ("vision_tower", "event_adaptor", "multi_modal_projector")  # an event model without its text model
 
@@ -426,7 +425,7 @@ def placements(spec: Spec) -> tuple[str, ...]:
     if needs_target(spec):
         return ("inline",)
     bound = any("video" in method.senses or method.probes for method in methods_in(spec))
-    return ("inline", "process") if bound else ("inline", "process", EDGE)
+    return ("inline", "process") if bound else ("inline", "process", "edge")
 
 
 def repays_a_core(spec: Spec) -> bool:

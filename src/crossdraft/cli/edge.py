@@ -188,13 +188,13 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
 
 
 def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
-    from crossdraft.methods import EDGE, METHODS, check_drafter_files, check_spec, placements, read_spec
+    from crossdraft.methods import METHODS, check_drafter_files, check_spec, placements, read_spec
 
     if drafter == "none":
         return
     spec = read_spec(drafter)
     check_spec(spec)
-    if EDGE not in placements(spec):
+    if "edge" not in placements(spec):
         raise CrossdraftError(
             f"The drafter {drafter} reads the target, its passes or the clip, which are not here; try event."
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
+
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.settings import ViewSettings
 from crossdraft.engine.arrivals import evenly
@@ -62,7 +63,7 @@ class FewerFrames:
 
 
 def sampled(video: object, count: int, sampling: "FrameSampling") -> tuple[Tensor, np.ndarray]:
-    """`count` frames [count, H, W, 3] of those of a clip that a target reads, evenly spread, and their times in seconds."""
+    """`count` frames [count, H, W, 3] of those that a target reads of a clip, evenly spread; their times in seconds."""
     from crossdraft.video.clip import read_clip
 
     sample = read_clip(video, sampling)  # of what is wrong with the clip, the target tells

@@ -22,7 +22,6 @@ from crossdraft.edge.frames import (
     MODES,
     OFF,
     ORIGINS,
-    OWN,
     ROUNDS,
     ROUTE,
     SESSION_BYTES,
@@ -45,6 +44,7 @@ from crossdraft.edge.websocket import OPEN_S, ServerAddress
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.policy import HIDDEN_NODES
 from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
 SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
@@ -298,18 +298,12 @@ class EdgeClient:
             CrossdraftError: the question is refused, or after a cut nothing new of the answer came for `patience_s`,
                 however often the cloud was found again.
         """
-        nodes, draws = HIDDEN_NODES, LIKELIEST
-        if self._welcome is not None:
-            nodes, draws = self._welcome.nodes, DRAWS[self._welcome.draws]
+        nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
         sampling = request.sampling
         if not sampling.greedy:  # both ends draw with one seed
             sampling = replace(sampling, seed=cast("int | None", chat.get("seed", sampling.seed))).seeded()
             chat = {**chat, "seed": sampling.seed}
-        if draws == OWN:
-            sampling = replace(sampling, seed=None, top_k=min(filter(None, (sampling.top_k, self._most_sent)), default=0))
-        elif draws == LIKELIEST:  # these are accepted most often, whatever the answer is drawn from
-            sampling = replace(sampling, temperature=0.0)
-        request = replace(request, sampling=sampling)
+        request = replace(request, sampling=self._drawn(sampling))
         if mode is None:
             mode = ROUNDS if self._pays else OFF
         question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
@@ -339,6 +333,17 @@ class EdgeClient:
             raise
         finally:
             question.end()
+
+    def _drawn(self, sampling: Sampling) -> Sampling:
+        """How the edge draws for an answer that is drawn like this; see `Welcome.draws`."""
+        match LIKELIEST if self._welcome is None else DRAWS[self._welcome.draws]:
+            case "own":
+                sent = min(filter(None, (sampling.top_k, self._most_sent)), default=0)
+                return replace(sampling, seed=None, top_k=sent)
+            case "likeliest":  # accepted most often, whatever the answer is drawn from
+                return replace(sampling, temperature=0.0)
+            case _:
+                return sampling
 
     def _read_until_done(self, question: _EdgeQuestion, patience: _Patience) -> Done:
         while True:

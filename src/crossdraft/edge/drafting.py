@@ -127,8 +127,8 @@ class EdgeDrafting:
     def _ahead(self) -> bool:
         """Whether to draft for what may be committed.
 
-        Not what is drawn with numbers of the edge's own: it is used where it comes in time, and that it does says something of it, so it would not
-        follow the distribution that is sent with it.
+        Not what is drawn with numbers of the edge's own: it is used where it comes in time, and that it does says
+        something of it, so it would not follow the distribution that is sent with it.
         """
         return self._rounds and self._most > 0 and self._request.sampling.certain
 
