@@ -9,16 +9,11 @@ from dataclasses import fields, replace
 from functools import cache
 
 import pytest
-import torch
 
 from crossdraft.api import Engine, Options
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import fingerprint
-from crossdraft.heads.event_medusa.drafter import shared_weights_of
-from crossdraft.heads.files import config_of, make, save_head
-from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 from crossdraft.methods import (
     METHODS,
     DrafterContext,
@@ -32,6 +27,7 @@ from crossdraft.methods import (
 )
 from crossdraft.specs import NoSettings
 from crossdraft.video.read import read_frames
+from tests.heads.small import some_heads
 from tests.support import encodes_clips
 
 SPECS = [
@@ -135,27 +131,7 @@ OWN = [
 
 @pytest.fixture(scope="module")
 def heads(pair, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("heads")
-    event = load_drafter(str(pair.event), "cpu", "float32", packed=False).model
-    target = load_target(str(pair.target), "cpu", "float32", packed=False)
-    known = {"hidden_size": 32, "vocab_size": target.vocab_size, "num_layers": 2}
-    encoder = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
-    owners = {
-        "event_medusa": (shared_weights_of(event), fingerprint(pair.event)),
-        "fast": (shared_weights_of(event), fingerprint(pair.event)),
-        "glance": (shared_weights_of(event), fingerprint(pair.event)),
-        "pass": (SharedWeights.of(target.model), fingerprint(pair.target)),
-    }
-    torch.manual_seed(1)
-    for name, (tables, owner) in owners.items():
-        own = {**encoder, "patches": 5, "heads": 2} if name == "glance" else {"steps": 3}
-        head = make(name, config_of(name, {**known, **own, "draft_ids": tuple(range(40, 300))}, name), tables)
-        with torch.no_grad():
-            for weight in head.parameters():
-                weight.add_(torch.randn_like(weight), alpha=0.1)
-        (folder / name).mkdir()
-        save_head(folder / name, head, name, owner)
-    return folder
+    return some_heads(pair, tmp_path_factory.mktemp("heads"))
 
 
 def owned(spec, pair, heads) -> str:

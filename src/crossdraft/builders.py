@@ -223,7 +223,7 @@ def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterConte
     from crossdraft.drafters.view import FewerFrames, view_of
     from crossdraft.video_prompt import VideoPrompt
 
-    tokenizer, target = context.read_tokenizer(), context.load_host()
+    target = context.load_host()
     if not isinstance(target.prepare, VideoPrompt):
         raise CrossdraftError(
             f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
@@ -231,8 +231,7 @@ def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterConte
     own_frames = target.prepare.sampling.num_frames
     if own_frames is not None and options.frames > own_frames:
         raise CrossdraftError(f"'{spec}' asks for more than the {own_frames} frames that the target itself sees.")
-    prepare = FewerFrames(target.model, tokenizer, target.prepare.spec, options.frames)
-    return view_of(target, prepare, context.banned)
+    return view_of(target, FewerFrames(target.prepare, options.frames), context.banned)
 
 
 def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterContext) -> "Drafter[Any]":

@@ -1,7 +1,7 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +32,7 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
-from crossdraft.engine.prompt import LazyFeatures, Prompt
+from crossdraft.engine.prompt import LazyFeatures, Prompt, PromptIds, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import refuse_recurrent
@@ -41,7 +41,7 @@ from crossdraft.files import fingerprint
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import FrameSpec, image_settings, video_settings
-from crossdraft.video_prompt import VideoPrompt
+from crossdraft.video_prompt import VideoPrompt, text_of
 
 if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
@@ -399,6 +399,21 @@ def target_fingerprint(source: str) -> str:
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
     """A target's tokenizer."""
     return _tokenizer(_folder(source, TARGETS))
+
+
+def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], PromptIds]:
+    """A target's prompts for drafters of text that are not beside it: of its configuration and tokenizer alone.
+
+    Args:
+        source: as in `load_target`.
+        reserved: ids of the target that are no text.
+
+    Raises:
+        CrossdraftError: the folder lacks a file, or the class is not supported.
+    """
+    folder = _folder(source, TARGETS)
+    config, tokenizer = _video_class(folder).config_class.from_pretrained(folder), _tokenizer(folder)
+    return lambda request: known_ids(text_of(config, tokenizer, reserved, request))
 
 
 def check_event_drafter(source: str, target: str) -> None:

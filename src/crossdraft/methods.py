@@ -47,6 +47,7 @@ class Method:
         drafts_trees: whether its drafts branch.
         senses: what of the scene it reads: `events`, `video`.
         needs_target: whether it reads the target's features and so runs in its process.
+        probes: whether it drafts from extra rows of the target's passes, of which no edge is told.
         has_network: whether it runs a network of its own, which repays a core of its own.
         examples: specs of it, of which identity checks all and bench runs the first; default its name.
         weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
@@ -68,6 +69,7 @@ class Method:
     drafts_trees: bool = False
     senses: tuple[str, ...] = ()
     needs_target: bool = False
+    probes: bool = False
     has_network: bool = True
     examples: tuple[str, ...] | None = None
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -133,6 +135,7 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "lookahead", "n-grams that the target generates in extra rows of its passes", "Lookahead: Fu 2024",
         builders.build_lookahead, settings=settings.LookaheadSettings, drafts_trees=True, has_network=False,
+        probes=True,
     ),
     Method(
         "edge", "whatever drafts at the edge that asks, over the network (crossdraft serve, crossdraft edge)",
@@ -229,7 +232,7 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
     Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
         builders.build_pass, check=drafter_checks.head,
-        settings=settings.PassSettings, trained=True, needs_target=True,
+        settings=settings.PassSettings, trained=True, needs_target=True, probes=True,
         weights={"dir": "pass"}, network="pass", task="rows",
     ),
     Method(
@@ -411,6 +414,18 @@ def needs_target(spec: Spec) -> bool:
     (True, False)
     """
     return any(method.needs_target for method in methods_in(spec))
+
+
+def placements(spec: Spec) -> tuple[str, ...]:
+    """Where the whole of a drafter may run: in the target's process, in one of its own, at an edge.
+
+    >>> [len(placements(parse(text))) for text in ("eagle3", "view", "union:event,lookahead", "union:event,memory")]
+    [1, 2, 2, 3]
+    """
+    if needs_target(spec):
+        return ("inline",)
+    bound = any("video" in method.senses or method.probes for method in methods_in(spec))
+    return ("inline", "process") if bound else ("inline", "process", "edge")
 
 
 def repays_a_core(spec: Spec) -> bool:

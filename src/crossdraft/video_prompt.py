@@ -1,16 +1,17 @@
 """A request as the inputs of a video VLM: decode, sample, preprocess, fill the prompt template."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem
+from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.errors import ContextLengthError, CrossdraftError
+from crossdraft.messages import Part
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
 from crossdraft.video.image import image_frames
 from crossdraft.video.inputs import (
@@ -179,8 +180,7 @@ class VideoPrompt:
     def _refuse_long(self, request: Request, before: Sequence[_Shown], clip: ClipText, shown: int, count: int) -> None:
         """Refuse `count` frames, if the context has no room for them; `clip` stands for `shown` of them."""
         config, number = self.model.config, len(before)
-        behind = [ClipText(placeholder_of(config, one.kind), 1, one.kind) for one in request.visuals[number + 1 :]]
-        texts = [*(one.text for one in before), clip, *behind]
+        texts = [*(one.text for one in before), clip, *_placeholders(config, request.visuals[number + 1 :])]
         inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts)
         ids = inputs["input_ids"][0]
         shows = placeholder_ids(config)
@@ -192,6 +192,27 @@ class VideoPrompt:
         _refuse_long(
             count, clip_tokens / shown, len(ids) - clip_tokens, config.get_text_config().max_position_embeddings
         )
+
+
+def text_of(
+    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, reserved: Collection[int], request: Request
+) -> tuple[int, ...]:
+    """The text of a prompt as `Request.prompt_ids` has it, of which no clip is read.
+
+    Args:
+        config, tokenizer, reserved: of the target.
+        request: what is asked; its clips may lie elsewhere.
+
+    Raises:
+        CrossdraftError: as `VideoPrompt`.
+    """
+    inputs, _ = chat_inputs(config, tokenizer, request.conversation, _placeholders(config, request.visuals))
+    return text_ids(inputs["input_ids"][0], reserved)
+
+
+def _placeholders(config: PretrainedConfig, visuals: Sequence[Part]) -> list[ClipText]:
+    """A token for each image and clip."""
+    return [ClipText(placeholder_of(config, one.kind), 1, one.kind) for one in visuals]
 
 
 def _refuse_long(count: int, each: float, text: int, context: int) -> None:

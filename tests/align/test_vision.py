@@ -1,5 +1,6 @@
 """Adapters on the vision side: predicted tokens, where they stand, and what the target's decoder says after them."""
 
+import re
 from dataclasses import replace
 from typing import cast
 
@@ -67,6 +68,19 @@ def test_text_after_the_clip_keeps_its_position():
     positions, delta = stretched_positions(torch.tensor([1, 4, 9, 9, 9, 5, 6]), frozenset({9}), spread(3, 12), 12)
     assert positions.tolist() == [0, 1, 2 + 2, 2 + 6, 2 + 10, 14, 15]
     assert delta == 9
+
+
+@encodes_clips
+def test_a_conversation_is_read_however_it_is_given(models, pair, clip):
+    target, events, tokenizer = models
+    prompt = PredictedPrefill(target, events, some_vision("vision_queries", target, pair.event), tokenizer).prompt
+    shown = [{"type": "video", "video": str(clip.video)}, {"type": "text", "text": "What is ahead?"}]
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": shown}]
+    ids = prompt.ids(Request("What is ahead?", str(clip.video), system="Be brief.")).tolist()
+    assert prompt.ids(Request(messages=said)).tolist() == ids
+    more = [*said, {"role": "assistant", "content": "A car."}, {"role": "user", "content": "Is it red?"}]
+    written = tokenizer.decode([i for i in prompt.ids(Request(messages=more)).tolist() if i not in target.reserved])
+    assert re.search("Be brief.*What is ahead.*A car.*Is it red", written, re.DOTALL)
 
 
 @pytest.mark.parametrize("network", VISION_ADAPTERS)

@@ -14,6 +14,8 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.video import read_frames
+from crossdraft.video.clip import FrameSampling
+from crossdraft.video_prompt import VideoPrompt
 from tests.video.test_inputs import CONFIGS, build, spec_for, tokenizer
 
 assert tokenizer  # a fixture: one tokenizer for every family
@@ -26,8 +28,7 @@ def target(pair):
 
 
 def view(target, frames):
-    prepare = FewerFrames(target.model, target.prepare.tokenizer, target.prepare.spec, frames)
-    return view_of(target, prepare)
+    return view_of(target, FewerFrames(target.prepare, frames))
 
 
 @pytest.mark.parametrize("frames", range(1, 9))
@@ -86,7 +87,7 @@ def test_every_family_takes_one_frame_and_more(kind, tokenizer):
     request = Request(QUESTION, clip)
     lengths = []
     for frames in (1, 2, 4):
-        prepare = FewerFrames(model, tokenizer, spec_for(kind), frames)
+        prepare = FewerFrames(VideoPrompt(model, tokenizer, spec_for(kind)), frames)
         prompt, _, out = read_prompt(Target(model, prepare, str, [1]), request, 1)
         lengths.append(len(prompt))
         torch.testing.assert_close(out.logits[0][0], full_forward(Target(model, prepare, str, [1]), prompt, ()))
@@ -96,10 +97,10 @@ def test_every_family_takes_one_frame_and_more(kind, tokenizer):
 
 def test_frames_by_hand(clip):
     assert (evenly(8, 1), evenly(8, 2), evenly(8, 3)) == ([3], [0, 7], [0, 3, 7])
-    whole, times = read_frames(clip.video, 24)
+    whole, times = read_frames(clip.video, 8)
     for count in (1, 2, 3, 5):
-        of_file, seconds = sampled(str(clip.video), count)
-        of_array, positions = sampled(whole.numpy(), count)
+        of_file, seconds = sampled(str(clip.video), count, FrameSampling(8))
+        of_array, positions = sampled(whole.numpy(), count, FrameSampling(8))
         assert torch.equal(of_file, of_array)
         assert seconds.tolist() == times[positions.astype(int)].tolist()
 

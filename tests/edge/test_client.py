@@ -9,8 +9,9 @@ from websockets.sync.server import serve
 
 from crossdraft.edge.client import EdgeClient
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.frames import ORIGINS, AskFrame, Commit, Done, Resume, Welcome, decode, encode
+from crossdraft.edge.frames import DRAWS, ORIGINS, AskFrame, Commit, Done, Resume, Welcome, decode, encode
 from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
 FINGERPRINT = b"f" * 32
@@ -63,3 +64,17 @@ def test_an_answer_of_which_something_comes_over_each_connection_is_taken_to_its
         answer = ask(address)
     assert (answer.tokens, answer.text, answer.cuts) == ((5, 6, 7, 8), "aaaa", 4)
     assert [frame.length for frame in asked[1:]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("draws", "drawn"),
+    [
+        ("seeded", Sampling(temperature=1.0, top_k=90, seed=3)),
+        ("likeliest", Sampling(temperature=0.0, top_k=90, seed=3)),
+        ("own", Sampling(temperature=1.0, top_k=64)),  # what is sent is bounded
+    ],
+)
+def test_an_edge_draws_as_the_cloud_verifies(draws, drawn):
+    client = EdgeClient("ws://127.0.0.1:9", None, "event", FINGERPRINT, draft_top_k=64)
+    client._welcome = Welcome("m", FINGERPRINT, 100, (1,), (), 8, 0.0, DRAWS.index(draws))
+    assert client._drawn(Sampling(temperature=1.0, top_k=90, seed=3)) == drawn

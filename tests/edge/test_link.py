@@ -108,6 +108,25 @@ def test_a_quick_edge_is_waited_for_and_no_longer_once_it_is_cut_off(link, draft
     assert time.perf_counter() - start < 0.9  # the longest wait is 1 s
 
 
+def test_a_draft_is_waited_for_as_long_as_it_is_worth(link, drafter, state, monkeypatch):
+    monkeypatch.setattr("crossdraft.edge.remote.LONGEST_WAIT_S", 0.05)  # where that is not known
+    link.estimate.replied(0.01, 0)
+    threading.Timer(0.3, link.received, [frame((1, 2))]).start()
+    assert proposed(drafter, state, wait_s=None) == ()
+    assert proposed(drafter, state, wait_s=5.0) == (1, 2)
+
+
+def test_nobody_waits_where_the_edge_says_that_nothing_follows(link, drafter, state):
+    link.estimate.replied(0.01, 0)
+    link.received(frame(()))
+    start = time.perf_counter()
+    assert proposed(drafter, state, wait_s=5.0) == ()
+    assert time.perf_counter() - start < 0.9
+    threading.Timer(0.05, link.received, [frame((4,), (9,), serial=2)]).start()
+    drafter.commit([state], [VerifyOutput((), (9,))])  # of this text it has not said so
+    assert proposed(drafter, state, wait_s=5.0) == (4,)
+
+
 def test_a_pass_waits_once_for_all_of_its_edges(drafter):
     links = [EdgeLink(SESSION) for _ in range(4)]
     for link in links:

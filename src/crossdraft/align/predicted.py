@@ -29,6 +29,7 @@ from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import VISION_ADAPTERS
 from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.messages import Message, Part
 from crossdraft.video.inputs import ClipText, chat_inputs, placeholder_of
 
 
@@ -54,10 +55,12 @@ class PredictedPrompt:
         return Prompt(self.ids(request), seen.features, seen.notes)
 
     def ids(self, request: Request) -> Tensor:
-        """[L] its tokens alone."""
+        """[L] its tokens alone; of what earlier messages showed nothing is predicted."""
         clip = ClipText(placeholder_of(self.config, self.kind), self.count, self.kind)
-        asked = Request(request.question, "clip", system=request.system)  # of a clip's place, not of its frames
-        inputs, _ = chat_inputs(self.config, self.tokenizer, asked.conversation, [clip])
+        *before, last = request.conversation
+        said = [Message(one.role, (Part("text", one.text),)) for one in before]
+        asked = Message("user", (Part("video", "clip"), Part("text", last.text)))  # a clip's place, not its frames
+        inputs, _ = chat_inputs(self.config, self.tokenizer, [*said, asked], [clip])
         return inputs["input_ids"][0]
 
 

@@ -298,4 +298,5 @@ def _counts(request: Request) -> bool:
 
 def _predictable(request: Request) -> bool:
     clip_alone = request.inputs is None and [part.kind for part in request.visuals] == ["video"]
-    return clip_alone and request.events is not None and len(request.conversation) <= 1 + (request.system is not None)
+    one_turn = [one.role for one in request.conversation if one.role != "system"] == ["user"]
+    return clip_alone and request.events is not None and one_turn

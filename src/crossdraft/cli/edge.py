@@ -96,21 +96,21 @@ def edge(
     drawn = _sampling(cloud)
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
-    from crossdraft.drafters.hf_text import TextPrompt
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import fingerprint_of
     from crossdraft.edge.tls import TlsFiles
-    from crossdraft.engine.prompt import known_ids
     from crossdraft.engine.request import Request
-    from crossdraft.load import tokenizer_of
+    from crossdraft.load import text_reader, tokenizer_of
 
     hush()
     tokenizer = tokenizer_of(target)
-    reads = TextPrompt(tokenizer)
     fingerprint = fingerprint_of(tokenizer.get_vocab())
     console = answer_console(plain=no_color or as_json)
     tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
-    with EdgeClient(cloud.server, cloud.key, drafter, fingerprint, patience_s=cloud.patience, tls=tls) as client:
+    patience_s, top_k = cloud.patience, cloud.draft_top_k
+    with EdgeClient(
+        cloud.server, cloud.key, drafter, fingerprint, patience_s=patience_s, draft_top_k=top_k, tls=tls
+    ) as client:
         try:
             welcome = client.open()
         except (OSError, EOFError) as error:
@@ -118,12 +118,15 @@ def edge(
                 f"The server {cloud.server} cannot be reached ({error}); check the address."
             ) from None
         drafts = None if drafter == "none" else _drafter(drafter, target, device, welcome)
+        reads = text_reader(target, welcome.reserved) if drafts is not None and drafts.needs.prompt else None
         with _clip(cloud, video, tls) as clip:
             if drafts is not None:
                 _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
-                request = Request(question, events=excerpt, max_new_tokens=cloud.max_new_tokens, sampling=drawn)
-                request = replace(request, prompt_ids=known_ids(reads(request).input_ids.tolist()))
+                # The clip's name: of the same one a drafter may remember something.
+                request = Request(question, video, excerpt, cloud.max_new_tokens, drawn)
+                if reads is not None:
+                    request = replace(request, prompt_ids=reads(request))
                 chat = _chat(cloud, welcome.model, question, clip)
                 with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
                     answer = client.ask(chat, request, drafts, show)
@@ -156,11 +159,10 @@ def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[
 
 
 def _sampling(cloud: CloudOptions) -> "Sampling":
-    """How the edge draws, if it is to."""
+    """How the answer is drawn."""
     from crossdraft.engine.sampling import Sampling
 
-    top_k = min(filter(None, (cloud.top_k, cloud.draft_top_k)), default=0)
-    return Sampling(cloud.temperature, top_k, cloud.top_p)
+    return Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
 
 
 def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
@@ -186,14 +188,16 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
 
 
 def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
-    from crossdraft.methods import METHODS, check_drafter_files, check_spec, methods_in, needs_target, read_spec
+    from crossdraft.methods import METHODS, check_drafter_files, check_spec, placements, read_spec
 
     if drafter == "none":
         return
     spec = read_spec(drafter)
     check_spec(spec)
-    if needs_target(spec) or any("video" in method.senses for method in methods_in(spec)):
-        raise CrossdraftError(f"The drafter {drafter} reads the target or the clip, which are not here; try event.")
+    if "edge" not in placements(spec):
+        raise CrossdraftError(
+            f"The drafter {drafter} reads the target, its passes or the clip, which are not here; try event."
+        )
     if not events and any("events" in METHODS[name].senses for name in spec.names if name in METHODS):
         raise CrossdraftError(f"The drafter {drafter} needs an event recording; give one with --events.")
     check_drafter_files(spec, target)

@@ -61,7 +61,7 @@ class FewerFramesTarget(Target):
         )
         self._whole = whole
         # Of the frames that the target itself would read: each stands where it would have stood among them.
-        self._fewer = FewerFrames(target.model, whole.tokenizer, whole.spec, settings.count, whole.sampling)
+        self._fewer = FewerFrames(whole, settings.count)
         self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
 
     def _prepare(self, request: Request) -> Prompt:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.settings import ViewSettings
@@ -24,7 +23,7 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.video.clip import FrameSampling
-    from crossdraft.video.preprocess import FrameSpec
+    from crossdraft.video_prompt import VideoPrompt
 
 
 @dataclass(frozen=True)
@@ -35,46 +34,39 @@ class FewerFrames:
     simply shorter.
 
     Args:
-        model, tokenizer, spec: of the target.
+        whole: makes the target's own prompt: of its frames these are taken, so that it is one choice whether a clip is
+            a file or was read before.
         frames: so many of each clip.
-        sampling: which frames of a file they are taken from; `None` = from all.
     """
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    spec: "FrameSpec | None"
+    whole: "VideoPrompt"
     frames: int = ViewSettings.frames
-    sampling: "FrameSampling | None" = None
 
     def __call__(self, request: Request) -> Prompt:
-        from crossdraft.video.image import read_image
+        from crossdraft.video.image import image_frames
         from crossdraft.video.inputs import chat_inputs, clip_inputs, image_inputs, merged
 
         if request.inputs is not None:
             raise CrossdraftError(
                 "The drafter 'view' cannot take frames out of ready-made inputs; give the request a clip."
             )
-        config = self.model.config
+        whole, config = self.whole, self.whole.model.config
         shown = [
-            image_inputs(config, None, read_image(part.value))
+            image_inputs(config, whole.image_spec, image_frames(part.value).frames)
             if part.kind == "image"
-            else clip_inputs(config, self.spec, *sampled(part.value, self.frames, self.sampling))
+            else clip_inputs(config, whole.spec, *sampled(part.value, self.frames, whole.sampling))
             for part in request.visuals
         ]
-        inputs, order = chat_inputs(config, self.tokenizer, request.conversation, [text for text, _ in shown])
+        inputs, order = chat_inputs(config, whole.tokenizer, request.conversation, [text for text, _ in shown])
         pixels = merged(config, [shown[number][1] for number in order])
         return Prompt(inputs.pop("input_ids")[0], {**pixels, **inputs})
 
 
-def sampled(video: object, count: int, sampling: "FrameSampling | None" = None) -> tuple[Tensor, np.ndarray]:
-    """`count` frames [count, H, W, 3] of a clip, evenly spread, and their times [count] in seconds.
+def sampled(video: object, count: int, sampling: "FrameSampling") -> tuple[Tensor, np.ndarray]:
+    """`count` frames [count, H, W, 3] of those that a target reads of a clip, evenly spread; their times in seconds."""
+    from crossdraft.video.clip import read_clip
 
-    With `sampling` they are evenly spread among the frames that it takes of a file.
-    """
-    from crossdraft.video.clip import FrameSampling, read_clip
-
-    # Of what is wrong with the clip, the target tells.
-    sample = read_clip(video, sampling or FrameSampling(max(count, 3)))
+    sample = read_clip(video, sampling)  # of what is wrong with the clip, the target tells
     chosen = evenly(len(sample.frames), count)
     return sample.frames[chosen], sample.times_s[chosen]
 

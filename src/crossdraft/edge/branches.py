@@ -45,6 +45,7 @@ class DraftBranch:
         draft: what follows.
         whole: whether the draft does not grow any more.
         sent: what of it the cloud holds.
+        void: after so many tokens of the text the cloud was told that nothing follows.
     """
 
     text: Committed
@@ -53,6 +54,7 @@ class DraftBranch:
     draft: Draft = NOTHING
     whole: bool = False
     sent: SentDraft | None = None
+    void: int | None = None
 
     def grows(self, most: int) -> bool:
         """Whether more is to be drafted, up to so many nodes."""
@@ -82,7 +84,10 @@ class DraftBranch:
         """
         draft, after, start, rows = self.draft, (len(self.text), self.text.digest()), 0, 0
         if not len(draft.tree):
-            return None
+            if not self.whole or self.void == len(self.text):
+                return None
+            self.void = len(self.text)  # the cloud need not wait for a draft
+            return frame_of(draft, after, serial, known=known)
         if (sent := self.sent) is not None:
             held = sent.draft.tree
             old = serial - sent.serial > MOST_BEHIND or len(held) > LONGEST  # the cloud may have forgotten it

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.sync.client import ClientConnection
@@ -16,7 +16,9 @@ from websockets.sync.client import ClientConnection
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.drafting import EdgeDrafting
 from crossdraft.edge.frames import (
+    DRAWS,
     FRAME_BYTES,
+    LIKELIEST,
     MODES,
     OFF,
     ORIGINS,
@@ -42,6 +44,7 @@ from crossdraft.edge.websocket import OPEN_S, ServerAddress
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.policy import HIDDEN_NODES
 from crossdraft.engine.request import Origin, Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
 SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
@@ -210,6 +213,7 @@ class EdgeClient:
         drafter: name of the drafter.
         fingerprint: of the vocabulary that it writes; see `fingerprint_of`.
         patience_s: seconds for which a lost connection is tried anew, without anything new of the answer.
+        draft_top_k: entries of a distribution that is sent; 0 = all. See `Welcome.draws`.
         tls: certificates, for wss://….
     """
 
@@ -221,11 +225,12 @@ class EdgeClient:
         fingerprint: bytes,
         *,
         patience_s: float = 30.0,
+        draft_top_k: int = 0,
         tls: TlsFiles = TlsFiles(),  # noqa: B008 - it is frozen
     ) -> None:
         self._address = ServerAddress(server, ROUTE, key, tls)
         self._hello = Hello(drafter, fingerprint)
-        self._patience_s = patience_s
+        self._patience_s, self._most_sent = patience_s, draft_top_k
         self._connection: ClientConnection | None = None
         self._held = ExitStack()  # the connection
         self._welcome: Welcome | None = None
@@ -283,7 +288,8 @@ class EdgeClient:
 
         Args:
             chat: the body of `/v1/chat/completions`.
-            request: the same question as the drafter reads it, with the events.
+            request: the same question as the drafter reads it, with the events. Where it is sampled and has no seed,
+                one is drawn; the chat gets it, too.
             drafter: `None` = draft nothing.
             mode: of `MODES`: with `hidden` nothing is drafted once something is committed. `None` = as the cloud, by
                 what it measured of this connection, expects to pay.
@@ -292,11 +298,12 @@ class EdgeClient:
             CrossdraftError: the question is refused, or after a cut nothing new of the answer came for `patience_s`,
                 however often the cloud was found again.
         """
-        nodes, draws = HIDDEN_NODES, False
-        if self._welcome is not None:
-            nodes, draws = self._welcome.nodes, bool(self._welcome.draws)
-        if not draws:  # then the likeliest tokens are accepted most often, whatever the answer is drawn from
-            request = replace(request, sampling=replace(request.sampling, temperature=0.0))
+        nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
+        sampling = request.sampling
+        if not sampling.greedy:  # both ends draw with one seed
+            sampling = replace(sampling, seed=cast("int | None", chat.get("seed", sampling.seed))).seeded()
+            chat = {**chat, "seed": sampling.seed}
+        request = replace(request, sampling=self._drawn(sampling))
         if mode is None:
             mode = ROUNDS if self._pays else OFF
         question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
@@ -326,6 +333,17 @@ class EdgeClient:
             raise
         finally:
             question.end()
+
+    def _drawn(self, sampling: Sampling) -> Sampling:
+        """How the edge draws for an answer that is drawn like this; see `Welcome.draws`."""
+        match LIKELIEST if self._welcome is None else DRAWS[self._welcome.draws]:
+            case "own":
+                sent = min(filter(None, (sampling.top_k, self._most_sent)), default=0)
+                return replace(sampling, seed=None, top_k=sent)
+            case "likeliest":  # accepted most often, whatever the answer is drawn from
+                return replace(sampling, temperature=0.0)
+            case _:
+                return sampling
 
     def _read_until_done(self, question: _EdgeQuestion, patience: _Patience) -> Done:
         while True:

@@ -1,7 +1,8 @@
 """The edge's work on one question: read the events, draft, send what is new, learn what was committed.
 
-It begins when the question is asked, and needs no connection for that. Of a sampled answer every node is sent when it
-is drawn; of a greedy one a few at a time, and, when the draft is whole, drafts for what the target may make of it.
+It begins when the question is asked, and needs no connection for that. A few nodes are sent at a time and, when the
+draft is whole, drafts for what the target may make of it. What is drawn with random numbers of the edge's own is sent
+node by node.
 """
 
 import logging
@@ -22,9 +23,9 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time of a greedy draft: of what is committed, of what may be
+STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time: of what is committed, of what may be
 CLOCK_S = time.perf_counter()  # where the clock of sent frames begins: one for all questions of a connection
-GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for greedy answers only."
+GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for answers without a rule of coins."
 
 
 class EdgeDrafting:
@@ -51,9 +52,9 @@ class EdgeDrafting:
     ) -> None:
         self.error: str | None = None  # why nothing is drafted
         self._drafter, self._request, self._on_tokens = drafter, request, on_tokens
-        self._nodes = self._most = nodes
+        self._nodes = self._most = min(nodes, request.token_limit - 1)  # the target adds a token of its own
         self._rounds = rounds
-        self._step = STEP if request.sampling.greedy else 1
+        self._step = STEP if request.sampling.certain else 1
         self._session, self._serial = session, 0
         self._shown: tuple[int, ...] = ()
         self._send: Callable[[DraftFrame], None] | None = None
@@ -96,7 +97,7 @@ class EdgeDrafting:
     def _run(self) -> None:
         branches: DraftBranches | None = None
         try:
-            if not self._request.sampling.greedy and not isinstance(self._drafter, IndependentDrafter):
+            if not self._request.sampling.certain and not isinstance(self._drafter, IndependentDrafter):
                 raise CrossdraftError(GREEDY_ALONE)  # noqa: TRY301 - told as what a drafter refuses
             (state,) = self._drafter.begin([self._request])
             branches = DraftBranches(self._drafter, DraftBranch(Committed(self._session), state))
@@ -112,6 +113,8 @@ class EdgeDrafting:
                 else:
                     self._grow(branch, BRANCH_NODES, BRANCH_STEP)
                 self._send_new(branches)
+            if self._news:  # the end of the answer, which a drafter may remember
+                branches.commit(self._news)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
                 log.exception("The edge's drafter failed.")
@@ -124,10 +127,10 @@ class EdgeDrafting:
     def _ahead(self) -> bool:
         """Whether to draft for what may be committed.
 
-        Not what is drawn: it is used where it comes in time, and that it does says something of it, so it would not
-        follow the distribution that is sent with it.
+        Not what is drawn with numbers of the edge's own: it is used where it comes in time, and that it does says
+        something of it, so it would not follow the distribution that is sent with it.
         """
-        return self._rounds and self._most > 0 and self._request.sampling.greedy
+        return self._rounds and self._most > 0 and self._request.sampling.certain
 
     def _next(self, branches: DraftBranches) -> tuple[int, ...] | None:
         """Wait until there is something to do: tokens that were committed, or to draft on; `None` at the end."""
@@ -143,7 +146,7 @@ class EdgeDrafting:
             if self._anew and self._send is not None:
                 self._anew = False
                 for branch in branches:
-                    branch.sent = None
+                    branch.sent = branch.void = None
             return tokens
 
     def _grow(self, branch: DraftBranch, most: int, step: int) -> None:

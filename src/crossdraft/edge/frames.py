@@ -15,7 +15,7 @@ from crossdraft.edge.codec import Blob, FrameError, Numbers, Real, Schema, Text,
 from crossdraft.engine.checks import MOST_NODES
 
 ROUTE = "/v1/edge"
-VERSION = 3
+VERSION = 4
 FRAME_BYTES = 1 << 20  # of one message
 CHAT_BYTES = 1 << 16  # of a question: media are named in it, or uploaded first
 REPORT_BYTES = 1 << 18  # of an answer's figures
@@ -24,6 +24,7 @@ DIGEST_BYTES = 8
 MOST_LENGTH = 1 << 20  # tokens of an answer
 MOST_ENTRIES = 1 << 17  # of the distributions of one frame
 MOST_PIECES = 64  # of text in one frame
+DRAWS = LIKELIEST, OWN, SEEDED = ("likeliest", "own", "seeded")  # what an edge drafts of a sampled answer
 MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # of drafting: not, until something is committed, on and on
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
@@ -54,7 +55,9 @@ class Welcome:
 
     Args:
         at: as in `Ping`: the edge answers with a `Pong`, so the round trip is known before any question.
-        draws: 1 = it believes what the edge says that tokens were drawn from; else send chosen ones.
+        draws: what is drafted of a sampled answer, an index into `DRAWS`: the likeliest tokens; tokens that the edge
+            draws, each with the distribution that it was drawn from, which the cloud believes; or those that the
+            request's seed draws, as the target does.
     """
 
     kind: ClassVar[str] = "welcome"
@@ -65,7 +68,7 @@ class Welcome:
     reserved: Tokens
     nodes: Annotated[int, Whole(MOST_NODES)]
     at: Annotated[float, Real()]
-    draws: Flag = 0
+    draws: Annotated[int, Whole(len(DRAWS) - 1)] = DRAWS.index(LIKELIEST)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 1.0  # for a draft of which it is not known what it is worth
 MOST_HELD = 64  # drafts of one answer
 MOST_HELD_NODES = 1 << 12  # of all of them; an edge of ours sends 64 of each of 32 drafts, and 512 of one
 MOST_HELD_ENTRIES = 1 << 21  # of their distributions: 8 bytes each
@@ -54,6 +55,7 @@ class EdgeLink:
         self._held: dict[int, HeldDraft] = {}  # by serial number
         self._grown: set[int] = set()  # of those that grew since they were held against what is committed
         self._faults: list[str] = []  # of drafts that could not be read
+        self._void: tuple[int, bytes] | None = None  # after so many tokens of this digest the edge drafts nothing
         self._serial = -1  # the last one
         self._since = self._arrived = time.perf_counter()  # what is drafted now began and came; for the timeline
         self._unanswered: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
@@ -79,6 +81,9 @@ class EdgeLink:
 
     def _hold(self, frame: DraftFrame) -> bool:
         """Keep what it brings; false if it fits nowhere."""
+        if not frame.start and not frame.tokens:
+            self._void = frame.length, frame.digest
+            return True
         if frame.start:
             held = self._held.get(frame.serial)
             fits = held is not None and held.extend(frame)
@@ -151,7 +156,8 @@ class EdgeLink:
                     self._follow(state.committed, self._grown)
                 found = self._first(read)
                 left = until - time.monotonic()
-                if found is not None or left <= 0 or not self.connected:
+                void = self._void == (len(state.committed), state.committed.digest())
+                if found is not None or void or left <= 0 or not self.connected:
                     return found
                 self._changed.wait(left)
 
@@ -230,7 +236,7 @@ class EdgeDrafter:
         if budget.until is not None:
             budget.until.wait()
         elif not state.copied:
-            worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, LONGEST_WAIT_S)
+            worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, DRAFTER_TIMEOUT_S)
             # A draft that takes longer to come than it is worth is not waited for at all.
             reply_s = link.estimate.seen_reply_s
             until += worth if link.replies and reply_s is not None and reply_s < worth else 0.0

@@ -168,7 +168,7 @@ class GuardedDrafter:
         if state.visual_features is not None:
             state.visual_features.cancel()
         drafted = self.drafts_for(state)
-        if drafted and state.stats.rounds > 1 and not state.ledger.drafted:
+        if drafted and state.stats.rounds > 1 and not (state.stats.drafted or state.ledger.drafted):
             state.notes.append(STILL_READING)
         self._call([state], "end", [state.request_id])
         self._live = [live for live in self._live if live is not state]

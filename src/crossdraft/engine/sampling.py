@@ -106,6 +106,11 @@ class Sampling(NamedFields):
         return not self.temperature
 
     @property
+    def certain(self) -> bool:
+        """True if draws follow from what was emitted before: there are none, or they are the seed's."""
+        return self.greedy or self.seed is not None
+
+    @property
     def contextual(self) -> bool:
         """True if `warp` does not suffice: something here needs a logits processor with each node's own context."""
         long = any(len(ids) > 1 for ids in self.bad_words_ids or ()) or any(

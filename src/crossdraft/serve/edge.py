@@ -18,8 +18,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import (
+    DRAWS,
+    LIKELIEST,
     MODES,
+    OWN,
     ROUTE,
+    SEEDED,
     AskFrame,
     DraftFrame,
     End,
@@ -34,6 +38,7 @@ from crossdraft.edge.frames import (
     decode,
     encode,
 )
+from crossdraft.engine.rules import check_rule
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 from crossdraft.serve.chat import Answering, read_chat
@@ -132,7 +137,8 @@ class EdgeConnection:
             raise FrameError("The edge's vocabulary is not the target's; name the same one with --target.")
         self._asked.facts["drafter"] = hello.drafter
         eos, reserved = tuple(sorted(target.eos)), tuple(sorted(target.reserved))
-        nodes, draws = service.engine.options.hidden_nodes, int(_believed(service.settings.drafter))
+        options = service.engine.options
+        nodes, draws = options.hidden_nodes, DRAWS.index(_draws(service.settings.drafter, options.rule))
         ids = target.vocab_size, eos, reserved
         await self._send(Welcome(service.settings.model, hello.fingerprint, *ids, nodes, self._ping_time(), draws))
 
@@ -234,7 +240,7 @@ class EdgeConnection:
                 session.changed.set()
                 return
             session.changed.clear()
-            while self._sent < len(session.pieces):
+            while self._sent < session.ready:
                 frame, self._sent = session.commit(self._sent)
                 session.link.committed(frame.length + len(frame.tokens))
                 await self._send(frame)
@@ -289,13 +295,19 @@ def _note_end(writing: "asyncio.Task[None]") -> None:
         log.error("What was written for an edge failed.", exc_info=error)
 
 
-def _believed(spec: str) -> bool:
-    """Whether an edge of this spec is believed what its tokens were drawn from.
+def _draws(spec: str, rule: str | None) -> str:
+    """What an edge of this spec drafts of a sampled answer, of `DRAWS`.
 
-    >>> _believed("union:edge,memory"), _believed("union:(edge:draws=yes),memory")
-    (False, True)
+    Where the rule's answers follow from the seed alone, so do its drafts. Else the edge may be believed.
+
+    >>> _draws("union:edge,memory", None), _draws("edge", "rejection"), _draws("(edge:draws=yes)", "rejection")
+    ('seeded', 'likeliest', 'own')
     """
-    return any(leaf.name == "edge" and leaf.settings.get("draws") == "yes" for leaf in read_spec(spec).leaves)
+    named = check_rule(rule)
+    if named is None or named.invariant:
+        return SEEDED
+    believed = any(leaf.name == "edge" and leaf.settings.get("draws") == "yes" for leaf in read_spec(spec).leaves)
+    return OWN if believed else LIKELIEST
 
 
 @router.websocket(ROUTE)

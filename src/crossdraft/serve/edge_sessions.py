@@ -24,7 +24,7 @@ from crossdraft.edge.frames import (
     fingerprint_of,
 )
 from crossdraft.edge.remote import EdgeLink
-from crossdraft.engine.request import Answer, Piece
+from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import read_spec
 from crossdraft.serve import convert
@@ -120,9 +120,20 @@ class EdgeSession:
             self._record(status)
             self.changed.set()
 
+    @property
+    def ready(self) -> int:
+        """Pieces that may be sent: those of whole rounds, so that a drafter is told of what was verified at once.
+
+        A round ends with a token of the target's own, unless the answer ends before that.
+        """
+        count = len(self.pieces)
+        while self.last is None and count and self.pieces[count - 1].origin is not Origin.TARGET:
+            count -= 1
+        return count
+
     def commit(self, sent: int) -> tuple[Commit, int]:
         """The frame of what came after the first `sent` pieces, and how many are sent then."""
-        pieces = self.pieces[sent : sent + MOST_PIECES]
+        pieces = self.pieces[sent : min(self.ready, sent + MOST_PIECES)]
         length = sum(len(piece.tokens) for piece in self.pieces[:sent])
         tokens = tuple(token for piece in pieces for token in piece.tokens)
         frame = Commit(
@@ -140,18 +151,24 @@ class EdgeSession:
         """Nodes of the next draft; 0 where none is worth its way."""
         if not self.link.replies:
             return 0
-        length, estimate = len(self.committed), self.link.estimate
-        if not length:
-            return self._most
+        length = len(self.committed)
+        left = max(0, self._left - 1)  # the target adds a token of its own
+        return min(self._most, left) if not length or self._rounds_pay(length) else 0
+
+    @property
+    def _left(self) -> int:
+        """Tokens that the answer may still have, or more."""
+        return self._longest - len(self.committed) if self._longest else self._most + 1
+
+    def _rounds_pay(self, length: int) -> bool:
         # Of the first answer what a pass takes is not known: too much, for this includes the reading.
-        pass_s = estimate.pass_s.value or (time.monotonic() - self._began) / length
-        pays = estimate.rounds_pay(pass_s, self._most, (self._longest or self._most) - length)
-        return self._most if pays else 0
+        pass_s = self.link.estimate.pass_s.value or (time.monotonic() - self._began) / length
+        return self.link.estimate.rounds_pay(pass_s, self._most, self._left)
 
     def _decide(self) -> None:
         """By the first tokens, once they are here: all of the answer may be, and its report, before they are sent."""
-        if self._decided is None and len(self.committed):
-            self._decided = ROUNDS if self._wants() else HIDDEN
+        if self._decided is None and (length := len(self.committed)):
+            self._decided = ROUNDS if self._rounds_pay(length) else HIDDEN
 
     def _learn(self, answer: Answer) -> bool:
         """Note what the answer took; whether the next question is worth drafting for."""

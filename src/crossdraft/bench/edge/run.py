@@ -36,7 +36,7 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import tokenizer_of
-from crossdraft.methods import build, check_spec, needs_target, read_spec
+from crossdraft.methods import build, check_spec, placements, read_spec
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,8 +104,11 @@ class EdgePlan:
             raise CrossdraftError(f"jitter is {self.jitter:g}; give a share of the round trip, 0 to 1.")
         spec = read_spec(self.drafter)
         check_spec(spec)
-        if needs_target(spec):
-            raise CrossdraftError(f"The drafter {self.drafter} reads the target, which is not at the edge; try event.")
+        if "edge" not in placements(spec):
+            raise CrossdraftError(
+                f"The drafter {self.drafter} reads the target, its passes or the clip, which are not at the edge; try "
+                "event."
+            )
         if self.cloud is not None:
             spec = read_spec(self.cloud)
             check_spec(spec)

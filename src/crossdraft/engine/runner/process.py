@@ -48,7 +48,7 @@ class ProcessState:
 
     Args:
         key: names it there.
-        greedy: whether nothing is drawn.
+        certain: whether nothing is drawn but by the request's seed, so that no draft says anything by when it comes.
         launch: of which child: another one does not know it.
         hidden: serial of the question for its hidden draft, until the reply was taken.
         asked: serial of the question for its next draft, likewise.
@@ -59,7 +59,7 @@ class ProcessState:
     """
 
     key: int
-    greedy: bool
+    certain: bool
     launch: int
     hidden: int | None = None
     asked: int | None = None
@@ -240,7 +240,7 @@ class ProcessDrafter:
     # -- questions -------------------------------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> ProcessState:
-        state = ProcessState(next(self._keys), request.sampling.greedy, self._launches)
+        state = ProcessState(next(self._keys), request.sampling.certain, self._launches)
         needs = self.needs
         features: VisualFuture | None = request.visual_features if needs.visual or needs.visual_frames else None
         sent = replace(
@@ -335,7 +335,7 @@ class ProcessDrafter:
             return self._prepared(state, budget)
         # Not for what is drawn: drafts that end early would come in time and others not, so what is verified would
         # follow another distribution than the one sent with it.
-        return (self._prepared(state, budget) if state.greedy else None) or NOTHING
+        return (self._prepared(state, budget) if state.certain else None) or NOTHING
 
     def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
         """What was prepared for the last outcome, if it is here already: then the target waits for nothing."""
@@ -357,7 +357,7 @@ class ProcessDrafter:
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
         wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
-        if wait is not None and not all(state.greedy for state in states):
+        if wait is not None and not all(state.certain for state in states):
             wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
@@ -374,7 +374,7 @@ class ProcessDrafter:
                 self._unanswered()
                 # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
                 # follow another distribution than the one sent with it.
-                return [NOTHING if state.greedy else _refused(state, TOO_LATE) for state in states]
+                return [NOTHING if state.certain else _refused(state, TOO_LATE) for state in states]
             return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
         return fetch
