@@ -20,8 +20,8 @@ from crossdraft.bench.workload import Item, Workload, describe, items, workload_
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.fast.pinning import pinned
-from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
