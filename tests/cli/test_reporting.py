@@ -71,7 +71,7 @@ def test_what_is_over_soon_writes_none(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_who_waits_for_one_thing_is_told_once(capsys, monkeypatch):
+def test_waiting_for_one_thing_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(log, "FIRST_S", 0.05)
     monkeypatch.setattr(reporting, "FIRST_S", 0.05)
     with waiting("loading the models"):
