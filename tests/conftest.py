@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine takes its time; what a test looks for on stderr is no line that says so."""
+    monkeypatch.setattr("crossdraft.train.core.log.FIRST_S", float("inf"))
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A real headless Chromium."""

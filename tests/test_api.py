@@ -236,6 +236,11 @@ def test_cores_that_are_not_there_are_refused(cores, complaint, pair, request_):
         assert engine.alone(request_).tokens
 
 
+def test_of_no_requests_there_are_no_answers(pair):
+    with cd.Engine.load(pair.target, None) as engine:
+        assert engine.generate([]) == engine.generate(()) == []
+
+
 def test_where_one_request_is_answered_several_are_refused_and_none_is_lost(pair, request_):
     with cd.Engine.load(str(pair.target), None) as engine:
         stepped = engine.decoder()

@@ -298,7 +298,7 @@ class Engine:
     @overload
     def generate(self, requests: Sequence[Request]) -> list[Answer]: ...
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
-        """Answer one request or several. Ctrl-C cancels them.
+        """Answer one request or several; an empty list has an empty list of answers. Ctrl-C cancels them.
 
         Of several, as many are queued as the limits of the queue allow, the others as there is room; so a batch may be
         longer than `Options.max_queue`.

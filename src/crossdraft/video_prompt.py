@@ -228,7 +228,7 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
     step = -(-count // most)
     raise ContextLengthError(
         f"The clip's {count} frames are {count * each:.0f} tokens, and the model's context holds {context}; give at "
-        f"most {most} frames: set num_frames (--frames), or take every {step}th of an array, as video[::{step}].",
+        f"most {most} frames: set num_frames=…, or take every {step}th of an array, as video[::{step}].",
         context,
     )
 

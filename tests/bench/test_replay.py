@@ -1,6 +1,8 @@
 """Recorded answers: read, replayed by hand, priced."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "reference_answers.jsonl"
 
 ANSWER = tuple(range(10, 20))
 FREE = StageCosts(draft=0.0)
@@ -243,3 +247,32 @@ def test_bad_settings_are_one_sentence(tmp_path, capsys, arguments):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.strip().splitlines()) == 1
+
+
+def test_the_shipped_recording_is_replayed(capsys):
+    """Its drafter began as the target did in 28 of 32 answers."""
+    assert main(["replay", str(SHIPPED), "--drafter", "trace", "--draft-ms", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["traces"], found["first_token_accepted"]) == (32, 28)
+    assert found["tau"] > 2
+    assert found["simulated_speedup"]["value"] > 1
+
+
+def test_the_shipped_recording_is_made_by_its_command(tmp_path):
+    """By the one that docs/real_pair.md says, but for the number of pairs."""
+    page = (SHIPPED.parents[1] / "docs" / "real_pair.md").read_text()
+    (line,) = re.findall(r"^crossdraft (bench .*--record) examples/reference_answers.jsonl ", page, re.MULTILINE)
+    again = tmp_path / "again.jsonl"
+    options = ["--pairs=2", "--warm-ups=0", "--in-memory", "--dtype=float32", "--device=cpu"]
+    assert main([*line.split(), str(again), *options]) == 0
+    for made, shipped in zip(read_traces(again), read_traces(SHIPPED)[:2], strict=True):
+        assert replace(made, target_stage_ms=None) == replace(shipped, target_stage_ms=None)
+        assert made.measured is not None
+        assert made.draft_tokens != made.target_tokens
+
+
+@pytest.mark.parametrize("wrong", [["--methods=event,target-all"], ["--temperature=0.5"]])
+def test_a_recording_of_nothing_is_refused_before_anything_is_loaded(wrong, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("crossdraft.bench.suite.run_suite", None)
+    assert main(["bench", "--record", str(tmp_path / "a.jsonl"), *wrong]) == 2
+    assert capsys.readouterr().err.startswith("crossdraft: There is nothing to record: ")

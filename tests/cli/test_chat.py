@@ -102,6 +102,17 @@ def test_a_target_that_is_not_there_is_refused_before_a_drafter_is_chosen_for_it
     )
 
 
+@pytest.mark.parametrize("arguments", [[], ["--drafter", "none"], ["--events", "a.h5"]])
+def test_without_a_clip_one_sentence_says_what_to_give_and_what_answers_without(arguments, capsys):
+    assert main(["chat", *arguments]) == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert said == (
+        "crossdraft: There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, "
+        "are for crossdraft ask.\n"
+    )
+
+
 def test_in_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_chat(patient, clip):
     models = ["--target", str(patient), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "18000"]
     command = [sys.executable, "-c", PROGRAM, "chat", "--video", str(clip.video), *models]

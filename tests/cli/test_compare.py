@@ -1,5 +1,6 @@
 """`--compare` must notice a difference: answers with a planted one."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -99,12 +100,13 @@ def test_a_lossy_rule_is_named_and_the_target_alone_is_verified_exactly(pair, cl
 
 
 @pytest.mark.parametrize("spec", ["memory", "union:memory,ngram"])
-def test_the_headline_of_a_drafter_that_learns_is_its_first_answer(pair, clip, spec):
+def test_the_headline_of_a_drafter_that_learns_is_its_first_answer(pair, clip, spec, monkeypatch):
     request, runs = Request("Describe the road.", clip.video, max_new_tokens=24), []
+    monkeypatch.setattr("crossdraft.cli.compare.saying", lambda _: nullcontext(runs.append))
     options = Options(placement="inline", device="cpu", adaptive=False)
     with Engine.load(str(pair.target), spec, options) as engine:
         answer = engine.generate(request)
-        found = compare(engine, request, answer, repeats=2, tell=runs.append)
+        found = compare(engine, request, answer, repeats=2)
     assert found.drafted is answer
     assert found.drafted_ms == 1e3 * answer.stats.total_s
     assert found.learned.tau > answer.stats.tau

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import typer
@@ -63,6 +64,61 @@ def test_a_field_is_named_by_the_name_of_its_option(capsys):
     for field, option in (("top_k", "--top-k"), ("num_frames", "--frames"), ("The top_k", "The top_k")):
         assert run(raising(CrossdraftError(f"{field} is -1; give more.")), []) == 2
         assert capsys.readouterr().err == f"crossdraft: {option} is -1; give more.\n"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("num_frames is 4 and fps is 2.0; give one.", "--frames is 4 and --fps is 2.0; give one."),
+        ("device and device_map exclude each other.", "--device and --device-map exclude each other."),
+        ("kv_bytes and compile exclude each other: …", "--kv-bytes and --compile exclude each other: …"),
+        (
+            "try dtype=bfloat16 (1.3 GB), quantize=int8 or int4.",
+            "try --dtype bfloat16 (1.3 GB), --quantize int8 or int4.",
+        ),
+        ("say so (sensor=…, format=…), else", "say so (--sensor, --format), else"),
+        (
+            "take a part (start_us=…, end_us=…), or fewer frames (fps=…).",
+            "take a part (--start, --end), or fewer frames (--fps).",
+        ),
+        ("give num_frames=… in place of fps=….", "give --frames in place of --fps."),
+        ("or clock=own if; or raise EventLimits.scanned.", "or --clock own if; or raise --max-events."),
+        # What a spec sets, and a word that is none of ours, stay as they are.
+        ("The drafter event:windows=3,format=x has many.", "The drafter event:windows=3,format=x has many."),
+        ("optim.drafter=3, the sensor is small.", "optim.drafter=3, the sensor is small."),
+        ("The clip is long and black is its colour.", "The clip is long and black is its colour."),
+    ],
+)
+def test_a_keyword_of_the_library_is_shown_as_the_option_that_sets_it(sentence, shown, capsys):
+    assert run(raising(CrossdraftError(sentence)), []) == 2
+    assert capsys.readouterr().err == f"crossdraft: {shown}\n"
+
+
+LIBRARY = [
+    "engine",
+    "events",
+    "video",
+    "drafters",
+    "models",
+    "checkpoints",
+    "api.py",
+    "options.py",
+    "load.py",
+    "assembly.py",
+    "video_prompt.py",
+]
+SAID = re.compile(r"^(?!\s*(?:#|>>>)).*[\"' (]--[a-z]+(?:-[a-z]+)*(?![\w-])")
+OF_A_COMMAND = re.compile(r"crossdraft [a-z-]+ |--vision-config")  # a command line; the converter's
+
+
+def test_the_library_names_keywords_and_no_options():
+    root = Path(crossdraft.__file__).parent
+    files = [
+        file for name in LIBRARY for file in ((root / name).rglob("*.py") if (root / name).is_dir() else [root / name])
+    ]
+    assert len(files) > 150
+    lines = [(file.name, line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [found for found in lines if SAID.match(found[1]) and not OF_A_COMMAND.search(found[1])] == []
 
 
 def test_a_terminal_shows_it_in_red_unless_colour_is_unwanted(monkeypatch):

@@ -205,7 +205,7 @@ def test_of_a_long_recording_only_the_video_s_second_is_read(clip, tmp_path, clo
 @pytest.mark.parametrize("clock", [RecordingClock.AUTO, RecordingClock.VIDEO])
 def test_events_after_the_video_do_not(clip, tmp_path, clock):
     late = recording(tmp_path / "late.h5", 1_500_000)
-    with pytest.raises(CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*--clock own"):
+    with pytest.raises(CrossdraftError, match=r"begin 1.500 s after the video, which lasts 1.000 s; .*clock=own"):
         RecordingOptions(late, clock).excerpt(clip.video)
     RecordingOptions(late, RecordingClock.OWN).excerpt(clip.video)
 

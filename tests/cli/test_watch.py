@@ -97,6 +97,8 @@ def test_a_changed_answer_is_a_marked_line(watch, monkeypatch):
         (("--ask", "What?", "--windows", "0"), "--windows is 0"),
         (("--ask", " ",), "The prompt is empty"),
         ((), "There is no question; add one with --ask"),
+        (("What is ahead?",), "'What is ahead?' is no option; a standing question follows --ask"),
+        (("--ask", "What?", "Why?"), "'Why?' is no option; a standing question follows --ask"),
     ],
 )  # fmt: skip
 def test_bad_values_cost_one_sentence_and_no_loading(watch, monkeypatch, arguments, sentence):

@@ -45,13 +45,12 @@ def test_frames_that_do_not_fit_name_the_bodys_field(server):
 @pytest.mark.parametrize(
     ("sentence", "wanted"),
     [
-        ("say so (--sensor, --format), else", "say so (sensor, format), else"),
-        ("give num_frames (--frames) in place of fps (--fps).", "give num_frames in place of fps."),
-        ("take a part (--start, --end)", "take a part (start_s, end_s)"),
-        ("or raise EventLimits.events (--max-events).", "or raise EventLimits.events."),
-        ("or --clock own if", "or clock own if"),
+        ("say so (sensor=…, format=…), else", "say so (sensor, format), else"),
+        ("give num_frames=… in place of fps=….", "give num_frames in place of fps."),
+        ("take a part (start_us=…, end_us=…)", "take a part (start_s, end_s)"),
+        ("or clock=own if", "or clock own if"),
         ("the prompt alone has 9 tokens; say max_new_tokens.", "the prompt alone has 9 tokens; say max_tokens."),
-        ("name it --framesize", "name it --framesize"),
+        ("name it my_max_new_tokens=3", "name it my_max_new_tokens=3"),
     ],
 )
 def test_remedies_are_the_bodys_fields(sentence, wanted):

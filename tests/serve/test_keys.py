@@ -1,10 +1,13 @@
 """API keys and their file."""
 
+import re
+
 import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.keys import Client, KeyRecord, Keys, append_key, digest_of, line_of, new_key, read_keys
+from crossdraft.serve.scopes import ALL
 
 A = KeyRecord(name="a", sha256="0" * 64)  # which YAML would take for a number
 
@@ -97,3 +100,26 @@ def test_a_name_that_no_record_may_have_is_one_sentence(name, tmp_path, capsys):
     assert shown.err.startswith(f"crossdraft: A client cannot be called {name!r}; take 1 to 64 letters")
     assert shown.out == ""
     assert not (tmp_path / "keys.yaml").exists()
+
+
+def test_a_new_key_has_the_scopes_that_are_named(tmp_path, capsys):
+    path = tmp_path / "keys.yaml"
+    for name, scopes in (("camera", ["--scopes", "edge, media"]), ("page", ["--scopes=chat"]), ("all", [])):
+        assert main(["serve", "new-key", name, "--file", str(path), *scopes]) == 0
+    keys = read_keys(path, Client())
+    found = [keys.client(key).scopes for key in capsys.readouterr().out.split()]
+    assert found == [{"edge", "media"}, {"chat"}, ALL]
+
+
+@pytest.mark.parametrize("scopes", ["egde", "edge,", ",", "", "edge;media", "all"])
+def test_a_scope_that_there_is_not_is_one_sentence_and_makes_no_key(scopes, tmp_path, capsys):
+    assert main(["serve", "new-key", "camera", "--file", str(tmp_path / "keys.yaml"), "--scopes", scopes]) == 2
+    shown = capsys.readouterr()
+    assert re.fullmatch(r"crossdraft: Unknown scope '.*'; choose one of chat, edge, .*\.\n", shown.err)
+    assert shown.out == ""
+    assert not (tmp_path / "keys.yaml").exists()
+
+
+def test_the_help_of_new_key_names_every_scope(capsys):
+    assert main(["serve", "new-key", "--help"]) == 0
+    assert ", ".join(sorted(ALL)) in re.sub(r"[\s│]+", " ", capsys.readouterr().out)

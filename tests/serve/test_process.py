@@ -39,6 +39,13 @@ def process(media_root, tmp_path_factory):
     found.wait()
 
 
+def test_the_log_says_what_the_start_is_waiting_for(process):
+    _, _, folder = process
+    first = [json.loads(line) for line in (folder / "log").read_text().splitlines()[:2]]
+    said = [(one["level"], one["message"]) for one in first]
+    assert said == [("info", "loading the models"), ("info", "warming up")]
+
+
 def post(url: str, **more) -> httpx.Response:
     return httpx.post(f"{url}/v1/chat/completions", json=body(**more), timeout=60)
 

@@ -72,7 +72,7 @@ def test_a_clip_is_held_once_and_within_a_limit(clip: Path, patched: Patch) -> N
             tracemalloc.stop()
         assert frames.shape == (9, HEIGHT, WIDTH, 3)
         assert peak < 1.5 * frames.numel() + 100_000
-        with pytest.raises(CrossdraftError, match=r"10 frames of .* the limit .* take at most 9 \(--frames\)"):
+        with pytest.raises(CrossdraftError, match=r"10 frames of .* the limit .* take at most 9 \(num_frames=…\)"):
             sample_frames(path, 10, limits)
 
 

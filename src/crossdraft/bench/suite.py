@@ -17,8 +17,12 @@ from crossdraft.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_method
 from crossdraft.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft.bench.traces import Trace
 from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.drafter import Budget
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.request import Request
 from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import SHIPPED
 
@@ -43,9 +47,11 @@ class Suite:
         cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
         warm_ups: pairs that are thrown away; they come from the validation split.
         memory: measure the peak memory of each method first.
+        record: keep the target's answers as traces; with the method `event`, what its model writes alone, too.
 
     Raises:
-        CrossdraftError: as `check_methods`, or a number is too small; so that nothing is loaded for nothing.
+        CrossdraftError: as `check_methods`, a number is too small, or there is nothing to record; so that nothing is
+            loaded for nothing.
     """
 
     models: Models
@@ -56,12 +62,17 @@ class Suite:
     warm_ups: int = WARM_UPS
     drafters: tuple[str, ...] = ()
     memory: bool = True
+    record: bool = False
 
     def __post_init__(self) -> None:
         check_methods(self.methods, self.drafters)
         check_repeats(self.repeats)
         if self.warm_ups < 0:
             raise CrossdraftError(f"The number of warm-ups is {self.warm_ups}; give 0 or more.")
+        if self.record and ("target" not in self.methods or self.work.temperature):
+            raise CrossdraftError(
+                "There is nothing to record: only greedy answers of the method 'target' are; name it, at temperature 0."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,20 +167,33 @@ def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
             "in_words": [*workload_in_words(suite.work, pairs, mean), *cores_in_words(suite.names, suite.cores)],
         },
         methods=summarise(results, pairs, target),
-        traces=traces_of(results, pairs),
+        traces=traces_of(suite, results, pairs, target) if suite.record else (),
         footprints=footprints,
         cores={name: cores_of(name, suite.cores) for name in suite.names},
     )
 
 
-def traces_of(results: Results, pairs: Sequence[Item]) -> tuple[Trace, ...]:
-    """The target's own answers, first run of each pair, for `replay`; none if it did not run, or not greedily."""
-    if "target" not in results.runs or not pairs[0].request.sampling.greedy:
-        return ()
+def traces_of(suite: Suite, results: Results, pairs: Sequence[Item], target: Target) -> tuple[Trace, ...]:
+    """The target's own answers, first run of each pair, for `replay`."""
+    drafter = suite.models.drafter(suite.models.event, target)() if "event" in suite.methods else None
     return tuple(
-        Trace(str(item.seed), item.request.prompt, runs[0].tokens, (), _stages_ms(runs[0]))
+        Trace(
+            str(item.seed),
+            item.request.prompt,
+            runs[0].tokens,
+            () if drafter is None else written_alone(drafter, item.request),
+            _stages_ms(runs[0]),
+        )
         for item, runs in zip(pairs, results.runs["target"], strict=True)
     )
+
+
+def written_alone(drafter: IndependentDrafter, request: Request) -> tuple[int, ...]:
+    """What a drafter with a model of its own answers, whatever the target would say."""
+    (state,) = drafter.begin([request])
+    (draft,) = drafter.propose([state], [Budget(request.token_limit)])
+    drafter.end([state])
+    return draft.tree.tokens
 
 
 def _stages_ms(run: Run) -> tuple[float, ...]:

@@ -78,13 +78,7 @@ def shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
 
 
 def write_traces(traces: Sequence[Trace], path: Path) -> None:
-    """One line each, whole or not at all.
-
-    Raises:
-        CrossdraftError: there are none.
-    """
-    if not traces:
-        raise CrossdraftError("There is nothing to record: the method 'target' did not run, or not greedily.")
+    """One line each, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(
             "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces), encoding="utf-8"

@@ -9,6 +9,7 @@ import typer
 
 from crossdraft.checks import choice, did_you_mean
 from crossdraft.cli.options import AsJson, Device, Dtype, Quantize, check_models, check_values, option_groups
+from crossdraft.cli.recipe import recipe_command
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class AnswerOptions:
         return AnswerSettings(target, self.device, self.dtype, self.quantize, longest, batch, workers)
 
 
-@app.command()
+@app.command(cls=recipe_command("align.tuned", "TuneRecipe", "l6"))
 @option_groups
 def align(
     target: Annotated[

@@ -138,7 +138,6 @@ def ask(
     # After what can be refused without them: these take seconds.
     from crossdraft.alone import target_alone
     from crossdraft.cli.compare import compare
-    from crossdraft.cli.reporting import RunLines
     from crossdraft.cli.session import opened, stream, why_not_usual, with_drafter
     from crossdraft.cli.view import answer_console, say, show
 
@@ -155,7 +154,7 @@ def ask(
                 "name a confidence in --lossy-prefill, not a budget."
             )
         answer = stream(engine, request, None if output.as_json else console)
-        comparison = compare(engine, request, answer, tell=RunLines()) if output.compare else None
+        comparison = compare(engine, request, answer) if output.compare else None
         timed, baseline = typical(answer, comparison)
         if output.as_json:
             found = report(request, timed, engine, comparison)

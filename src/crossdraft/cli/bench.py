@@ -89,7 +89,12 @@ def bench(
     ] = True,
     plot_file: Plot = None,
     record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE", help="Write the target's answers as traces, for replay.")
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Write the target's answers as traces, for replay; with the method event, what it writes alone, too.",
+        ),
     ] = None,
     blind: Blind = "blind",
     frames: Annotated[
@@ -150,6 +155,7 @@ def bench(
             warm_ups=warm_ups,
             drafters=tuple(drafters or ()),
             memory=memory,
+            record=record is not None,
         )
         hush()
         with progress("measuring", suite.runs) as tick:

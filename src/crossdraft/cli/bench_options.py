@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossdraft.cli.options import Device, Dtype, Target, check_models
-from crossdraft.cli.reporting import core_each, hush
+from crossdraft.cli.reporting import core_each, hush, waiting
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -119,4 +119,6 @@ def loaded_target(models: "Models", cores: "Cores | None" = None) -> "Iterator[t
     hush()
     with pinned(None if cores is None else cores.target):
         found = environment()
-        yield found, models.load_target()
+        with waiting("loading the target"):
+            target = models.load_target()
+        yield found, target

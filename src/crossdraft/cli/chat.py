@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, NoColour, PairOptions, RecordingOptions, Video, option_groups
+from crossdraft.cli.options import AsJson, NoColour, PairOptions, RecordingOptions, option_groups
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -52,12 +52,21 @@ class Chat:
 @app.command()
 @option_groups
 def chat(
-    video: Video, recording: RecordingOptions, pair: PairOptions, as_json: AsJson = False, no_color: NoColour = False
+    recording: RecordingOptions,
+    pair: PairOptions,
+    video: Annotated[Path | None, typer.Option(help="The clip, a video file; needed.")] = None,
+    as_json: AsJson = False,
+    no_color: NoColour = False,
 ) -> None:
     """Answer questions about a clip, one a line, until the input ends; /help lists the commands.
 
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """
+    if video is None:
+        raise CrossdraftError(
+            "There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, are for "
+            "crossdraft ask."
+        )
     pair.check()
     excerpt = recording.excerpt(video)
 

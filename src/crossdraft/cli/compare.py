@@ -1,6 +1,6 @@
 """Compare an answer with the target's own: are the tokens identical, and what is the speedup?"""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
@@ -8,6 +8,7 @@ from crossdraft.alone import baselines
 from crossdraft.api import Engine
 from crossdraft.bench.common import orders
 from crossdraft.bench.measure import first_difference, top2_gap
+from crossdraft.cli.reporting import saying
 from crossdraft.drawing.figures import Baseline, counted
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target
@@ -142,26 +143,19 @@ class AnswerComparison:
         )
 
 
-def compare(
-    engine: Engine,
-    request: Request,
-    answer: Answer,
-    repeats: int = REPEATS,
-    tell: Callable[[str], None] = lambda run: None,
-) -> AnswerComparison:
+def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REPEATS) -> AnswerComparison:
     """Answer again with and without the drafter, in turns; `answer` was given before and is compared as well.
-
-    `tell` is told before each run which it is, such as "the target alone, run 2 of 3".
 
     The target alone is exact, whatever rule verifies the drafted answers.
     """
     shares = baselines(engine)
     runs: dict[str, list[Answer]] = {name: [] for name in ("drafted", *shares)}
-    for number, turn in enumerate(islice(orders(list(runs)), repeats)):
-        for name in turn:
-            tell(f"{_run_name(name, shares)}, run {number + 1} of {repeats}")
-            alone = name in shares
-            runs[name].append(engine.alone(request, shares[name]) if alone else engine.generate(request))
+    with saying("comparing") as say:
+        for number, turn in enumerate(islice(orders(list(runs)), repeats)):
+            for name in turn:
+                say(f"{_run_name(name, shares)}, run {number + 1} of {repeats}")
+                alone = name in shares
+                runs[name].append(engine.alone(request, shares[name]) if alone else engine.generate(request))
     drafted = runs.pop("drafted")
     fastest = min(runs, key=lambda name: _per_token(_median_run(runs[name])))
     counts = tuple(len(cores) for cores in shares.values() if cores is not None)

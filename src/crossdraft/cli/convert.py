@@ -32,14 +32,13 @@ def eventgpt(
     if not source.is_dir():
         raise CrossdraftError(f"Cannot read {source}: it is no folder; give a complete checkpoint folder.")
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from crossdraft.cli.reporting import report
     from crossdraft.models.eventgpt import convert_eventgpt
+    from crossdraft.train.core.log import Bar
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Bar(*Progress.get_default_columns()) as progress:
         task = progress.add_task("reading")
 
         def on_shard(what: str, done: int, total: int) -> None:

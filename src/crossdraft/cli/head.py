@@ -84,13 +84,14 @@ def folder_of(head: str) -> Path:
 def host_of(target: str, name: str | None = None) -> "TargetInfo":
     """What exchanging heads needs of a target, which is loaded for it."""
     from crossdraft.checkpoints.locate import REFERENCE
-    from crossdraft.cli.reporting import hush
+    from crossdraft.cli.reporting import hush, waiting
     from crossdraft.heads.convert.converter import TargetInfo
     from crossdraft.heads.networks.base import SharedWeights
     from crossdraft.load import load_target, target_fingerprint
 
     hush()
-    loaded = load_target(target, "cpu", "float32", packed=False)
+    with waiting("loading the target"):
+        loaded = load_target(target, "cpu", "float32", packed=False)
     named = name or str(REFERENCE / "target" if target == "reference" else target)
     kinds = tuple(getattr(loaded.model.config, "architectures", None) or (type(loaded.model).__name__,))
     layers = loaded.text_config.num_hidden_layers

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 
 
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -37,11 +38,17 @@ PACKAGE_OF = {
     "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
-FLAGS = {"num_frames": "--frames"}  # fields whose options are called otherwise
+# Keywords of the library whose options are called otherwise.
+FLAGS = {"num_frames": "--frames", "start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
+PLAIN = frozenset(("temperature", "seed", "fps", "nodes", "device", "compile"))  # ones that are called as they are
+SUBJECT = re.compile(r"(?:^|(?<= and ))\w+(?= is | exclude | and \w+ (?:is|exclude) )")
+# A keyword with its value, or … for one of the reader's own; not what a spec sets, as in event:windows=3.
+KEYWORD = re.compile(
+    r"(?<![\w:,.])(num_frames|fps|sensor|format|clock|start_us|end_us|windows|dtype|quantize|cache_bytes|drafter)=(…|\w+)"
+)
+LIMIT = re.compile(r"EventLimits\.(events|scanned|lines)\b")
 
-PLAIN_FIELDS = frozenset(("temperature", "seed", "fps", "nodes"))  # whose options are called as they are
-
-RED, PLAIN, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
+RED, NO_COLOUR, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
 
 class LazyGroup(TyperGroup):
@@ -66,7 +73,7 @@ class PrefixFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The sentence, and the traceback of an error."""
-        return f"{record.name.partition('.')[0]}: {super().format(record)}"
+        return f"{record.name.partition('.')[0]}: {with_flags(super().format(record))}"
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -128,23 +135,30 @@ def _whole_imports() -> AbstractContextManager[None]:
 
 
 def with_flags(sentence: str) -> str:
-    """A sentence that begins with the name of a field in Python, with the option's name instead.
+    """A sentence of the library, which names keywords, with the names of the options instead.
 
-    >>> with_flags("top_k is -1; it must be 0 (off) or more.")
-    '--top-k is -1; it must be 0 (off) or more.'
-    >>> with_flags("temperature is -1.0; it must be 0 or more.")
-    '--temperature is -1.0; it must be 0 or more.'
+    >>> with_flags("num_frames is 4 and fps is 2.0; give one of them.")
+    '--frames is 4 and --fps is 2.0; give one of them.'
+    >>> with_flags("lossy_prefill and compile exclude each other; try dtype=bfloat16 (2 GB), or say sensor=….")
+    '--lossy-prefill and --compile exclude each other; try --dtype bfloat16 (2 GB), or say --sensor.'
     """
-    name, space, rest = sentence.partition(" ")
-    if ("_" in name or name in PLAIN_FIELDS) and name.isidentifier() and rest.startswith("is "):
-        name = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    return name + space + rest
+    sentence = SUBJECT.sub(lambda found: _flag(found[0]) if _is_field(found[0]) else found[0], sentence)
+    sentence = KEYWORD.sub(lambda found: " ".join((_flag(found[1]), found[2])).removesuffix(" …"), sentence)
+    return LIMIT.sub("--max-events", sentence)
+
+
+def _is_field(word: str) -> bool:
+    return "_" in word or word in PLAIN
+
+
+def _flag(keyword: str) -> str:
+    return FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
 
 
 def complain(sentence: str) -> int:
     """Print what went wrong on stderr; returns the exit status for it."""
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    red, plain = (RED, PLAIN) if coloured else ("", "")
+    red, plain = (RED, NO_COLOUR) if coloured else ("", "")
     print(f"{red}crossdraft: {sentence}{plain}", file=sys.stderr)
     return 2
 

@@ -151,7 +151,7 @@ def plan(
         bool, Option("--measure", help="Measure the stages of a pair on this machine.", rich_help_panel=PAIR)
     ] = False,
 ) -> None:
-    """Draft or not, and how much: break-even points, best budgets, the bound of all hiding, where the time goes.
+    """Draft or not, and how much: break-even points, best budgets, the most that hiding can reach, where the time goes.
 
     From numbers typed in, or with --measure from a few answers of a pair on this machine. Times are simulated.
     """

@@ -14,7 +14,14 @@ app = typer.Typer(add_completion=False)
 @app.command()
 @option_groups
 def replay(
-    traces: Annotated[Path, typer.Argument(help="Recorded answers, a JSON object a line.", show_default=False)],
+    traces: Annotated[
+        Path,
+        typer.Argument(
+            help="Recorded answers, a JSON object a line, as bench --record writes them; one to try: "
+            "examples/reference_answers.jsonl.",
+            show_default=False,
+        ),
+    ],
     output: ReportOptions,
     drafter: Annotated[
         str, typer.Option(help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these.")

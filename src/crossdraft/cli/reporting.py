@@ -2,26 +2,32 @@
 
 import json
 import os
-import sys
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from crossdraft.bench.common import check_outputs, write_json
 from crossdraft.cli.options import AsJson, Force, JsonOut
+from crossdraft.train.core.log import FIRST_S, Bar
 
 if TYPE_CHECKING:
     from crossdraft.bench.cores import Cores
 
 T = TypeVar("T")
-RUN_S = 10.0  # between two lines that say which run begins
-LINE_S = 30.0  # between two lines of progress, where there is no terminal for a bar
 
 
 def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
@@ -30,71 +36,44 @@ def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass items by under a bar on stderr, a running one where the total is unknown; see `ProgressLines`."""
-    console = Console(stderr=True)
-    lines = None if console.is_terminal else ProgressLines(what, total)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        for item in bar.track(items, total=total, description=what):
+    """Pass items by under a bar on stderr, a running one where the total is unknown."""
+    with Bar(*Progress.get_default_columns()) as bar:
+        task = bar.add_task(what, total=total)
+        for item in items:
             yield item
-            if lines is not None:
-                lines.count()
+            bar.advance(task)
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr; the yielded function counts one more, done by the one it names. See `ProgressLines`."""
+    """A bar on stderr; the yielded function counts one more, done by the one it names."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
     # Drawn between two runs only: a bar that refreshes itself does so in a thread, while something is being measured.
     # It leaves no trace, so that a table or an error stands alone.
-    with Progress(
-        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with Bar(*columns, auto_refresh=False) as bar:
         task = bar.add_task(what, total=total)
-        lines = None if console.is_terminal else ProgressLines(what, total)
-
-        def tick(name: str) -> None:
-            bar.update(task, advance=1, description=f"{what} {name}", refresh=True)
-            if lines is not None:
-                lines.count()
-
-        yield tick
+        yield lambda name: bar.update(task, advance=1, description=f"{what} {name}", refresh=True)
 
 
-class ProgressLines:
-    """In place of a bar, where stderr is no terminal: now and then a line of how far it is, none of what ends sooner.
-
-    Args:
-        what: is done.
-        total: how many there are; `None` = unknown.
-    """
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self._what, self._total = what, total
-        self._done, self._last_s = 0, time.monotonic()
-
-    def count(self) -> None:
-        """One more is done."""
-        self._done += 1
-        if (now := time.monotonic()) - self._last_s >= LINE_S:
-            self._last_s = now
-            of = "" if self._total is None else f" of {self._total:,}"
-            with suppress(OSError):  # nobody reads it any more: no reason to end what may have run for hours
-                print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
+@contextmanager
+def saying(what: str) -> Iterator[Callable[[str], None]]:
+    """As `progress`, of what is not counted: the yielded function says what begins."""
+    with Bar(TextColumn("{task.description}"), auto_refresh=False) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda part: bar.update(task, description=f"{what}: {part}", refresh=True)
 
 
-class RunLines:
-    """Says on stderr which run begins, where those before have taken long: nobody is left alone with a still screen."""
-
-    def __init__(self) -> None:
-        self._last_s = time.monotonic()
-
-    def __call__(self, run: str) -> None:
-        """A run begins."""
-        if (now := time.monotonic()) - self._last_s >= RUN_S:
-            self._last_s = now
-            with suppress(OSError):
-                print(f"comparing: {run}", file=sys.stderr, flush=True)
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A line on stderr that shows that time passes; where that is no terminal, one that says so after a while."""
+    with Bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+        task = bar.add_task(what, total=None)
+        late = threading.Timer(FIRST_S, bar.update, (task,))
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
 
 
 def console_for(*, as_json: bool) -> Console:

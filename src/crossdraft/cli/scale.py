@@ -38,15 +38,13 @@ def checkpoint(
 
     It answers nonsense. What it takes to load and to run is the real one's.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
     from crossdraft.bench.scale_checkpoint import write_checkpoint
     from crossdraft.cli.reporting import report
+    from crossdraft.train.core.log import Bar
 
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("planning", total=None)
         written = write_checkpoint(
             config,
@@ -80,14 +78,14 @@ def adapters(
     """
     from crossdraft.bench.common import table
     from crossdraft.bench.scale_models import DRAFTERS, TARGETS, shape_of
-    from crossdraft.cli.reporting import console_for, hush, report
+    from crossdraft.cli.reporting import console_for, hush, report, track
     from crossdraft.engine.fast.pinning import one_thread
     from crossdraft.train.heads.scale import NAMES, PairShapes, network_costs
 
     hush()
     shapes = PairShapes(shape_of(config, TARGETS), shape_of(drafter, DRAFTERS))
     with one_thread():
-        found = list(network_costs(shapes, names or NAMES, budget))
+        found = list(track(network_costs(shapes, names or NAMES, budget), "measuring", len(names or NAMES)))
     if as_json:
         report([one.to_json() for one in found], as_json=True)
         return

@@ -207,13 +207,20 @@ def new_key(
     file: Annotated[
         Path | None, typer.Option(help="Append the record to this keys file; by default it is shown.")
     ] = None,
+    scopes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="What the key may use, comma-separated: chat, edge, files, media, metrics, watch; by default all.",
+        ),
+    ] = None,
 ) -> None:
     """Make an API key. It is shown once; the keys file holds its hash alone."""
     from crossdraft.serve.keys import append_key, line_of, new_record
     from crossdraft.serve.keys import new_key as random_key
 
     key = random_key()
-    record = new_record(name, key)
+    record = new_record(name, key, None if scopes is None else [one.strip() for one in scopes.split(",")])
     if file is not None:
         append_key(file, record)
     else:

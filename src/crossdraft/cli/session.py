@@ -1,18 +1,16 @@
 """What `ask`, `chat` and `demo` do alike: choose a drafter, load a pair with progress, warm it up, stream an answer."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
 from crossdraft.bench.cores import choose_cores, parse_cores, spans
 from crossdraft.cli.options import PairOptions
-from crossdraft.cli.reporting import hush
+from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.guarded import refusals_unlogged
@@ -154,10 +152,10 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
     """
     hush()
     options = engine_options(pair)
-    with _spinner("loading the models and compiling passes" if pair.compile else "loading the models"):
+    with waiting("loading the models and compiling passes" if pair.compile else "loading the models"):
         engine = Engine.load(pair.target, None if pair.drafter == "none" else pair.drafter, options)
     with engine:
-        with _spinner("warming up"):
+        with waiting("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
             again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
             with refusals_unlogged():
@@ -180,12 +178,3 @@ def stream(engine: Engine, request: Request, console: Console | None) -> Answer:
     if pieces.answer is None:
         raise CrossdraftError("The answer was cancelled before it began.")
     return pieces.answer
-
-
-@contextmanager
-def _spinner(what: str) -> Iterator[None]:
-    """A line on stderr that shows that time passes; nothing if stderr is no terminal."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not os.isatty(2)) as bar:
-        bar.add_task(what, total=None)
-        yield

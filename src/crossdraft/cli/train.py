@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import AsJson, Device, LocalTarget, check_models, check_values
+from crossdraft.cli.recipe import RecipeCommand, recipe_command
 from crossdraft.cli.train_spans import ctpd
 
 app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
@@ -15,7 +16,7 @@ Overrides = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=recipe_command("reference.recipe", "ReferenceRecipe"))
 def reference(
     overrides: Annotated[
         list[str] | None,
@@ -37,7 +38,7 @@ def reference(
     run_stages(ReferenceRun(settings, out), stage or STAGES[:-1])
 
 
-@app.command()
+@app.command(cls=recipe_command("heads.medusa2", "JointRecipe"))
 def medusa2(
     overrides: Overrides = None,
     config: Annotated[Path | None, typer.Option(help="Recipe file; the shipped one by default.")] = None,
@@ -68,7 +69,7 @@ def medusa2(
     )
 
 
-@app.command()
+@app.command(cls=recipe_command("align.tuned", "TuneRecipe"))
 def l6(
     capture: Annotated[Path, typer.Option(help="What to learn from: a folder of `crossdraft capture`.")],
     overrides: Overrides = None,
@@ -180,7 +181,7 @@ def head(
     report({"out": str(folder / "head"), **figures}, line, as_json=as_json)
 
 
-app.command()(ctpd)
+app.command(cls=recipe_command("align.spans", "SpanRecipe"))(ctpd)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:
@@ -204,4 +205,4 @@ def _about(recipe: Path) -> str:
 
 
 for _recipe in sorted((Path(__file__).parents[1] / "train" / "recipes" / "heads").glob("*.yaml")):
-    app.command(_recipe.stem, help=_about(_recipe))(head)
+    app.command(_recipe.stem, cls=RecipeCommand, help=_about(_recipe))(head)

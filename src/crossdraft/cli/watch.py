@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Ask about a stream again and again.", add_completion=False)
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})  # to say where a question belongs
 @option_groups
 def watch(
+    ctx: typer.Context,
     video: Video,
     camera: RecordingFile,
     stream: ReplayOptions,
@@ -40,6 +41,8 @@ def watch(
 
     With --server the clip is pushed to a server as a live stream, frame by frame in real time, and answered there.
     """
+    if ctx.args:
+        raise CrossdraftError(f"'{ctx.args[0][:80]}' is no option; a standing question follows --ask, each its own.")
     if not ask:
         raise CrossdraftError('There is no question; add one with --ask "What is ahead?".')
     every_s, length_s = stream.check()

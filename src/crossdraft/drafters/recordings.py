@@ -107,7 +107,7 @@ def _recording(request: Request, least: int) -> Events:
     if isinstance(events, Excerpt):
         if events.windows > 1:
             raise CrossdraftError(
-                "A drafter with slices lays its own windows; leave out the recording's (--events-windows), or slices."
+                "A drafter with slices lays its own windows; leave out the recording's (windows=…), or slices."
             )
         return events.read(newest)
     if not isinstance(events, Events):

@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "is_assistant": ((False,), "an assistant's role"),
     "assistant_early_exit": ((), "assisted generation"),
     "assistant_ensemble_weight": ((), "lossy assisted generation"),
-    "prompt_lookup_num_tokens": ((), "prompt lookup (here --drafter ngram)"),
+    "prompt_lookup_num_tokens": ((), "prompt lookup (here drafter=ngram)"),
     "speculation_type": ((), "assisted generation"),
     "cache_implementation": (("dynamic", "hybrid"), "another cache than the engine's own"),
     "cache_config": ((), "another cache than the engine's own"),

@@ -342,7 +342,7 @@ class PrefixCache:
             self._warned = True
             log.warning(
                 "The prefix cache's %s bytes do not hold one prompt, of %s; questions about a known clip are read "
-                "anew. Give it more: Options(cache_bytes=…), --cache-bytes.", f"{self.most_bytes:,}", f"{nbytes:,}",
+                "anew. Give it more: cache_bytes=….", f"{self.most_bytes:,}", f"{nbytes:,}",
             )  # fmt: skip
         return nbytes <= self.most_bytes
 

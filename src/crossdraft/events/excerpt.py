@@ -181,7 +181,7 @@ def shown_in(recording: RecordingT, first_us: int, seconds: float, clock: str = 
     if not unrelated and 0 < seconds * 1e6 < first_us:
         raise CrossdraftError(
             f"No overlap in time: the events of {recording} begin {first_us / 1e6:.3f} s after the video, which lasts "
-            f"{seconds:.3f} s; give recordings of the same moment, or --clock own if the events' times do not count "
+            f"{seconds:.3f} s; give recordings of the same moment, or clock=own if the events' times do not count "
             "from the video's start."
         )
     begin = first_us if unrelated else 0

@@ -40,7 +40,7 @@ class EventLimits:
         if events > self.events:
             raise CrossdraftError(
                 f"{source} has more than {self.events:,} events in the wanted span, the limit; take a shorter span, "
-                "or raise EventLimits.events (--max-events)."
+                "or raise EventLimits.events."
             )
 
     def check_scanned(self, source: object, events: int) -> None:
@@ -48,7 +48,7 @@ class EventLimits:
         if events > self.scanned:
             raise CrossdraftError(
                 f"{source} has more than {self.scanned:,} events to read through, the limit; take a shorter span, or "
-                "raise EventLimits.scanned (--max-events)."
+                "raise EventLimits.scanned."
             )
 
     def check_lines(self, source: object, lines: int) -> None:
@@ -56,7 +56,7 @@ class EventLimits:
         if lines > self.lines:
             raise CrossdraftError(
                 f"{source} has more than {self.lines:,} lines, the limit; take a shorter span, or raise "
-                "EventLimits.lines (--max-events)."
+                "EventLimits.lines."
             )
 
     def check_whole(self, source: object, size: int) -> None:
@@ -87,8 +87,8 @@ class EventLimits:
         """Raise CrossdraftError if the events span too long a time."""
         if seconds > self.seconds:
             raise CrossdraftError(
-                f"{source} spans more than {self.seconds:g} seconds, the limit; take a part (--start, --end), or raise "
-                "EventLimits.seconds."
+                f"{source} spans more than {self.seconds:g} seconds, the limit; take a part (start_us=…, end_us=…), or "
+                "raise EventLimits.seconds."
             )
 
 

@@ -57,7 +57,8 @@ def _short_enough(chunks: Iterable[Events], fps: float) -> Iterator[Events]:
             if seconds * fps > MAX_FILM_FRAMES:
                 raise CrossdraftError(
                     f"The events span {seconds:.0f} s, which is {seconds * fps:.0f} frames at {fps:g} a second, and a "
-                    f"film holds {MAX_FILM_FRAMES}; take a part (--start, --end) or fewer frames a second (--fps)."
+                    f"film holds {MAX_FILM_FRAMES}; take a part (start_us=…, end_us=…) or fewer frames a second "
+                    "(fps=…)."
                 )
         yield chunk
 

@@ -318,8 +318,8 @@ def _check_inside(x: NDArray[np.generic], y: NDArray[np.generic], width: int, he
         if len(column) and not (column.min() >= 0 and column.max() < size):
             raise CrossdraftError(
                 f"{source}: {name} reaches {column.min()}..{column.max()}, outside the {width}x{height} sensor; if the "
-                "sensor has another size, or the file another format, say so (--sensor, --format), else it is damaged, "
-                "so copy it again."
+                "sensor has another size, or the file another format, say so (sensor=…, format=…), else it is "
+                "damaged, so copy it again."
             )
         if column.dtype.kind == "f" and (column != np.rint(column)).any():
             raise CrossdraftError(f"{source}: {name} is fractional; give raw events, not rectified ones.")

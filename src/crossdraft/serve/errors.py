@@ -36,14 +36,13 @@ LEFT_OUT = {
     "/openapi.json": "the routes stand in docs/serve.md",
     "/version": "/v1/models says the version",
 }
-# What a client writes in place of the options, and of the library's words, that an error of the library names.
+# What a client writes in place of what an error of the library names.
 FIELDS = {
-    "--frames": "num_frames", "--fps": "fps", "--format": "format", "--sensor": "sensor", "--start": "start_s",
-    "--end": "end_s", "--clock": "clock", "max_new_tokens": "max_tokens",
+    "start_us": "start_s", "end_us": "end_s", "clock=own": "clock own", "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }  # fmt: skip
-OPTION = re.compile(rf"(?:{'|'.join(FIELDS)})(?![\w-])")
-REPEATED = re.compile(r"\b(\w+) \(\1\)| \(--max-events\)")
+FIELD = re.compile(rf"\b(?:{'|'.join(FIELDS)})\b")
+OPEN = re.compile(r"(?<=\w)=…")  # of a keyword whose value is the reader's
 READ = ["GET", "HEAD"]  # methods of a route that a health check, a proxy or a player may ask for its headers alone
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
@@ -141,12 +140,12 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def in_fields(sentence: str) -> str:
-    """A sentence of the library as a client needs it: the fields of a body in place of the command line's options.
+    """A sentence of the library as a client needs it: the fields of a body in place of a call's keywords.
 
-    >>> in_fields("give num_frames (--frames) in place of fps (--fps), or say so (--sensor, --format)")
-    'give num_frames in place of fps, or say so (sensor, format)'
+    >>> in_fields("give num_frames=… in place of fps=…, or take a part (start_us=…, end_us=…)")
+    'give num_frames in place of fps, or take a part (start_s, end_s)'
     """
-    return REPEATED.sub(r"\1", OPTION.sub(lambda found: FIELDS[found[0]], sentence))
+    return FIELD.sub(lambda found: FIELDS[found[0]], OPEN.sub("", sentence))
 
 
 def too_long(error: ContextLengthError) -> ApiError:

@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from crossdraft.checks import choice
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.scopes import ALL, Scope
 
@@ -59,14 +60,15 @@ def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def new_record(name: str, key: str) -> KeyRecord:
-    """The record of a client's key, without limits of its own.
+def new_record(name: str, key: str, scopes: Sequence[str] | None = None) -> KeyRecord:
+    """The record of a client's key, without limits of its own; `scopes` of `None` are all.
 
     Raises:
-        CrossdraftError: this cannot be a client's name.
+        CrossdraftError: this cannot be a client's name, or one is no scope.
     """
+    known = None if scopes is None else tuple(choice("scope", one, sorted(ALL)) for one in scopes)
     try:
-        return KeyRecord(name=name, sha256=digest_of(key))
+        return KeyRecord(name=name, sha256=digest_of(key), scopes=known)
     except ValidationError:
         raise CrossdraftError(
             f"A client cannot be called {name!r}; take 1 to 64 letters, digits, dots, hyphens and underscores."

@@ -1,5 +1,6 @@
 """What all routes share: the engine, the media, who may ask how much, and the server's state."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from crossdraft.serve.tracing import SpanRecorder
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling
 from crossdraft.video_prompt import video_prompt
+
+log = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = 4
 MINUTE_S = 60.0
@@ -228,8 +231,10 @@ def load_engine(settings: ServerSettings) -> Engine:
         raise CrossdraftError(f"The setting options has {twice[0]}, which is a setting of its own; say it there.")
     options = Options(**given, **settings.options)
     drafter = None if settings.drafter == "none" else settings.drafter
+    log.info("loading the models")
     engine = Engine.load(settings.target, drafter, options)
     try:
+        log.info("warming up")
         _warm_up(engine)
     except BaseException:
         engine.close()

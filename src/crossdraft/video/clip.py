@@ -76,7 +76,7 @@ class FrameSampling:
         if header.seconds <= 0:
             raise CrossdraftError(
                 f"{path} does not say how long it is, so that {self.fps:g} frames a second cannot be counted; give "
-                "num_frames (--frames) in place of fps (--fps)."
+                "num_frames=… in place of fps=…."
             )
         most = min(self.max_frames, header.frames or self.max_frames)
         return max(1, min(max(round(header.seconds * self.fps), self.min_frames), most))

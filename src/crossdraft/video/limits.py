@@ -44,7 +44,7 @@ class VideoLimits:
             most = self.held // (width * height)
             raise CrossdraftError(
                 f"{name}: {frames} frames of {width}x{height} are more than {self.held:,} pixels, the limit of what is "
-                f"held at once; take at most {most} (--frames), scale the clip down, or raise VideoLimits.held."
+                f"held at once; take at most {most} (num_frames=…), scale the clip down, or raise VideoLimits.held."
             )
 
 

@@ -8,8 +8,9 @@ typing error never trains the wrong thing for an hour. `key=value` overrides use
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -124,7 +125,38 @@ def read_section(
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise CrossdraftError(f"The recipe {shown}: {_explain(kind, error)}") from error
+        raise CrossdraftError(f"The recipe {shown}: {_explain(kind, tree, error)}") from error
+
+
+def nearest_key(name: str, kind: type[Section], path: Path) -> str | None:
+    """The dotted key of a recipe whose last part is nearest to a name; `None` if none is like it."""
+    return _like(name, [*_keys(kind), *_set_in(_parse(_read(path), f"The recipe {path}"))])
+
+
+def _like(name: str, keys: Sequence[str]) -> str | None:
+    """The key that is, or whose last part is, nearest to a name; of several, the first.
+
+    >>> _like("stesp", ["threads", "optim.steps", "optim.warmup_steps", "config.steps"])
+    'optim.steps'
+    """
+    known = {key.rpartition(".")[2]: key for key in reversed(keys)}
+    near = get_close_matches(name, known, 1)
+    return known[near[0]] if near else None
+
+
+def _keys(kind: type[Section], around: str = "") -> Iterator[str]:
+    """Dotted keys of a recipe of that kind, those of the section itself first; the first phase stands for all."""
+    yield from (f"{around}{name}" for name in kind.model_fields)
+    for name, field in kind.model_fields.items():
+        part = _section_at(kind, (name,))
+        if isinstance(part, type) and issubclass(part, Section):
+            phases = get_origin(field.annotation) is tuple
+            yield from _keys(part, f"{around}{name}.0." if phases else f"{around}{name}.")
+
+
+def _set_in(tree: Any) -> list[str]:
+    """Dotted keys of the recipe itself: a network's settings stand in no schema here."""
+    return [key for key, _ in _settings(tree)]
 
 
 def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,11 +217,11 @@ def _override(tree: dict[str, Any], override: str) -> None:
 def _example(tree: Any) -> str:
     """An override that a recipe would take: its steps, else its first setting, with the value that it has.
 
-    >>> _example({"rank": 16, "optim": {"decay_steps": 20, "steps": 100}}), _example({"phases": [{"rank": 16}]})
+    >>> _example({"config": {"steps": 5}, "optim": {"steps": 100}}), _example({"phases": [{"rank": 16}]})
     ('optim.steps=100', 'phases.0.rank=16')
     """
     found = [*_settings(tree), ("seed", 0)]
-    key, value = next((one for one in found if one[0].split(".")[-1] == "steps"), found[0])
+    key, value = next((one for one in found if one[0].endswith("optim.steps")), found[0])
     return f"{key}={value}"
 
 
@@ -216,7 +248,7 @@ def _listed(value: Any) -> Any:
     return [float(one) if "." in one or "e" in one.lower() else int(one) for one in value.split(",")]
 
 
-def _explain(kind: type[Section], error: ValidationError) -> str:
+def _explain(kind: type[Section], tree: Any, error: ValidationError) -> str:
     """The first complaint as one sentence; for an unknown key, with the nearest known one."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
@@ -227,10 +259,9 @@ def _explain(kind: type[Section], error: ValidationError) -> str:
         return f"'{where}': {what[:1].lower()}{what[1:]}."
     section, unknown = _section_at(kind, first["loc"][:-1]), str(first["loc"][-1])
     around = "".join(f"{part}." for part in first["loc"][:-1])
-    for name in section.model_fields:  # the key of a part, named without it
-        part = _section_at(section, (name,))
-        if isinstance(part, type) and issubclass(part, Section) and unknown in part.model_fields:
-            return f"unknown key '{where}'; did you mean '{around}{name}.{unknown}'?"
+    key = _like(unknown, [*_keys(section, around), *_keys(kind), *(key for key in _set_in(tree) if key != where)])
+    if key is not None:
+        return f"unknown key '{where}'; did you mean '{key}'?"
     known = section.model_fields
     hint = suggestion(unknown, known, f"known keys are {', '.join(known)}.", around)
     return f"unknown key '{where}'; {hint}"
