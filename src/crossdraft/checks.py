@@ -120,6 +120,23 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
     return cores
 
 
+def described(value: Any) -> str:
+    """An array, tensor or anything else, by its type, element type and shape, as an error message names it.
+
+    >>> described([[1, 2], [3]])
+    'a list'
+    """
+    name = type(value).__name__
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return f"{'an' if name[:1] in 'aeio' else 'a'} {name}"
+    try:
+        shape = f" of shape {list(value.shape)}"
+    except RuntimeError:  # a nested tensor has none
+        shape = ""
+    return f"{'an' if name[:1] in 'aeio' else 'a'} {name} of {dtype}{shape}"
+
+
 def _shown(value: object) -> str:
     """A value as it stands in an error message: short, with its type where that is not plain."""
     shown = repr(value)
