@@ -120,21 +120,21 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
     return cores
 
 
-def described(value: Any) -> str:
-    """An array, tensor or anything else, by its type, element type and shape, as an error message names it.
+def described(value: Any, array: Any = None) -> str:
+    """What something is, as an error message names it: its type, and of an array what it holds and its shape.
+
+    Args:
+        array: what was made of it, if it is none itself.
 
     >>> described([[1, 2], [3]])
     'a list'
     """
     name = type(value).__name__
-    dtype = getattr(value, "dtype", None)
-    if dtype is None:
-        return f"{'an' if name[:1] in 'aeio' else 'a'} {name}"
-    try:
-        shape = f" of shape {list(value.shape)}"
-    except RuntimeError:  # a nested tensor has none
-        shape = ""
-    return f"{'an' if name[:1] in 'aeio' else 'a'} {name} of {dtype}{shape}"
+    shown = f"{'an' if name[:1] in 'aeio' or name == 'ndarray' else 'a'} {name}"
+    array = value if array is None else array
+    if not hasattr(array, "dtype") or getattr(array, "is_nested", False):  # which has no shape
+        return shown
+    return f"{shown} of {str(array.dtype).removeprefix('torch.')} {list(array.shape)}"
 
 
 def _shown(value: object) -> str:

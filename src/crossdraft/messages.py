@@ -112,9 +112,12 @@ def portable(visual: Any) -> Any:
     import numpy as np
     from PIL import ImageOps
 
-    turned: Any = ImageOps.exif_transpose(cast("Image", visual))  # a copy
-    turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
-    return np.array(turned.convert("RGB"))
+    try:
+        turned: Any = ImageOps.exif_transpose(cast("Image", visual))  # a copy
+        turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
+        return np.array(turned.convert("RGB"))
+    except ValueError as error:
+        raise CrossdraftError(f"A PIL image of the mode {visual.mode!r} is no RGB ({error}); convert it.") from None
 
 
 def _sent(url: str) -> bytes:

@@ -109,6 +109,7 @@ NO_COLUMNS = {
     "sparse": torch.zeros(COUNT).to_sparse(),
     "nowhere": torch.zeros(COUNT, device="meta"),
     "conjugate": torch.zeros(COUNT, dtype=torch.complex64).conj(),
+    "nested": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged),
     "masked": np.ma.masked_equal(np.arange(COUNT), 3),
 }
 

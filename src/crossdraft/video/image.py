@@ -15,7 +15,7 @@ import numpy as np
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import portable
-from crossdraft.video.clip_frames import ClipFrames
+from crossdraft.video.clip_frames import ClipFrames, given_pixels
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames
         CrossdraftError: none of these, missing, broken, beyond a limit, or Pillow is not installed.
     """
     import torch
-    from torch import Tensor
 
     from crossdraft.video.clip import DecodedClip
 
@@ -63,18 +62,12 @@ def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames
     if isinstance(image, str | os.PathLike | bytes):
         pixels, notes = read_pixels(image if isinstance(image, bytes) else os.fsdecode(image), limits)
         return ClipFrames(torch.from_numpy(pixels), np.zeros(1), notes)
-    try:
-        found = (
-            image.cpu() if isinstance(image, Tensor) else torch.as_tensor(np.require(image, requirements=["C", "W"]))
-        )
-    except (TypeError, ValueError, RuntimeError):
-        found = None
-    if found is None or found.ndim != 3 or found.shape[-1] != 3 or found.dtype != torch.uint8:
-        shape = "" if found is None else f" of shape {list(found.shape)} and {found.dtype}"
-        raise CrossdraftError(
-            f"The request's image is a {type(image).__name__}{shape}; give the path or the bytes of a file, a PIL "
-            "image, or pixels (uint8 [H, W, 3])."
-        )
+    found = given_pixels(
+        image,
+        3,
+        "The request's image",
+        "the path or the bytes of a file, a PIL image, or pixels (uint8 RGB [H, W, 3])",
+    )
     limits.check("The request's image", width=found.shape[1], height=found.shape[0], frames=1, seconds=0)
     return ClipFrames(found[None], np.zeros(1))
 

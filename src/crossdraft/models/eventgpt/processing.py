@@ -23,6 +23,7 @@ from crossdraft.files import atomic_path
 from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.shards import read_json
+from crossdraft.video.clip_frames import given_pixels
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec
 
@@ -191,7 +192,11 @@ class EventGPTProcessor:
         """
         if isinstance(window, Events):
             window = (window,)
-        frames = self._render(window) if isinstance(window, tuple) else [torch.as_tensor(window)]
+        if isinstance(window, tuple):
+            frames = self._render(window)
+        else:
+            wanted = "frames (uint8 RGB [T, H, W, 3]), or events as of Events.checked"
+            frames = [given_pixels(window, 4, "The event window", wanted)]
         pixels = torch.cat([preprocess(part, self.frame_spec) for part in frames])
         if len(pixels) != self.config.num_event_frames:
             raise CrossdraftError(
