@@ -97,7 +97,9 @@ def test_text_of_comments_alone_has_no_events(tmp_path, body):
 
 
 @pytest.mark.parametrize("name", ["Width", "Height", "T0"])
-@pytest.mark.parametrize("value", [b"-5", b"240.0", b"1e3", b"nan", b"abc", b"240 180", b"+3", b"0x10", b"\xb2", b"1_0"])
+@pytest.mark.parametrize(
+    "value", [b"-5", b"240.0", b"1e3", b"nan", b"abc", b"240 180", b"+3", b"0x10", b"\xb2", b"1_0"]
+)
 def test_numbers_of_a_header_that_are_none_are_refused_and_not_left_out(tmp_path, name, value):
     (tmp_path / "a.dat").write_bytes(dat(b"% Width 240\n% Height 180\n% " + name.encode() + b" " + value + b"\n"))
     with pytest.raises(CrossdraftError, match=f"{name} in its header is"):

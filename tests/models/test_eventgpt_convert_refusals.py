@@ -224,7 +224,9 @@ def test_what_transformers_writes_into_any_configuration_changes_nothing(tmp_pat
     convert_eventgpt(source, plain)
     written = LlamaConfig().to_dict()
     kept = json.loads(path.read_text())
-    path.write_text(json.dumps({**{key: written[key] for key in written.keys() - {"rope_parameters", "head_dim"}}, **kept}))
+    path.write_text(
+        json.dumps({**{key: written[key] for key in written.keys() - {"rope_parameters", "head_dim"}}, **kept})
+    )
     convert_eventgpt(source, tmp_path / "full")
     assert (plain / "model.safetensors").read_bytes() == (tmp_path / "full" / "model.safetensors").read_bytes()
     vision = tmp_path / "vision.json"

@@ -12,11 +12,31 @@ from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.image import read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
-READERS = {
-    4: lambda pixels: read_clip(pixels, FrameSampling()).frames,
-    3: lambda pixels: read_image(pixels)[0],
-}
-DTYPES = "bool i1 >i2 i4 i8 u2 >u2 u4 u8 f2 f4 f8 >f8 g c8 c16 O U3 S4 M8[us] m8[ns] V3".split()
+READERS = {4: lambda pixels: read_clip(pixels, FrameSampling()).frames, 3: lambda pixels: read_image(pixels)[0]}
+DTYPES = [
+    "bool",
+    "i1",
+    ">i2",
+    "i4",
+    "i8",
+    "u2",
+    ">u2",
+    "u4",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    ">f8",
+    "g",
+    "c8",
+    "c16",
+    "O",
+    "U3",
+    "S4",
+    "M8[us]",
+    "m8[ns]",
+    "V3",
+]
 TORCH = (torch.bool, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint16, torch.complex64)
 
 
@@ -113,7 +133,9 @@ def test_tensors_that_are_more_than_their_bytes_are_refused_in_a_request(name, v
         cd.Request(**given)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "La", "P", "PA", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"])
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "La", "P", "PA", "RGBA", "RGBa", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"]
+)
 def test_a_picture_of_every_mode_of_pillow_is_read_or_refused(mode):
     try:
         assert portable(Image.new(mode, (3, 2))).shape == (2, 3, 3)

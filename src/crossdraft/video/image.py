@@ -63,10 +63,7 @@ def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames
         pixels, notes = read_pixels(image if isinstance(image, bytes) else os.fsdecode(image), limits)
         return ClipFrames(torch.from_numpy(pixels), np.zeros(1), notes)
     found = given_pixels(
-        image,
-        3,
-        "The request's image",
-        "the path or the bytes of a file, a PIL image, or pixels (uint8 RGB [H, W, 3])",
+        image, 3, "The request's image", "the path or the bytes of a file, a PIL image, or pixels (uint8 RGB [H, W, 3])"
     )
     limits.check_image("The request's image", found.shape[1], found.shape[0])
     return ClipFrames(found[None], np.zeros(1))

@@ -19,13 +19,14 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import read_json
 from crossdraft.heads.convert.keys import PRETRAINED, Followed, Harmless, Only, Table, check
 from crossdraft.models.eventgpt.checkpoint import library_errors_as, new_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.layout import EMBEDDING, check_strict, refuse_qformer, rename, vision_config_of
 from crossdraft.models.eventgpt.processing import EV_END, EV_START, EventGPTProcessor
 from crossdraft.models.eventgpt.vocabulary import EVENT, TokenRows, extend_vocabulary
-from crossdraft.models.shards import OnShard, read_json, read_weights
+from crossdraft.models.shards import OnShard, read_weights
 
 FLAGS = (("mm_use_im_patch_token", True), ("mm_use_im_start_end", False))  # the official defaults
 # Of the official configuration beside Llama's: the code has the sizes and the layout written in itself.
