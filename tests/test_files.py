@@ -8,7 +8,16 @@ from safetensors.torch import save_file
 from torch import zeros
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder, atomic_path, check_folder, make_folder, put_in_place, temporary_folder
+from crossdraft.files import (
+    atomic_folder,
+    atomic_path,
+    check_folder,
+    make_folder,
+    put_in_place,
+    read_json,
+    temporary_folder,
+)
+from crossdraft.heads.folders import head_json
 from tests.events.helpers import files_of_at_most
 
 
@@ -161,3 +170,17 @@ def test_a_folder_that_a_file_stands_in_the_way_of_is_one_sentence(tmp_path: Pat
                 use(path)
     check_folder(tmp_path / "new" / "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"[1]", b"7", b"\xff\xfe{}", b"[" * 100_000, b"9" * 5000, b'"a"'])
+def test_what_is_no_json_object_is_one_sentence(tmp_path, content):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    for read in (lambda: read_json(path, "head", "mend it"), lambda: head_json(tmp_path)):
+        with pytest.raises(CrossdraftError, match=r"config\.json is n") as error:
+            read()
+        assert "\n" not in str(error.value)
+    with pytest.raises(CrossdraftError, match=r"Cannot read .*nowhere.*; mend it\."):
+        read_json(tmp_path / "nowhere", mend="mend it")
+    path.write_text('{"a": 1}')
+    assert read_json(path) == {"a": 1}

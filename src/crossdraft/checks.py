@@ -120,6 +120,23 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
     return cores
 
 
+def described(value: Any, array: Any = None) -> str:
+    """What something is, as an error message names it: its type, and of an array what it holds and its shape.
+
+    Args:
+        array: what was made of it, if it is none itself.
+
+    >>> described([[1, 2], [3]])
+    'a list'
+    """
+    name = type(value).__name__
+    shown = f"{'an' if name[:1] in 'aeio' or name == 'ndarray' else 'a'} {name}"
+    array = value if array is None else array
+    if not hasattr(array, "dtype") or getattr(array, "is_nested", False):  # which has no shape
+        return shown
+    return f"{shown} of {str(array.dtype).removeprefix('torch.')} {list(array.shape)}"
+
+
 def _shown(value: object) -> str:
     """A value as it stands in an error message: short, with its type where that is not plain."""
     shown = repr(value)

@@ -14,7 +14,7 @@ from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft.heads.folders import check_event_head, check_head, check_trained_for, read_json
+from crossdraft.heads.folders import check_event_head, check_head, check_trained_for, head_json
 from crossdraft.heads.registry import ALIGNED, HEADS, VISION_ADAPTERS, weights_of
 from crossdraft.specs import Spec
 
@@ -57,7 +57,7 @@ def guided(spec: Spec, options: settings.GuidedSettings, target: str | None) -> 
 def head(spec: Spec, options: Any, target: str | None) -> None:
     """A head on the target's features, or PaSS's look-ahead embeddings."""
     folder = options.dir or HEAD_WEIGHTS / weights_of(spec.name)
-    found = read_json(folder)
+    found = head_json(folder)
     check_head(folder, found["network"], HEADS[spec.name].network if spec.name in HEADS else spec.name)
     if target is not None:
         check_trained_for(folder, str(found.get("target", "")), fingerprint(shipped_or_found(target, TARGETS)))
@@ -71,7 +71,7 @@ def event_head(spec: Spec, options: Any, target: str | None) -> None:
         folders.append(("event_medusa", options.heads))
     for network, given in folders:
         folder = given or HEAD_WEIGHTS / network
-        found = read_json(folder)
+        found = head_json(folder)
         check_head(folder, found["network"], network)
         check_event_head(folder, str(found.get("target", "")), fingerprint(own), options.model)
 
@@ -80,7 +80,7 @@ def aligned(spec: Spec, options: settings.AlignedSettings, target: str | None) -
     """An adapter between an event model and the target."""
     if options.dir is None:
         raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
-    found = read_json(options.dir)["network"]
+    found = head_json(options.dir)["network"]
     if found not in ALIGNED:
         raise CrossdraftError(
             f"{options.dir} holds a head of the network '{found}', not an adapter ({', '.join(ALIGNED)})."
@@ -91,7 +91,7 @@ def aligned(spec: Spec, options: settings.AlignedSettings, target: str | None) -
 def predicted(spec: Spec, options: settings.PredictedSettings, target: str | None) -> None:
     """An adapter on the vision side."""
     if options.dir is not None:
-        found = read_json(options.dir)["network"]
+        found = head_json(options.dir)["network"]
         if found not in VISION_ADAPTERS:
             raise CrossdraftError(
                 f"{options.dir} holds a head of the network '{found}', not an adapter on the vision side "

@@ -1,6 +1,7 @@
 """Files and folders that are either whole or absent, and the fingerprint of a folder's weights."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -24,6 +25,27 @@ def _file_mode() -> int:
 
 
 FILE_MODE = _file_mode()  # read here, once: few threads run while this is imported
+
+
+def read_json(path: Path, what: str = "JSON object", mend: str = "copy it from its checkpoint again") -> dict[str, Any]:
+    """A JSON object in a file.
+
+    Args:
+        what: it is, in the complaint.
+        mend: how to, in the complaint.
+
+    Raises:
+        CrossdraftError: the file is missing, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; {mend}.") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8 is a ValueError, too
+        raise CrossdraftError(f"{path} is not JSON ({str(error)[:100]}); {mend}.") from error
+    if not isinstance(found, dict):
+        raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object; {mend}.")
+    return found
 
 
 @contextmanager

@@ -3,16 +3,19 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.data_url import data_url, scheme_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
 ROLES = ("system", "user", "assistant")
 VISUAL = ("image", "video")
+BAND = 256  # rows of a picture that are copied at once
 SHAPE = 'give {"role": "user", "content": [{"type": "video", "video": "clip.mp4"}, {"type": "text", "text": "…"}]}'
 
 
@@ -109,12 +112,32 @@ def portable(visual: Any) -> Any:
         return bytes(visual)
     if not (hasattr(visual, "convert") and hasattr(visual, "mode")):
         return visual
+    return rgb_pixels(visual)
+
+
+def rgb_pixels(picture: "Image", *, in_place: bool = False) -> "NDArray[np.uint8]":
+    """uint8 RGB [H, W, 3] of a PIL image, turned as its EXIF says.
+
+    Args:
+        in_place: the image itself is turned, which saves a copy of it.
+
+    Raises:
+        CrossdraftError: it is of a mode that Pillow makes no RGB of.
+    """
     import numpy as np
     from PIL import ImageOps
 
-    turned: Any = ImageOps.exif_transpose(cast("Image", visual))  # a copy
-    turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
-    return np.array(turned.convert("RGB"))
+    try:
+        turned: Any = ImageOps.exif_transpose(picture, in_place=in_place) or picture
+        turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
+        turned = turned if turned.mode == "RGB" else turned.convert("RGB")
+    except ValueError as error:
+        raise CrossdraftError(f"A PIL image of the mode {picture.mode!r} is no RGB ({error}); convert it.") from None
+    found = np.empty((turned.height, turned.width, 3), np.uint8)
+    for top in range(0, turned.height, BAND):  # not at once: Pillow hands out its pixels as copies of copies
+        bottom = min(top + BAND, turned.height)
+        found[top:bottom] = turned.crop((0, top, turned.width, bottom))
+    return found
 
 
 def _sent(url: str) -> bytes:

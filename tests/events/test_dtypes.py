@@ -5,10 +5,11 @@ from fractions import Fraction
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, read_events
-from crossdraft.events.stream import Window
+from crossdraft.events import Events, Excerpt, read_events
+from crossdraft.events.stream import Newest, Window
 
 COUNT = 20
 GOOD = {"x": np.arange(COUNT), "y": np.arange(COUNT), "t": np.arange(COUNT) * 1000, "p": np.arange(COUNT) % 2}
@@ -88,6 +89,67 @@ def test_what_is_no_number_is_refused_in_one_sentence(tmp_path, kind, name, writ
 def test_so_are_columns_given_as_arrays(kind, name):
     with pytest.raises(CrossdraftError):
         Events.checked(**{**GOOD, name: REFUSED[kind]}, width=640, height=480)
+
+
+def circular():
+    row = []
+    row.append(row)
+    return row
+
+
+NO_COLUMNS = {
+    "ragged": [[1], [1, 2]],
+    "circular": circular(),
+    "none": None,
+    "a set": {1},
+    "words": ["1"] * COUNT,
+    "huge": [10**400] * COUNT,
+    "bfloat16": torch.zeros(COUNT, dtype=torch.bfloat16),
+    "graph": torch.zeros(COUNT, requires_grad=True),
+    "sparse": torch.zeros(COUNT).to_sparse(),
+    "nowhere": torch.zeros(COUNT, device="meta"),
+    "conjugate": torch.zeros(COUNT, dtype=torch.complex64).conj(),
+    "nested": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged),
+    "masked": np.ma.masked_equal(np.arange(COUNT), 3),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", "xytp")
+@pytest.mark.parametrize("kind", NO_COLUMNS)
+def test_what_is_no_column_at_all_is_refused_by_name(kind, name):
+    with pytest.raises(CrossdraftError, match=rf"^events: .*(column {name}|the columns x, y, t, p)"):
+        Events.checked(**{**GOOD, name: NO_COLUMNS[kind]}, width=640, height=480)
+
+
+NO_NUMBERS = {"text": "7", "list": [7], "complex": 7j, "fraction": 7.5, "nan": np.nan, "infinite": np.inf}
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_spans_and_sensors_that_are_no_numbers_are_refused(tmp_path, value):
+    path = tmp_path / "a.txt"
+    path.write_text("640 480\n0.1 1 1 1\n0.2 1 1 1\n")
+    for asked in (
+        lambda: Events.checked(**GOOD, width=value, height=480),
+        lambda: read_events(path, sensor=(640, value)),
+        lambda: read_events(path, sensor=value),
+        lambda: read_events(path, start_us=value),
+        lambda: read_events(path, end_us=value),
+        lambda: Newest(us=value),
+        lambda: Newest(most=value),
+        lambda: Excerpt(path, windows=value),
+    ):
+        with pytest.raises(CrossdraftError):
+            asked()
+    if not isinstance(value, float) or value != 7.5:
+        with pytest.raises(CrossdraftError, match="the span is"):
+            Excerpt.in_seconds(path, value)
+
+
+@pytest.mark.parametrize("path", [None, 7, b"a.txt", "a" * 5000, "a\0b"], ids=repr)
+def test_what_is_no_path_of_a_recording_is_refused(path):
+    with pytest.raises(CrossdraftError):
+        read_events(path)
 
 
 @pytest.mark.parametrize("write", WRITERS)

@@ -128,7 +128,7 @@ def test_no_window_is_no_excerpt(tmp_path):
 
 def test_a_path_is_a_path_however_it_is_given(tmp_path):
     assert Excerpt(str(tmp_path / "a.h5")) == Excerpt(tmp_path / "a.h5")
-    with pytest.raises(CrossdraftError, match="path is a int; give the path of a recording"):
+    with pytest.raises(CrossdraftError, match="path is an int; give the path of a recording"):
         Excerpt(5)
 
 

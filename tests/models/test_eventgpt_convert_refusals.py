@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import convert_eventgpt
+from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from tests.models.converting import ROWS, convert, official_source
 from tests.models.official import HIDDEN, VISION_PREFIX, byte_tokenizer, official_weights, write_official
 
@@ -190,6 +192,52 @@ def test_incomplete_folders_are_refused(tmp_path):
 def test_a_configuration_that_is_no_llama_s(tmp_path, wrong: dict[str, Any]):
     with pytest.raises(CrossdraftError, match="is no Llama's"):
         convert(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quantization_config", {"bits": 4}),
+        ("sliding_window", 64),
+        ("use_sliding_window", True),
+        ("partial_rotary_factor", 0.5),
+        ("mm_vision_select_layer", -2),
+        ("mm_projector_type", "linear"),
+        ("logit_scale", 0.1),
+        ("is_decoder", True),
+        ("layer_types", ["sliding_attention"]),
+        ("a_key_of_tomorrow", None),
+    ],
+)
+def test_a_key_that_may_change_the_network_is_refused_by_name(tmp_path, key, value):
+    source = official_source(tmp_path)
+    path = source / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(CrossdraftError, match=f"config.json has {key} = "):
+        convert_eventgpt(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_transformers_writes_into_any_configuration_changes_nothing(tmp_path):
+    source = official_source(tmp_path)
+    path, plain = source / "config.json", tmp_path / "plain"
+    convert_eventgpt(source, plain)
+    written = LlamaConfig().to_dict()
+    kept = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**{key: written[key] for key in written.keys() - {"rope_parameters", "head_dim"}}, **kept})
+    )
+    convert_eventgpt(source, tmp_path / "full")
+    assert (plain / "model.safetensors").read_bytes() == (tmp_path / "full" / "model.safetensors").read_bytes()
+    vision = tmp_path / "vision.json"
+    for made, words in (({}, None), ({"model_type": "siglip_vision_model"}, "model_type"), ({"rope_theta": 1}, "rope")):
+        own = EventGPTConfig.from_pretrained(str(plain)).vision_config.to_dict()
+        vision.write_text(json.dumps({"vision_config": {**own, **made}}))
+        if words is None:
+            convert_eventgpt(source, tmp_path / "seen", vision_config=vision)
+        else:
+            with pytest.raises(CrossdraftError, match=f"config.json has {words}"):
+                convert_eventgpt(source, tmp_path / "unseen", vision_config=vision)
 
 
 def test_nothing_is_overwritten(tmp_path):

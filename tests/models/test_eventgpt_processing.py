@@ -315,7 +315,7 @@ def test_windows_that_do_not_fit_are_refused(tokenizer):
         processor.pixels(frames)
     with pytest.raises(CrossdraftError, match="4 events cannot fill 5 frames"):
         processor.pixels(events_of(*TWO_SLICES, width=8, height=8))
-    with pytest.raises(CrossdraftError, match="give uint8 RGB"):
+    with pytest.raises(CrossdraftError, match=r"give frames \(uint8 RGB"):
         processor.pixels(torch.from_numpy(frames).float())
     with pytest.raises(CrossdraftError, match="2 question"):
         processor(["a", "b"], [frames])

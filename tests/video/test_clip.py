@@ -101,9 +101,9 @@ def test_a_file_is_sampled_and_an_array_is_not(tmp_path):
         (b"\0\0\0\x18ftyp", "is a bytes; write it to a file and give the path"),
         (io.BytesIO(b"x"), "is a BytesIO; write it to a file"),
         ("https://example.com/x.mp4", r"download https://example\.com/x\.mp4 and give the file's path"),
-        (5, "is a int of shape"),
-        (object(), "is a object; give the path"),
-        (np.zeros((4, 4, 3), np.uint8), r"is a ndarray of shape \[4, 4, 3\]"),
+        (5, "is an int; give the path"),
+        (object(), "is an object; give the path"),
+        (np.zeros((4, 4, 3), np.uint8), r"is an ndarray of uint8 \[4, 4, 3\]"),
     ],
 )
 def test_what_is_no_clip_is_one_sentence(video, words):

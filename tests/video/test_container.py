@@ -117,7 +117,7 @@ def test_a_claim_beyond_a_limit_is_refused(clip: Path, limits: VideoLimits, says
 def test_an_absurd_size_in_a_tiny_file_is_refused_unread(tmp_path: Path) -> None:
     path = encode(tmp_path / "bomb.avi", "avi", "mjpeg", [np.zeros((2400, 4096, 3), np.uint8)])
     assert path.stat().st_size < 2400 * 4096 // 30
-    with pytest.raises(CrossdraftError, match="above the limit of 9437184 pixels"):
+    with pytest.raises(CrossdraftError, match="above the limit of 9,437,184 pixels"):
         probe(path)
     assert probe(path, VideoLimits(pixels=2400 * 4096)).width == 4096
 

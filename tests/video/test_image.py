@@ -5,6 +5,7 @@ import io
 import re
 import struct
 import sys
+import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from crossdraft import CrossdraftError, Request
+from crossdraft.messages import rgb_pixels
+from crossdraft.video import image
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.image import MOST_SCANS, image_frames, read_image
-from crossdraft.video.limits import VideoLimits
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from tests.video.test_tiles import PROCESSORS, check_inputs
 
 HEIGHT, WIDTH = 61, 91  # odd, so that shared chroma runs over the edge
@@ -210,17 +213,17 @@ def huge_webp(side: int) -> bytes:
 
 
 BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "png": (lambda: png(60_000, 60_000, b"\0" * 1000), "limit of 9437184 pixels"),
-    "png, one row": (lambda: png(200_000_000, 1, b"\0" * 1000), "limit of 9437184 pixels"),
-    "png, just above": (lambda: png(3073, 3072, b"\0" * 1000), "limit of 9437184 pixels"),
-    "jpeg": (huge_jpeg, "limit of 9437184 pixels"),
+    "png": (lambda: png(60_000, 60_000, b"\0" * 1000), "limit of 67,108,864 pixels"),
+    "png, one row": (lambda: png(200_000_000, 1, b"\0" * 1000), "limit of 67,108,864 pixels"),
+    "png, just above": (lambda: png(8193, 8192, b"\0" * 1000), "limit of 67,108,864 pixels"),
+    "jpeg": (huge_jpeg, "limit of 67,108,864 pixels"),
     "jpeg, scans": (many_scans, "more than 100 scans"),
-    "bmp": (lambda: with_size(FILES["bmp"](), 18, "<ii", 50_000, 50_000), "limit of 9437184 pixels"),
-    "webp": (lambda: huge_webp(5000), "limit of 9437184 pixels"),
-    "webp, canvas": (lambda: huge_webp(16384), "limit of 9437184 pixels"),
+    "bmp": (lambda: with_size(FILES["bmp"](), 18, "<ii", 50_000, 50_000), "limit of 67,108,864 pixels"),
+    "webp": (lambda: huge_webp(9000), "limit of 67,108,864 pixels"),
+    "webp, canvas": (lambda: huge_webp(16384), "limit of 67,108,864 pixels"),
     "lossless webp": (
         lambda: with_size(FILES["webp lossless"](), 21, "<I", 16383 | 16383 << 14),
-        "limit of 9437184 pixels",
+        "limit of 67,108,864 pixels",
     ),
 }
 
@@ -235,15 +238,54 @@ def test_bombs_are_refused_before_they_are_decoded(name, monkeypatch):
         read_image(data)
 
 
+def test_the_scans_of_a_large_photo_are_fewer(monkeypatch):
+    """All of them together go over as many pixels as a hundred over a frame."""
+    data = saved(Image.new("RGB", (4000, 3000)), "JPEG", progressive=True)
+    scans = len(image.SCAN.findall(data))
+    assert read_image(data).shape == (1, 3000, 4000, 3)
+    monkeypatch.setattr(image, "MOST_SCANS", scans + 1)
+    with pytest.raises(CrossdraftError, match=f"more than {(scans + 1) * DEFAULT_LIMITS.pixels // 12_000_000} scans"):
+        read_image(data)
+
+
 def test_a_file_is_bounded_in_bytes(tmp_path):
-    path, limits = tmp_path / "i", VideoLimits(pixels=HEIGHT * WIDTH)
-    path.write_bytes(FILES["png"]().ljust(16 * HEIGHT * WIDTH, b"\0"))
+    path, limits = tmp_path / "i", VideoLimits(image=HEIGHT * WIDTH)
+    path.write_bytes(FILES["png"]().ljust(4 * HEIGHT * WIDTH, b"\0"))
     read_image(path, limits)
-    path.write_bytes(FILES["png"]().ljust(16 * HEIGHT * WIDTH + 1, b"\0"))
+    path.write_bytes(FILES["png"]().ljust(4 * HEIGHT * WIDTH + 1, b"\0"))
     with pytest.raises(CrossdraftError, match="bytes, the limit of an image"):
         read_image(path, limits)
     with pytest.raises(CrossdraftError, match="pixels"):
-        read_image(FILES["png"](), VideoLimits(pixels=HEIGHT * WIDTH - 1))
+        read_image(FILES["png"](), VideoLimits(image=HEIGHT * WIDTH - 1))
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "bmp"])
+def test_photos_have_a_limit_of_their_own(kind):
+    """12 million pixels, more than a frame of a clip may have, turned a quarter as phones do."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    photo = Image.new("RGB", (4000, 3000), (9, 99, 199))
+    photo.paste((250, 0, 0), (0, 0, 2000, 1500))
+    turned = kind in ("jpeg", "png", "webp")
+    data = saved(photo, kind.upper(), **({"exif": exif} if turned else {}))
+    pixels = read_image(data)[0]
+    assert pixels.shape == ((4000, 3000, 3) if turned else (3000, 4000, 3))
+    corner = pixels[0, -1] if turned else pixels[0, 0]
+    assert (corner.int() - torch.tensor([250, 0, 0])).abs().max() < 6
+    assert (pixels[-1, -1].int() - torch.tensor([9, 99, 199])).abs().max() < 6
+    with pytest.raises(CrossdraftError, match="4000x3000, above the limit of 9,437,184 pixels of an image"):
+        read_image(data, VideoLimits(image=DEFAULT_LIMITS.pixels))
+
+
+def test_decoding_a_photo_takes_a_few_times_its_pixels():
+    """Beside Pillow's own four bytes a pixel, and the three of the result, a band of it."""
+    photo = Image.new("RGB", (4000, 3000))
+    tracemalloc.start()
+    try:
+        assert rgb_pixels(photo, in_place=True).nbytes == 36_000_000
+        assert tracemalloc.get_traced_memory()[1] < 36_000_000 * 1.3
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["gif", "tiff", "ppm", "eps", "ico", "webm", "text", "nothing"])

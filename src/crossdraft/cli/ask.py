@@ -81,7 +81,7 @@ class ShownOptions:
             return Request(messages=json.loads(self.messages.read_text(encoding="utf-8")))
         except OSError as error:
             raise CrossdraftError(f"Cannot read {self.messages}: {error.strerror}; check the path.") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CrossdraftError(f"{self.messages} is no JSON ({error}); write a list of messages into it.") from None
 
 

@@ -133,7 +133,7 @@ def read_file(folder: Path) -> Mapping[str, object]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CrossdraftError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} is no generation config: it must hold a JSON object.")

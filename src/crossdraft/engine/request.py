@@ -5,6 +5,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from crossdraft.checks import NamedFields, choice, positive, text, whole
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import ContextLengthError, CrossdraftError
@@ -126,6 +130,8 @@ class Request(NamedFields):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
             )
+        for name in ("events", "inputs", "image", "video", "messages"):
+            _check_stored(name, getattr(self, name))
         if self.namespace is not None:
             text("namespace", self.namespace, "anna")
 
@@ -233,6 +239,26 @@ def nbytes_of(value: Any) -> int:
     if isinstance(value, bytes):
         return len(value)
     return int(getattr(value, "nbytes", 0))
+
+
+def _check_stored(name: str, value: Any) -> None:
+    """Refuse tensors and arrays that are told and sent by their bytes, and whose values are not those bytes."""
+    if isinstance(value, Message):
+        value = [part.value for part in value.parts]
+    elif isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            _check_stored(name, one)
+    elif isinstance(value, Tensor) and (
+        value.layout != torch.strided or value.is_nested or value.is_meta or value.is_conj() or value.is_neg()
+    ):
+        raise CrossdraftError(
+            f"The request's {name} has a tensor that is sparse, nested, conjugate or on the meta device; give its "
+            "values as a plain tensor."
+        )
+    elif isinstance(value, np.ma.MaskedArray) and value.mask.any():
+        raise CrossdraftError(f"The request's {name} has masked values; fill them, as by filled(0).")
 
 
 def _one(values: list[Any]) -> object:

@@ -87,8 +87,13 @@ def _dat_header(file: BinaryIO, path: Path) -> dict[str, int]:
     numbers: dict[str, int] = {}
     while file.peek(1)[:1] == b"%":  # type: ignore[attr-defined]
         line = file.readline(MAX_LINE).decode("latin1")
-        if found := re.fullmatch(r"%\s*(T0|Width|Height)\s+(\d+)\s*", line, re.IGNORECASE):
+        if found := re.fullmatch(r"%\s*(T0|Width|Height)\s+(\S.*?)\s*", line, re.IGNORECASE | re.DOTALL):
             name, digits = found[1].capitalize(), found[2]
+            if not re.fullmatch("[0-9]+", digits):
+                raise CrossdraftError(
+                    f"{path}: {name} in its header is {digits!r:.40}; it must be a whole number without a sign, so "
+                    "correct it, or copy the file again."
+                )
             if len(digits) > MAX_DIGITS:
                 raise CrossdraftError(
                     f"{path}: {name} in its header has {len(digits)} digits, which no recording needs; "

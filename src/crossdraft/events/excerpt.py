@@ -4,12 +4,14 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from typing import Self, TypeVar
 
+from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.read import checked_chunks, gathered
+from crossdraft.events.read import checked_chunks, gathered, recording_path
 from crossdraft.events.stream import Events, Newest, Sensor, Window
 
 CLOCKS = ("auto", "video", "own")
@@ -41,14 +43,9 @@ class Excerpt:
     limits: EventLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        path: object = self.path
-        if not isinstance(path, str | os.PathLike):
-            raise CrossdraftError(f"An excerpt's path is a {type(path).__name__}; give the path of a recording.")
         # A `str` in a request's fields is plain text; only a `Path` is a file, told by its bytes.
-        if not isinstance(path, Path):
-            object.__setattr__(self, "path", Path(path))
-        if self.windows < 1:
-            raise CrossdraftError(f"The number of event windows is {self.windows}; it must be at least 1.")
+        object.__setattr__(self, "path", recording_path(self.path))
+        whole("The number of event windows", self.windows)
 
     @classmethod
     def in_seconds(
@@ -66,19 +63,21 @@ class Excerpt:
         Raises:
             CrossdraftError: a span without sense, what reading raises, or a recording without events.
         """
-        whole = cls(Path(path), format=format, sensor=sensor, limits=limits)
+        recording = cls(recording_path(path), format=format, sensor=sensor, limits=limits)
         if start_s is None and end_s is None:
-            return whole
+            return recording
         for name, second in (("start", start_s), ("end", end_s)):
-            if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
+            if second is None:
+                continue
+            if not isinstance(second, Real) or not 0 <= second <= MAX_SECONDS:  # NaN is in no order
                 raise CrossdraftError(
-                    f"The {name} of the span is {second:g} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
+                    f"The {name} of the span is {second!r:.40} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
                 )
-        first = whole.first_time()
+        first = recording.first_time()
         if first is None:
             raise CrossdraftError(f"{path} holds no events.")
         start, end = (None if s is None else first + round(s * 1e6) for s in (start_s, end_s))
-        return replace(whole, start_us=start, end_us=end)
+        return replace(recording, start_us=start, end_us=end)
 
     def part(self, start_s: float | None = None, end_s: float | None = None) -> Self:
         """The part from one second of this span to another; from a given start on, all of it is read.

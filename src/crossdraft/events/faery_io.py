@@ -7,6 +7,7 @@ process of its own (`faery_worker`), and from times that step back it writes a R
 import importlib
 import importlib.util
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from crossdraft.files import atomic_path
 CHUNK_EVENTS = 1_000_000
 ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # as faery.EVENTS_DTYPE in memory
 _WORKER = Path(__file__).with_name("faery_worker.py")
+_HEADER = re.compile(rb"(?:%[^\n]*(?:\n|\Z))+")
+_HEADER_BYTES = 1 << 16
+_VERSION = re.compile(rb"^%\s*(?:evt\s+([^\s;]+)|format\s+EVT([^\s;]*))", re.IGNORECASE | re.MULTILINE)
 _FALLBACK_SENSOR = (1280, 720)  # of RAW files whose header names none
 
 
@@ -39,6 +43,7 @@ def read_evt(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
     """A Prophesee RAW file, EVT2 or EVT3. The format cannot tell a cut-off file: what is there is read."""
+    _check_evt_header(path)
     return _read(path, sensor, window, limits, "evt")
 
 
@@ -62,6 +67,25 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             raise CrossdraftError(f"Cannot write {path}: {error}.") from error
         finally:  # it has a temporary name of its own, which it leaves there when the disk is full
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
+
+
+def _check_evt_header(path: Path) -> None:
+    """Refuse a RAW file of another encoding, or of an unsaid one: any words are events of EVT3.
+
+    Raises:
+        CrossdraftError: its header names no version, or one that is not read.
+    """
+    with path.open("rb") as file:
+        header = _HEADER.match(file.read(_HEADER_BYTES))
+    found = None if header is None else _VERSION.search(header[0])
+    if found is None:
+        raise CrossdraftError(
+            f"{path} does not begin with a header that says its encoding (% evt 3.0 or % format EVT3), so its events "
+            "cannot be told; copy the whole file again."
+        )
+    version = (found[1] or found[2]).decode("latin1")
+    if version not in ("2", "2.0", "3", "3.0"):
+        raise CrossdraftError(f"{path} is EVT{version}, which is not read; export it as EVT2 or EVT3.")
 
 
 def _read(path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str) -> Iterator[Events]:

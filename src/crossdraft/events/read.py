@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crossdraft.checks import described
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.binary import read_aedat2, read_dat
 from crossdraft.events.faery_io import read_aedat4, read_evt
@@ -15,7 +16,7 @@ from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.ncaltech101 import read_ncaltech101
 from crossdraft.events.npy import read_eventgpt
 from crossdraft.events.npz import holds_arrays, read_npz
-from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, concatenate
+from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, checked_sensor, concatenate
 from crossdraft.events.text import read_e2vid
 
 Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
@@ -64,7 +65,7 @@ def read_events(
             anything than `limits` allow.
     """
     newest = newest or Newest()
-    chunks = checked_chunks(Path(path), format, sensor, Window(start_us, end_us, newest), limits)
+    chunks = checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us, newest), limits)
     return gathered(chunks, path, limits, newest)
 
 
@@ -81,7 +82,7 @@ def iter_events(
 
     Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole.
     """
-    return checked_chunks(Path(path), format, sensor, Window(start_us, end_us), limits)
+    return checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us), limits)
 
 
 def gathered(
@@ -135,6 +136,9 @@ def checked_chunks(
 ) -> Iterator[Events]:
     """The chunks of a reader, checked: known format, in order, within the limits."""
     _check_file(name)
+    if sensor is not None:
+        sensor = checked_sensor(sensor, name)
+        limits.check_sensor(name, *sensor)
     kind = kind or detect_format(name)
     if kind not in READERS:
         raise CrossdraftError(f"There is no event format {kind!r}; choose from {', '.join(READERS)}.")
@@ -142,8 +146,6 @@ def checked_chunks(
         raise CrossdraftError(
             f"The wanted time span ends ({window.end_us} µs) before it starts ({window.start_us} µs)."
         )
-    if sensor is not None:
-        limits.check_sensor(name, *sensor)
     first_us = last_us = None
     for chunk in READERS[kind](name, sensor, window, limits):
         limits.check_sensor(name, chunk.width, chunk.height)
@@ -158,7 +160,7 @@ def checked_chunks(
 
 def detect_format(path: str | os.PathLike[str]) -> str:
     """The name of a recording's format, from its first bytes or, where those say nothing, its suffix."""
-    name = Path(path)
+    name = recording_path(path)
     _check_file(name)
     with name.open("rb") as file:
         head = file.read(16)
@@ -180,12 +182,19 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     )
 
 
+def recording_path(path: object) -> Path:
+    """The path of a recording; CrossdraftError where it is something else."""
+    if not isinstance(path, str | os.PathLike):
+        raise CrossdraftError(f"The recording's path is {described(path)}; give the path of a recording.")
+    return Path(path)
+
+
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise CrossdraftError(f"{path} is a folder; give the event recording itself.")
-    if not path.is_file():
-        raise CrossdraftError(f"There is no event recording at {path}; check the path.")
     try:
+        if path.is_dir():
+            raise CrossdraftError(f"{path} is a folder; give the event recording itself.")
+        if not path.is_file():
+            raise CrossdraftError(f"There is no event recording at {path}; check the path.")
         size = path.stat().st_size
         path.open("rb").close()
     except OSError as error:

@@ -6,11 +6,13 @@ fell (p = 0) by a set step. A recording is therefore four parallel columns and t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from crossdraft.checks import described, whole
 from crossdraft.errors import CrossdraftError
 
 LAST_US = 1 << 62  # no clock gets there (146 thousand years), and sums of two such times still fit in int64
@@ -44,11 +46,11 @@ class Events:
     def __post_init__(self) -> None:
         wanted = {"x": np.uint16, "y": np.uint16, "t": np.int64, "p": np.uint8}
         for name, dtype in wanted.items():
-            column = getattr(self, name)
-            if column.dtype != dtype or column.shape != (len(self.t),):
+            column: Any = getattr(self, name)
+            if getattr(column, "dtype", None) != dtype or column.shape != (len(self.t),):
                 raise CrossdraftError(
                     f"Event column {name} must be {np.dtype(dtype).name} of length {len(self.t)}, "
-                    f"not {column.dtype} of shape {column.shape}; build events with Events.checked."
+                    f"not {described(column)}; build events with Events.checked."
                 )
 
     @staticmethod
@@ -66,11 +68,12 @@ class Events:
             CrossdraftError: columns of different lengths, events outside the sensor, out of order, with a
                 time that is not finite or reaches 2**62 µs, or with another polarity.
         """
-        xs, ys, ts, ps = (np.asarray(column) for column in (x, y, t, p))
+        xs, ys, ts, ps = (_column(value, name, source) for name, value in zip("xytp", (x, y, t, p), strict=True))
         if any(column.shape != ts.shape or column.ndim != 1 for column in (xs, ys, ts, ps)):
             shapes = ", ".join(str(column.shape) for column in (xs, ys, ts, ps))
             raise CrossdraftError(f"{source}: the columns x, y, t, p differ in length ({shapes}); the file is damaged.")
         check_numbers({"x": xs.dtype, "y": ys.dtype, "t": ts.dtype, "p": ps.dtype}, source)
+        width, height = checked_sensor((width, height), source)
         if not (0 < width <= 65536 and 0 < height <= 65536):
             raise CrossdraftError(f"{source}: a sensor of {width}x{height} pixels is impossible; give the true size.")
         _check_inside(xs, ys, width, height, source)
@@ -134,6 +137,9 @@ class Newest:
     most: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("us", "least", "most"):
+            if (value := getattr(self, name)) is not None:
+                whole(f"Newest.{name}", value, least=-LAST_US)
         if (self.us is not None and self.us < 1) or (self.most is not None and self.most < max(1, self.least)):
             raise CrossdraftError(
                 f"A window of {self.us} µs and {self.least} to {self.most} events holds nothing; make it larger."
@@ -162,6 +168,11 @@ class Window:
     start_us: int | None = None
     end_us: int | None = None
     newest: Newest | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("start_us", "end_us"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value, least=-LAST_US)
 
     def clip(self, events: Events) -> Events:
         """The events inside the span, as views."""
@@ -265,6 +276,31 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 
         raw[1:] += span * np.cumsum(wraps)
     check_sorted(raw, source, first)
     return raw
+
+
+def checked_sensor(sensor: object, source: object) -> Sensor:
+    """The (width, height) of a sensor, two whole numbers.
+
+    Raises:
+        CrossdraftError: it is no such pair.
+    """
+    pair = tuple(sensor) if isinstance(sensor, tuple | list) else ()
+    if len(pair) != 2 or any(isinstance(side, bool) or not hasattr(side, "__index__") for side in pair):
+        shown = "x".join(map(str, pair)) if len(pair) == 2 else repr(sensor)
+        raise CrossdraftError(f"{source}: a sensor of {shown:.60} is no (width, height) in whole pixels; give the two.")
+    return index(pair[0]), index(pair[1])
+
+
+def _column(value: ArrayLike, name: str, source: object) -> NDArray[Any]:
+    """A column as an array; CrossdraftError where it is none, or hides some of its values."""
+    if isinstance(value, np.ma.MaskedArray) and value.mask.any():
+        raise CrossdraftError(f"{source}: column {name} has masked values, which are no events; take them out.")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise CrossdraftError(
+            f"{source}: column {name} is {described(value)}, which NumPy makes no array of; give a row of numbers."
+        ) from None
 
 
 def check_numbers(columns: Mapping[str, np.dtype[Any]], source: object) -> None:

@@ -110,7 +110,7 @@ def _size_and_events(
 
 
 def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
-    """Every line that is not blank, none longer than MAX_LINE: a small zip may unpack to a single one without end."""
+    """Every line but blank ones and comments (#), none longer than MAX_LINE: a small zip may unpack to one without end."""
     count = 0
     while line := file.readline(MAX_LINE + 1):
         count += 1  # blank ones too: they are work, if no events
@@ -119,7 +119,7 @@ def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
             raise CrossdraftError(
                 f"{path} has a line of more than {MAX_LINE} characters; a line is four numbers t x y p."
             )
-        if not line.isspace():
+        if not line.isspace() and not line.lstrip().startswith("#"):
             yield line
 
 

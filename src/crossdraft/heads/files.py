@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.folders import CONFIG, FORMAT, check_head, check_trained_for, read_json
+from crossdraft.heads.folders import CONFIG, FORMAT, check_head, check_trained_for, head_json
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.models.shards import read_weights
@@ -62,7 +62,7 @@ def read_config(folder: Path) -> HeadFile:
     Raises:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
     """
-    path, found = folder / CONFIG, read_json(folder)
+    path, found = folder / CONFIG, head_json(folder)
     for key in found:
         if key not in KEYS:
             hint = suggestion(key, KEYS, f"its keys are {', '.join(KEYS)}.")

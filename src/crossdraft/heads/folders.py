@@ -1,17 +1,17 @@
 """A head's `config.json` as it stands, read before PyTorch is imported."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import read_json
 from crossdraft.heads.registry import NETWORKS
 
 FORMAT = 1
 CONFIG = "config.json"
 
 
-def read_json(folder: Path) -> dict[str, Any]:
+def head_json(folder: Path) -> dict[str, Any]:
     """A head's configuration file: its network is known, its settings are not looked at.
 
     Raises:
@@ -23,11 +23,8 @@ def read_json(folder: Path) -> dict[str, Any]:
         hint = f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
         there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
         raise CrossdraftError(f"{there}; {hint}.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CrossdraftError(f"{path} cannot be read as a head's configuration: {error}.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("network") not in NETWORKS:
+    found = read_json(path, "head's configuration", "copy the head again")
+    if found.get("format") != FORMAT or str(found.get("network")) not in NETWORKS:
         raise CrossdraftError(
             f"{path} describes no head of this version of crossdraft (networks: {', '.join(NETWORKS)}); heads of other "
             "projects are read by `crossdraft head import`."

@@ -1,6 +1,5 @@
 """Checkpoint folders read as they are: JSON, safetensors or PyTorch weights, in one file or in shards."""
 
-import json
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,28 +10,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import read_json
 
 OnShard = Callable[[str, int, int], None]
 """Called with what is being done, how many shards are done, and of how many."""
 
 SINGLE = ("model.safetensors", "pytorch_model.bin")
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object.
-
-    Raises:
-        CrossdraftError: the file is missing or holds something else.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; give a complete checkpoint folder.") from error
-    except ValueError as error:
-        raise CrossdraftError(f"{path} is not JSON ({error}); download it again.") from error
-    if not isinstance(value, dict):
-        raise CrossdraftError(f"{path} must hold a JSON object; download it again.")
-    return value
 
 
 def read_weights(

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +95,10 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
             return {"notes": notes}, [pixels, np.zeros(1)]
         case "stills":
             from crossdraft.video.image import read_pixels
+            from crossdraft.video.limits import DEFAULT_LIMITS
 
-            shots, notes = zip(*map(read_pixels, job["paths"]), strict=True)
+            frames = replace(DEFAULT_LIMITS, image=DEFAULT_LIMITS.pixels)
+            shots, notes = zip(*(read_pixels(path, frames) for path in job["paths"]), strict=True)
             if len({shot.shape for shot in shots}) > 1:
                 raise CrossdraftError("The frames of a clip have different sizes; send them at one size.")
             return {"notes": sum(notes, ())}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]

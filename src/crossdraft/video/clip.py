@@ -116,9 +116,6 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     Raises:
         CrossdraftError: none of these, or as `sample_frames`.
     """
-    import torch
-    from torch import Tensor
-
     if video is None:
         raise CrossdraftError("The request has no video; give the path of a clip.")
     if isinstance(video, DecodedClip):
@@ -131,18 +128,11 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
             f"The request's video is a {type(video).__name__}; write it to a file and give the path, or give decoded "
             "frames (uint8 [F, H, W, 3])."
         )
-    try:
-        frames = video.cpu() if isinstance(video, Tensor) else torch.as_tensor(np.require(video, requirements=["W"]))
-    except (TypeError, ValueError, RuntimeError):
-        frames = None
-    if frames is None or frames.ndim != 4:
-        shape = "" if frames is None else f" of shape {list(frames.shape)}"
-        raise CrossdraftError(
-            f"The request's video is a {type(video).__name__}{shape}; give the path of a clip, or decoded frames "
-            "(uint8 [F, H, W, 3])."
-        )
-    from crossdraft.video.clip_frames import ClipFrames
+    from crossdraft.video.clip_frames import ClipFrames, given_pixels
 
+    frames = given_pixels(
+        video, 4, "The request's video", "the path of a clip, or decoded frames (uint8 RGB [F, H, W, 3])"
+    )
     return ClipFrames(frames, np.arange(len(frames), dtype=np.float64))
 
 

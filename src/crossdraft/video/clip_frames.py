@@ -1,9 +1,12 @@
 """Frames of a clip, wherever they came from: nothing here reads a file, or needs PyAV."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from crossdraft.checks import described
+from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,3 +36,30 @@ class ClipFrames:
     def frames(self) -> "Tensor":
         """uint8 RGB [F, H, W, 3]; a copy where frames repeat."""
         return self.pixels if self.indices is None else self.pixels[self.indices]
+
+
+def given_pixels(value: Any, axes: int, what: str, instead: str) -> "Tensor":
+    """Pixels that were given as an array, a tensor or lists, which are taken as they are: uint8 [..., H, W, 3].
+
+    Args:
+        axes: 4 of a clip's frames, 3 of an image.
+        what: they are, in the complaint.
+        instead: what to give, in the complaint.
+
+    Raises:
+        CrossdraftError: they are of another type or shape, or empty.
+    """
+    import torch
+    from torch import Tensor
+
+    try:
+        found = value if isinstance(value, Tensor) else torch.as_tensor(np.require(value, requirements=["C", "W"]))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        found = None
+    if found is None or found.dtype != torch.uint8 or found.ndim != axes or found.shape[-1] != 3 or 0 in found.shape:
+        turned = found is not None and found.ndim == axes and found.shape[-3] == 3 != found.shape[-1]
+        hint = ", channels last" if turned else ""
+        raise CrossdraftError(
+            f"{what} is {described(value, found if isinstance(value, list | tuple) else None)}; give {instead}{hint}."
+        )
+    return found.cpu()

@@ -134,7 +134,7 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
         )
     if context.width < 1 or context.height < 1:  # unsaid, or so large that FFmpeg refused to look
         raise CrossdraftError(
-            f"{name} has frames of no known size, or above the limit of {limits.pixels} pixels; scale it down."
+            f"{name} has frames of no known size, or above the limit of {limits.pixels:,} pixels; scale it down."
         )
     return stream
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import portable
-from crossdraft.video.clip_frames import ClipFrames
+from crossdraft.messages import portable, rgb_pixels
+from crossdraft.video.clip_frames import ClipFrames, given_pixels
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}  # by first bytes
 READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # the last reads EXIF
 HEAD = 12  # bytes that tell a format
-BYTES_PER_PIXEL = 16  # of a file; 16-bit RGBA has 8, and metadata may be long
+BYTES_PER_PIXEL = 4  # of a file, were it as large as the limit allows: 268 MB
 # The head of a JPEG scan of one to four components. Each scan of 20 bytes goes over all pixels again; the usual
 # progressive file has ten.
 SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
-MOST_SCANS = 100
+MOST_SCANS = 100  # of a JPEG as large as a frame of a clip may be; of a larger one fewer
 DEEP = ("I", "F")  # Pillow's modes, or how they begin, of grey beyond 8 bits
 
 
@@ -53,7 +53,6 @@ def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames
         CrossdraftError: none of these, missing, broken, beyond a limit, or Pillow is not installed.
     """
     import torch
-    from torch import Tensor
 
     from crossdraft.video.clip import DecodedClip
 
@@ -63,19 +62,10 @@ def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames
     if isinstance(image, str | os.PathLike | bytes):
         pixels, notes = read_pixels(image if isinstance(image, bytes) else os.fsdecode(image), limits)
         return ClipFrames(torch.from_numpy(pixels), np.zeros(1), notes)
-    try:
-        found = (
-            image.cpu() if isinstance(image, Tensor) else torch.as_tensor(np.require(image, requirements=["C", "W"]))
-        )
-    except (TypeError, ValueError, RuntimeError):
-        found = None
-    if found is None or found.ndim != 3 or found.shape[-1] != 3 or found.dtype != torch.uint8:
-        shape = "" if found is None else f" of shape {list(found.shape)} and {found.dtype}"
-        raise CrossdraftError(
-            f"The request's image is a {type(image).__name__}{shape}; give the path or the bytes of a file, a PIL "
-            "image, or pixels (uint8 [H, W, 3])."
-        )
-    limits.check("The request's image", width=found.shape[1], height=found.shape[0], frames=1, seconds=0)
+    found = given_pixels(
+        image, 3, "The request's image", "the path or the bytes of a file, a PIL image, or pixels (uint8 RGB [H, W, 3])"
+    )
+    limits.check_image("The request's image", found.shape[1], found.shape[0])
     return ClipFrames(found[None], np.zeros(1))
 
 
@@ -93,7 +83,7 @@ def read_pixels(source: str | bytes, limits: VideoLimits = DEFAULT_LIMITS) -> tu
         raise CrossdraftError(f"There is no image file at {source}; check the path.")
     try:
         with Path(source).open("rb") as file:
-            return _decoded(file.read(BYTES_PER_PIXEL * limits.pixels + 1), source, limits)
+            return _decoded(file.read(BYTES_PER_PIXEL * limits.image + 1), source, limits)
     except OSError as error:
         raise CrossdraftError(f"Cannot read {source}: {error.strerror}.") from None
 
@@ -122,29 +112,37 @@ def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, t
     kind = image_format(data[:HEAD])
     if kind is None:
         raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
-    if len(data) > BYTES_PER_PIXEL * limits.pixels:
+    if len(data) > BYTES_PER_PIXEL * limits.image:
         raise CrossdraftError(
-            f"{name} has more than {BYTES_PER_PIXEL * limits.pixels:,} bytes, the limit of an image; save it again."
+            f"{name} has more than {BYTES_PER_PIXEL * limits.image:,} bytes, the limit of an image; save it again."
         )
-    if kind == "JPEG" and len(SCAN.findall(data)) > MOST_SCANS:
-        raise CrossdraftError(f"{name} has more than {MOST_SCANS} scans, the limit of a JPEG; save it again.")
     reader = pillow()
     opened, _ = reader.OPEN[kind]  # as `Image.open` does, but that warns of a size before ours is refused
     try:
         with opened(BytesIO(data), "") as image:
-            limits.check(name, width=image.width, height=image.height, frames=1, seconds=0)
-            return portable(image)[None], tuple(_notes(image, name))
+            limits.check_image(name, image.width, image.height)
+            if kind == "JPEG":
+                _check_scans(data, name, image.width * image.height, limits)
+            notes = tuple(_notes(image, name))
+            return rgb_pixels(image, in_place=True)[None], notes
     except CrossdraftError:
         raise
     except (MemoryError, reader.DecompressionBombError):
         raise CrossdraftError(
-            f"{name} needs more memory than there is, or is far above the limit of {limits.pixels} pixels; scale it "
+            f"{name} needs more memory than there is, or is far above the limit of {limits.image:,} pixels; scale it "
             "down."
         ) from None
     except Exception:  # noqa: BLE001 - whatever Pillow raises on broken bytes
         raise CrossdraftError(
             f"{name} cannot be decoded as an image: it is cut off or broken; copy it again."
         ) from None
+
+
+def _check_scans(data: bytes, name: str, pixels: int, limits: VideoLimits) -> None:
+    """Refuse a JPEG whose scans go over more pixels than `MOST_SCANS` over a frame of a clip."""
+    most = min(MOST_SCANS, MOST_SCANS * limits.pixels // max(pixels, 1))
+    if len(SCAN.findall(data)) > most:
+        raise CrossdraftError(f"{name} has more than {most} scans, the limit of a JPEG of its size; save it again.")
 
 
 def _notes(image: "Image", name: str) -> list[str]:

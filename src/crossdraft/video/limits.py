@@ -10,10 +10,12 @@ class VideoLimits:
     """Limits that every reader keeps.
 
     Args:
-        pixels: of a frame or an image.
+        pixels: of a frame of a clip.
         frames, seconds: of a clip.
         decoded: pixels of all its frames together.
         held: pixels of all frames that are sampled from it, 3 bytes each, at their full size.
+        image: pixels of a still image; a photo of a phone has 12 to 50 million. Each is held in 3 bytes; while it
+            is decoded it takes 7 to 10, of a WebP 16.
     """
 
     pixels: int = 4096 * 2304
@@ -21,12 +23,13 @@ class VideoLimits:
     seconds: float = 3600.0
     decoded: int = 100_000_000_000  # an hour of 640x480 at 90 frames a second, ten minutes of 4K at 19
     held: int = 1 << 28  # 800 MB: 129 frames of 1080p, 291 of 720p, 873 of 640x480
+    image: int = 1 << 26
 
     def check(self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0) -> None:
         """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
-                f"{name} is {width}x{height}, above the limit of {self.pixels} pixels; scale it down."
+                f"{name} has frames of {width}x{height}, above the limit of {self.pixels:,} pixels; scale it down."
             )
         if frames > self.frames:
             raise CrossdraftError(f"{name} has more than {self.frames} frames, the limit; cut it shorter.")
@@ -36,6 +39,13 @@ class VideoLimits:
             raise CrossdraftError(
                 f"{name} has more than {self.decoded:,} pixels in all its frames, the limit; cut it shorter or scale "
                 "it down."
+            )
+
+    def check_image(self, name: object, width: int, height: int) -> None:
+        """Raise CrossdraftError if an image is too large."""
+        if width * height > self.image:
+            raise CrossdraftError(
+                f"{name} is {width}x{height}, above the limit of {self.image:,} pixels of an image; scale it down."
             )
 
     def check_held(self, name: object, frames: int, width: int, height: int) -> None:

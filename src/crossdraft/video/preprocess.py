@@ -19,6 +19,7 @@ MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel bud
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
 BAND = 64  # pixels that are weighed in one product: each looks at few of the source's
+LARGE = 1 << 25  # numbers that are not all held in 64 bits each
 LARGEST = 4096  # a longest edge never gets more; HF's limit for SmolVLM
 FILTER_RADIUS = {
     "bilinear": 1.0,
@@ -128,6 +129,8 @@ def _resize_axis(pixels: Tensor, size: tuple[int, int], resample: str) -> Tensor
         return pixels
     # torch's 8-bit kernel is ten times as fast, but its weights are too coarse where single pixels weigh much.
     fine = math.prod(size) > math.prod(pixels.shape[-2:]) / 2
+    if fine and pixels.numel() > LARGE and pixels.shape[1] > 1:  # of a photo, a channel at a time
+        return torch.cat([_resize_axis(channel, size, resample) for channel in pixels.split(1, 1)], 1)
     source = pixels.double() if fine else pixels
     out = F.interpolate(source, size=size, mode=resample, antialias=True, align_corners=False)
     return out.add_(0.5).floor_().clamp_(0, 255).to(torch.uint8) if fine else out

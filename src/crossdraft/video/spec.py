@@ -173,7 +173,7 @@ def _settings(
             continue
         try:
             settings = json.loads(where.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise CrossdraftError(f"{where} is not readable JSON; copy the checkpoint again.") from None
         if part is not None and isinstance(settings, dict):
             settings = settings.get(part)

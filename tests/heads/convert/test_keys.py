@@ -236,7 +236,7 @@ def test_a_head_of_speculators_without_the_residuals_key_is_refused():
 @pytest.mark.parametrize(
     ("table", "config", "sentence"),
     [
-        ({"a": Nested({"b": Only((1,))})}, {"a": {"b": 2}}, "a.b = 2; heads of ours can only follow 1"),
+        ({"a": Nested({"b": Only((1,))})}, {"a": {"b": 2}}, "a.b = 2; networks of ours can only follow 1"),
         (
             {"a": Nested({"b": Only((1,))}, many=True)},
             {"a": [{"b": 1}, {"c": 2}]},

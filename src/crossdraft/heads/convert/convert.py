@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder
+from crossdraft.files import atomic_folder, read_json
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.convert.dflash import DFLASH
 from crossdraft.heads.convert.eagle import EAGLE, SPECULATORS
@@ -20,7 +20,7 @@ from crossdraft.heads.convert.medusa import MEDUSA
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.models.shards import SINGLE, read_json, read_weights
+from crossdraft.models.shards import SINGLE, read_weights
 
 FILES = (SINGLE[0], "medusa_lm_head.safetensors", SINGLE[1], "medusa_lm_head.pt")
 

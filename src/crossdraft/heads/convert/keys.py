@@ -1,6 +1,6 @@
 """Allow-lists for other projects' `config.json`: what is done with each key of a layout.
 
-A head whose config asks for something that our network does not do drafts badly, without an error. So a key is
+A model whose config asks for something that our network does not do answers or drafts badly, without an error. So a key is
 *followed*, known to change no logit, accepted with the values that our networks have anyway, or refused by name; one
 that stands in no table is refused, whatever its value.
 """
@@ -92,7 +92,7 @@ def check(config: Mapping[str, Any], table: Table, sizes: Mapping[str, int], whe
         if key not in config and isinstance(rule, Only) and rule.absent is not None:
             raise CrossdraftError(
                 f"The checkpoint's config.json lacks '{where}{key}', which its readers then take as {rule.absent!r}; "
-                f"heads of ours can only follow {_listed(rule.values)}. If the head was trained so, add the key."
+                f"networks of ours can only follow {_listed(rule.values)}. If the head was trained so, add the key."
             )
     for key, value in config.items():
         _check_one(key, value, config, table, sizes, where)
@@ -105,12 +105,12 @@ def _check_one(
     match table.get(key):
         case None:
             raise CrossdraftError(
-                f"{found}, a key that we do not know and that may change the network; draft with the program that "
-                "wrote it, or take the key out if it changes nothing."
+                f"{found}, a key that we do not know and that may change the network; use the program that wrote "
+                "it, or take the key out if it changes nothing."
             )
         case Only() as rule if not rule.allow(value) and not (rule.unless and config.get(rule.unless) is False):
             raise CrossdraftError(
-                f"{found}; heads of ours can only follow {_listed(rule.values)}. Draft with the program that wrote it."
+                f"{found}; networks of ours can only follow {_listed(rule.values)}. Use the program that wrote it."
             )
         case OfTarget(size) if value is not None and value != sizes[size]:
             raise CrossdraftError(

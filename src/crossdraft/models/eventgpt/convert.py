@@ -19,14 +19,30 @@ from transformers import (
 from transformers.configuration_utils import PreTrainedConfig
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import read_json
+from crossdraft.heads.convert.keys import PRETRAINED, Followed, Harmless, Only, Table, check
 from crossdraft.models.eventgpt.checkpoint import library_errors_as, new_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.layout import EMBEDDING, check_strict, refuse_qformer, rename, vision_config_of
 from crossdraft.models.eventgpt.processing import EV_END, EV_START, EventGPTProcessor
 from crossdraft.models.eventgpt.vocabulary import EVENT, TokenRows, extend_vocabulary
-from crossdraft.models.shards import OnShard, read_json, read_weights
+from crossdraft.models.shards import OnShard, read_weights
 
 FLAGS = (("mm_use_im_patch_token", True), ("mm_use_im_start_end", False))  # the official defaults
+# Of the official configuration beside Llama's: the code has the sizes and the layout written in itself.
+OFFICIAL: Table = {
+    **dict.fromkeys(("model_type", "architectures", "mm_visual_tower"), Harmless("names")),
+    **dict.fromkeys(("event_feature_adaptor", "use_event_qformer", "tie_word_embeddings"), Harmless("tensors")),
+    **dict.fromkeys(("tune_mm_mlp_adapter", "freeze_mm_mlp_adapter"), Harmless("training")),
+    **{key: Followed(f"EventGPTConfig.{key}") for key, _ in FLAGS},
+    **{key: Followed(key) for key in ("rope_theta", "rope_scaling")},
+    "partial_rotary_factor": Only((1, None)),
+}
+VISION: Table = {
+    "architectures": Harmless("names"),
+    "model_type": Only(("clip_vision_model",)),
+    "dropout": Only((0.0,)),
+}
 VIDEO_LLAVA_IMAGE_ID = 32000
 
 
@@ -192,20 +208,30 @@ def _read_vision_config(path: Path) -> CLIPVisionConfig:
     """A vision encoder's configuration file, or the `vision_config` within a whole CLIP's."""
     raw = read_json(path)
     nested = raw.get("vision_config", raw)
+    if not isinstance(nested, Mapping):
+        raise CrossdraftError(f"{path} is not a CLIP vision configuration (its vision_config holds no keys).")
+    check(nested, _table(CLIPVisionConfig, VISION), {})
     try:
-        return CLIPVisionConfig(**cast("dict[str, Any]", nested))
+        return CLIPVisionConfig(**nested)
     except (TypeError, StrictDataclassError) as error:
         raise CrossdraftError(f"{path} is not a CLIP vision configuration ({_one_line(error)}).") from error
 
 
 def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
     """The Llama part of the official configuration, which is flat and mixed with EventGPT's own keys."""
-    known = {*LlamaConfig.__dataclass_fields__, "rope_theta", "rope_scaling"} - {*PreTrainedConfig.__dataclass_fields__}
-    fields = {key: value for key, value in raw.items() if key in known}
+    table = _table(LlamaConfig, OFFICIAL)
+    check(raw, table, {})
+    fields = {key: value for key, value in raw.items() if table[key] == Followed(key)}
     try:
         return LlamaConfig(**cast("dict[str, Any]", fields | {"vocab_size": rows, "tie_word_embeddings": False}))
     except (TypeError, ValueError, StrictDataclassError) as error:
         raise CrossdraftError(f"config.json of the checkpoint is no Llama's ({_one_line(error)}).") from error
+
+
+def _table(config: type[PreTrainedConfig], others: Table) -> Table:
+    """What is done with each key: a network's own are followed, as `transformers` does it."""
+    own = {*config.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
+    return {**PRETRAINED, **{key: Followed(key) for key in own}, **others}
 
 
 def _generation_config(config: EventGPTConfig, vocabulary: TokenRows) -> GenerationConfig:

@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events, Newest
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, read_json
 from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
-from crossdraft.models.shards import read_json
+from crossdraft.video.clip_frames import given_pixels
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec
 
@@ -99,7 +99,7 @@ class ProcessorOptions:
             raise CrossdraftError(
                 f"Cannot read {path}: {error.strerror}; save the processor with the model."
             ) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise CrossdraftError(f"{path} is not an EventGPT processor configuration ({error}).") from error
 
 
@@ -191,7 +191,11 @@ class EventGPTProcessor:
         """
         if isinstance(window, Events):
             window = (window,)
-        frames = self._render(window) if isinstance(window, tuple) else [torch.as_tensor(window)]
+        if isinstance(window, tuple):
+            frames = self._render(window)
+        else:
+            wanted = "frames (uint8 RGB [T, H, W, 3]), or events as of Events.checked"
+            frames = [given_pixels(window, 4, "The event window", wanted)]
         pixels = torch.cat([preprocess(part, self.frame_spec) for part in frames])
         if len(pixels) != self.config.num_event_frames:
             raise CrossdraftError(
