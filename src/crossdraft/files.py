@@ -27,7 +27,9 @@ def _file_mode() -> int:
 FILE_MODE = _file_mode()  # read here, once: few threads run while this is imported
 
 
-def read_json(path: Path, what: str = "JSON object", mend: str = "copy it from its checkpoint again") -> dict[str, Any]:
+def read_json(
+    path: Path, what: str = "configuration", mend: str = "copy it from its checkpoint again"
+) -> dict[str, Any]:
     """A JSON object in a file.
 
     Args:
@@ -44,7 +46,7 @@ def read_json(path: Path, what: str = "JSON object", mend: str = "copy it from i
     except (ValueError, RecursionError) as error:  # no UTF-8 is a ValueError, too
         raise CrossdraftError(f"{path} is not JSON ({str(error)[:100]}); {mend}.") from error
     if not isinstance(found, dict):
-        raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object; {mend}.")
+        raise CrossdraftError(f"{path} must hold a JSON object, as a {what} is; {mend}.")
     return found
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.data_url import data_url, scheme_of
 from crossdraft.errors import CrossdraftError
@@ -112,7 +112,7 @@ def portable(visual: Any) -> Any:
         return bytes(visual)
     if not (hasattr(visual, "convert") and hasattr(visual, "mode")):
         return visual
-    return rgb_pixels(visual)
+    return rgb_pixels(cast("Image", visual))
 
 
 def rgb_pixels(picture: "Image", *, in_place: bool = False) -> "NDArray[np.uint8]":

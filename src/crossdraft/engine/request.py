@@ -130,8 +130,6 @@ class Request(NamedFields):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
             )
-        for name in ("events", "inputs", "image", "video", "messages"):
-            _check_stored(name, getattr(self, name))
         if self.namespace is not None:
             text("namespace", self.namespace, "anna")
 
@@ -149,6 +147,8 @@ class Request(NamedFields):
         if self.image is not None:
             images = [part.value for part in several("image", self.image)]
             object.__setattr__(self, "image", images[0] if len(images) == 1 else images)
+        for name in ("events", "inputs", "image", "video", "messages"):
+            _check_stored(name, getattr(self, name))
         if self.system is not None:
             text("system", self.system, "Answer in one word.")
         for part in (part for message in self.conversation for part in message.parts if part.kind == "text"):

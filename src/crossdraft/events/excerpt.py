@@ -71,7 +71,8 @@ class Excerpt:
                 continue
             if not isinstance(second, Real) or not 0 <= second <= MAX_SECONDS:  # NaN is in no order
                 raise CrossdraftError(
-                    f"The {name} of the span is {second!r:.40} s; give seconds since the first event, 0 to {MAX_SECONDS:g}."
+                    f"The {name} of the span is {second!r:.40} s; give seconds since the first event, 0 to "
+                    f"{MAX_SECONDS:g}."
                 )
         first = recording.first_time()
         if first is None:

@@ -58,8 +58,7 @@ def given_pixels(value: Any, axes: int, what: str, instead: str) -> "Tensor":
         found = None
     if found is None or found.dtype != torch.uint8 or found.ndim != axes or found.shape[-1] != 3 or 0 in found.shape:
         turned = found is not None and found.ndim == axes and found.shape[-3] == 3 != found.shape[-1]
+        made = found if isinstance(value, list | tuple) else None
         hint = ", channels last" if turned else ""
-        raise CrossdraftError(
-            f"{what} is {described(value, found if isinstance(value, list | tuple) else None)}; give {instead}{hint}."
-        )
+        raise CrossdraftError(f"{what} is {described(value, made)}; give {instead}{hint}.")
     return found.cpu()

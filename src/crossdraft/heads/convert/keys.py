@@ -1,8 +1,8 @@
 """Allow-lists for other projects' `config.json`: what is done with each key of a layout.
 
-A model whose config asks for something that our network does not do answers or drafts badly, without an error. So a key is
-*followed*, known to change no logit, accepted with the values that our networks have anyway, or refused by name; one
-that stands in no table is refused, whatever its value.
+A model whose config asks for something that our network does not do answers or drafts badly, without an error. So a
+key is *followed*, known to change no logit, accepted with the values that our networks have anyway, or refused by name;
+one that stands in no table is refused, whatever its value.
 """
 
 from collections.abc import Mapping
