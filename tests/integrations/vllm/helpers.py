@@ -62,7 +62,7 @@ class ScriptedDrafter:
         for request in requests:
             key = len(self.records)
             self.records[key] = Record(request)
-            states.append(ProcessState(key, greedy=request.sampling.greedy, launch=0))
+            states.append(ProcessState(key, certain=request.sampling.certain, launch=0))
         return states
 
     def propose_async(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
