@@ -27,6 +27,14 @@ def _file_mode() -> int:
 FILE_MODE = _file_mode()  # read here, once: few threads run while this is imported
 
 
+def parse_json(text: str) -> Any:
+    """What `json.loads` reads; whatever is wrong with a text, a nesting that is too deep included, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists or objects are nested too deeply") from None
+
+
 def read_json(
     path: Path, what: str = "configuration", mend: str = "copy it from its checkpoint again"
 ) -> dict[str, Any]:
@@ -40,10 +48,10 @@ def read_json(
         CrossdraftError: the file is missing, or holds something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CrossdraftError(f"Cannot read {path}: {error.strerror}; {mend}.") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8 is a ValueError, too
+    except ValueError as error:  # no UTF-8 is one, too
         raise CrossdraftError(f"{path} is not JSON ({str(error)[:100]}); {mend}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} must hold a JSON object, as a {what} is; {mend}.")

@@ -18,6 +18,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from crossdraft.bench.resources import descendants
+from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
 from crossdraft.serve.decode_process import DecodeProcess, DecoderLost
@@ -27,6 +28,7 @@ from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
 from crossdraft.video.image import image_frames
 from crossdraft.video.read import sample_frames
+from tests.events.test_dtypes import GOOD, REFUSED, as_npz
 from tests.serve.conftest import body
 from tests.video.test_image import BOMBS, FILES
 
@@ -492,3 +494,16 @@ def test_a_decoders_own_child_ends_with_its_worker(tmp_path, monkeypatch):
         assert not Path(f"/proc/{child}/exe").exists()
     finally:
         process.close()
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_client_is_told_what_is_wrong_with_a_column_as_a_reader_in_this_process_is(decoder, kind, tmp_path):
+    """And never that the file is cut off or broken, which it is not."""
+    path = as_npz(tmp_path, {**GOOD, "t": REFUSED[kind]})
+    with pytest.raises(CrossdraftError) as here:
+        Excerpt(path, sensor=(640, 480)).read()
+    with pytest.raises(DecodeError) as there:
+        decoded(decoder, Excerpt(path, sensor=(640, 480)), tmp_path / "into")
+    told = str(there.value)
+    assert "cut off" not in told
+    assert told == str(here.value).replace(str(path), "it")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, parse_json
 
 STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms`
 
@@ -87,7 +87,7 @@ def write_traces(traces: Sequence[Trace], path: Path) -> None:
 
 def _trace(line: str, where: str) -> Trace:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError as error:
         raise CrossdraftError(f"{where} is not JSON; traces are a JSON object a line.") from error
     if not isinstance(found, dict):

@@ -10,6 +10,7 @@ import typer
 from crossdraft.bench.common import check_outputs
 from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 if TYPE_CHECKING:
     from crossdraft.api import Engine
@@ -78,10 +79,10 @@ class ShownOptions:
         if question is not None or self.video or self.image or self.system is not None:
             raise CrossdraftError("--messages is the whole conversation; put question, clips and images into its file.")
         try:
-            return Request(messages=json.loads(self.messages.read_text(encoding="utf-8")))
+            return Request(messages=parse_json(self.messages.read_text(encoding="utf-8")))
         except OSError as error:
             raise CrossdraftError(f"Cannot read {self.messages}: {error.strerror}; check the path.") from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise CrossdraftError(f"{self.messages} is no JSON ({error}); write a list of messages into it.") from None
 
 

@@ -1,7 +1,6 @@
 """`crossdraft serve`: an OpenAI-compatible server on a pair. Its options are made from the settings' schema."""
 
 import inspect
-import json
 import os
 import signal
 from contextlib import suppress
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 from crossdraft.signals import Terminated, after_imports, handled, terminate
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def serve(
     flags = dict(ctx.meta.get(FLAGS, {}))
     if "options" in flags:
         try:
-            flags["options"] = json.loads(flags["options"])
+            flags["options"] = parse_json(flags["options"])
         except ValueError:
             raise CrossdraftError(
                 f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'

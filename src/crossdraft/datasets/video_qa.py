@@ -19,6 +19,7 @@ from crossdraft.datasets.questions import QuestionCheck
 from crossdraft.datasets.rows import field, json_rows
 from crossdraft.datasets.sample import DatasetSample, Problem
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
@@ -217,10 +218,10 @@ def cut_from(stem: str) -> tuple[str, float | None, float | None]:
 def _msrvtt_sources(path: Path) -> dict[str, tuple[str, float | None, float | None]]:
     """Of each video: its URL, and from where to where it was cut."""
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = parse_json(path.read_text(encoding="utf-8"))
         return {
             row["video_id"]: (str(row["url"]), float(row["start time"]), float(row["end time"]))
             for row in content["videos"]
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise CrossdraftError(f"{path} does not say where the videos are from ({error!r}); copy it again.") from error

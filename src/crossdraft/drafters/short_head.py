@@ -5,7 +5,6 @@ cannot draft, the target still says. Only the drafter's distribution changes, an
 distribution (FR-Spec: Zhao et al. 2025).
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 FILE = "draft_ids.json"
 
@@ -56,9 +56,9 @@ def read_ids(folder: Path) -> list[int] | None:
     if not path.is_file():
         return None
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CrossdraftError(f"{path} is not valid JSON: {error}.") from error
+        ids = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CrossdraftError(f"{path} cannot be read as token ids: {error}.") from error
     if not isinstance(ids, list) or not all(type(i) is int for i in ids):
         raise CrossdraftError(f"{path} must be a list of token ids.")
     return ids

@@ -103,8 +103,9 @@ def event_to_image_homography(cam_to_cam: str | Path) -> NDArray[np.float64]:
         r0, r1 = (np.reshape(extrinsics[name], (3, 3)) for name in ("R_rect0", "R_rect1"))
         r10 = np.reshape(extrinsics["T_10"], (4, 4))[:3, :3]
         return np.asarray(k1 @ r1 @ r10 @ r0.T @ np.linalg.inv(k0), dtype=np.float64)
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError, np.linalg.LinAlgError) as error:
-        raise CrossdraftError(f"{path} is no DSEC calibration of camRect0 and camRect1 ({error}).") from error
+    except (yaml.YAMLError, RecursionError, LookupError, TypeError, ValueError, np.linalg.LinAlgError) as error:
+        what = " ".join(str(error).split())
+        raise CrossdraftError(f"{path} is no DSEC calibration of camRect0 and camRect1 ({what}).") from error
 
 
 def _camera_matrix(focal_and_centre: ArrayLike) -> NDArray[np.float64]:

@@ -125,7 +125,7 @@ def _records(path: Path) -> list[KeyRecord]:
         given = yaml.safe_load(text)
     except OSError as error:
         raise CrossdraftError(f"The keys of {path} cannot be read: {error.strerror}; check the path.") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise CrossdraftError(f"{path} is no YAML; write a list of keys, as `crossdraft serve new-key` does.") from None
     if mode & 0o022:
         raise CrossdraftError(f"Others may write {path}, and so add keys; run: chmod go-w {path}")

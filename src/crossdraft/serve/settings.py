@@ -341,8 +341,9 @@ def _in_file(file: Path) -> dict[str, Any]:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CrossdraftError(f"There is no configuration file at {file}; check the path.") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise CrossdraftError(f"The configuration {file} cannot be read: {error}; mend the file.") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split())
+        raise CrossdraftError(f"The configuration {file} cannot be read: {what}; mend the file.") from None
     if not isinstance(found, dict | None):
         raise CrossdraftError(f"The configuration {file} is no mapping of settings; write one a line, as max_queue: 8.")
     return {str(name): value for name, value in (found or {}).items()}

@@ -1,6 +1,5 @@
 """How a vision encoder wants its frames, read from a checkpoint's own preprocessor file."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -172,8 +172,8 @@ def _settings(
         if not where.is_file():
             continue
         try:
-            settings = json.loads(where.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            settings = parse_json(where.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             raise CrossdraftError(f"{where} is not readable JSON; copy the checkpoint again.") from None
         if part is not None and isinstance(settings, dict):
             settings = settings.get(part)

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from crossdraft.drafters.memory.append_log import Record
 from crossdraft.drafters.memory.datastore import Scope
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 INDEX, FORMAT = "index.json", "crossdraft capture"
 AROUND = ("\n", " ASSISTANT:")  # of a captured question, as prompts of the reference target and of Video-LLaVA have it
@@ -74,7 +75,7 @@ def read_seed(path: Path, target: SeedTarget, number: Number) -> list[Record]:
 
 
 def _captured(folder: Path, target: SeedTarget, number: Number) -> Iterator[Record]:
-    index: Any = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    index: Any = parse_json((folder / INDEX).read_text(encoding="utf-8"))
     if index.get("format") != FORMAT:
         raise ValueError(f"{INDEX} is of no capture")
     _check_vocabulary(folder, index["owner"], target)
@@ -100,5 +101,5 @@ def _check_vocabulary(folder: Path, owner: Mapping[str, Any], target: SeedTarget
 def _recorded(path: Path, number: Number) -> Iterator[Record]:
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip():
-            answer: Any = json.loads(line)
+            answer: Any = parse_json(line)
             yield Scope(0, number(answer["question"])), [int(token) for token in answer["target_tokens"]]

@@ -15,7 +15,7 @@ from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, Tree
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
+from crossdraft.files import atomic_path, parse_json
 
 PRIOR = 4  # imagined rejections of each rank: one lucky acceptance must not shape a tree
 
@@ -152,7 +152,7 @@ class RankCounts:
             CrossdraftError: the file is missing, or holds something else.
         """
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CrossdraftError(f"{path} cannot be read as measured acceptance: {error}.") from error
         offered, accepted = (_table(found, name) for name in ("offered", "accepted"))

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.frames import eventgpt_frames
 from crossdraft.events.stream import Events, Newest
-from crossdraft.files import atomic_path, read_json
+from crossdraft.files import atomic_path, parse_json, read_json
 from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.video.clip_frames import given_pixels
@@ -91,7 +91,7 @@ class ProcessorOptions:
             CrossdraftError: the file is missing, broken, or holds an unknown option.
         """
         try:
-            raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            raw: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
             for name in {"canvas", "mean", "std"} & raw.keys():
                 raw[name] = tuple(raw[name]) if isinstance(raw[name], list) else raw[name]  # JSON has no tuples
             return cls(**raw)
@@ -99,7 +99,7 @@ class ProcessorOptions:
             raise CrossdraftError(
                 f"Cannot read {path}: {error.strerror}; save the processor with the model."
             ) from error
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise CrossdraftError(f"{path} is not an EventGPT processor configuration ({error}).") from error
 
 

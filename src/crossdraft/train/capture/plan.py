@@ -17,6 +17,7 @@ from crossdraft.drafters.memory.seed import vocabulary_fingerprint
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 from crossdraft.load import target_fingerprint, vocabulary_of
 from crossdraft.train.capture.shard import CaptureSpec
 from crossdraft.train.capture.sources import ClipSource
@@ -180,7 +181,7 @@ def read_index(folder: Path) -> CaptureIndex:
             f"{folder} holds no capture ({INDEX_FILE} is missing); make one with `crossdraft capture`."
         )
     try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        record: Any = parse_json(path.read_text(encoding="utf-8"))
         kind, known = record.pop("format", None), record.pop("version", None)
     except (ValueError, TypeError, AttributeError) as error:
         raise CrossdraftError(f"The index {path} is damaged; remove the folder and capture anew.") from error

@@ -8,7 +8,6 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 `crossdraft data pairs` writes such lists, with more about each clip than is read here.
 """
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from crossdraft.checks import did_you_mean, whole
 from crossdraft.datasets.sample import wording
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 from crossdraft.train.core.provenance import sha256
 from crossdraft.train.reference.batches import augment_question, draw_questions, question_words
 from crossdraft.train.reference.clips import clip_seed, sample_times
@@ -301,7 +301,7 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
 
     where = f"Line {number} of {path}"
     try:
-        entry: Any = json.loads(line)
+        entry: Any = parse_json(line)
     except ValueError as error:
         raise CrossdraftError(f"{where} is no JSON: {error}.") from error
     if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys():

@@ -185,7 +185,7 @@ def _parse(text: str, what: str) -> Any:
     """YAML as plain values; `what` begins the complaint."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that no calendar has
         raise CrossdraftError(f"{what} is not YAML: {' '.join(str(error).split())}.") from error
 
 
