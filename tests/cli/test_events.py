@@ -125,7 +125,7 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["simulate", "clip.mp4", "a.h5"], "a.h5 exists; add --force"),
         (["render", "a.h5", "clip.mp4"], "clip.mp4 exists; add --force"),
         (["convert", "a.h5", "nowhere/b.npy"], "There is no folder"),
-        (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1 s"),
+        (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1.0 s"),
         (["convert", "a.h5", "b.npy", "--max-events", "3999"], "more than 3,999 events"),
         (["info", "a.h5", "--max-events", "3999"], "more than 3,999 events"),
         (["info", "a.h5", "--sensor", "60000x60000"], "more than 9,437,184 pixels"),

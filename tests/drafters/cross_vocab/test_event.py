@@ -18,7 +18,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import fingerprint
 from crossdraft.options import Options
+from tests.heads.small import some_heads
 from tests.support import ClipPaths, PairPaths
 
 OPTIONS = Options(placement="inline", device="cpu", dtype="float64", max_batch=3, nodes=6, adaptive=False)
@@ -152,6 +154,13 @@ def test_one_model_is_named_once(foreign: Path, pair: PairPaths) -> None:
         Engine.load(str(pair.target), f"blind:dir={foreign}", OPTIONS)
 
 
-def test_a_head_on_an_event_model_needs_the_targets_vocabulary(foreign: Path, pair: PairPaths) -> None:
-    with pytest.raises(CrossdraftError, match=r"another vocabulary than the target.*event:dir=FOLDER"):
+def test_a_head_on_an_event_model_needs_the_targets_vocabulary(foreign: Path, pair: PairPaths, tmp_path: Path) -> None:
+    with pytest.raises(
+        CrossdraftError, match=r"another event model than .*; name its own with model=FOLDER"
+    ):
         Engine.load(str(pair.target), f"glance:model={foreign}", OPTIONS)
+    own = some_heads(pair, tmp_path) / "fast"
+    described = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps({**described, "target": fingerprint(foreign)}))
+    with pytest.raises(CrossdraftError, match=r"another vocabulary than the target.*event:dir=FOLDER"):
+        Engine.load(str(pair.target), f"fast:dir={own},model={foreign}", OPTIONS)
