@@ -497,13 +497,13 @@ def test_a_decoders_own_child_ends_with_its_worker(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_client_is_told_what_is_wrong_with_a_column_as_a_reader_in_this_process_is(decoder, kind, tmp_path):
+def test_a_client_reads_of_a_column_what_a_reader_in_this_process_says(decoder, kind, tmp_path):
     """And never that the file is cut off or broken, which it is not."""
     path = as_npz(tmp_path, {**GOOD, "t": REFUSED[kind]})
     with pytest.raises(CrossdraftError) as here:
         Excerpt(path, sensor=(640, 480)).read()
     with pytest.raises(DecodeError) as there:
         decoded(decoder, Excerpt(path, sensor=(640, 480)), tmp_path / "into")
-    told = str(there.value)
-    assert "cut off" not in told
-    assert told == str(here.value).replace(str(path), "it")
+    said = str(there.value)
+    assert "cut off" not in said
+    assert said == str(here.value).replace(str(path), "it")
