@@ -101,7 +101,7 @@ def test_a_bare_stream_claims_no_length(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        (VideoLimits(pixels=WIDTH * HEIGHT - 1), f"is {WIDTH}x{HEIGHT}, above"),
+        (VideoLimits(pixels=WIDTH * HEIGHT - 1), f"frames of {WIDTH}x{HEIGHT}"),
         (VideoLimits(frames=FRAMES - 1), "more than 23 frames"),
         (VideoLimits(seconds=0.9), "longer than 0.9 seconds"),
     ],

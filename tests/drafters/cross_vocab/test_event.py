@@ -155,9 +155,7 @@ def test_one_model_is_named_once(foreign: Path, pair: PairPaths) -> None:
 
 
 def test_a_head_on_an_event_model_needs_the_targets_vocabulary(foreign: Path, pair: PairPaths, tmp_path: Path) -> None:
-    with pytest.raises(
-        CrossdraftError, match=r"another event model than .*; name its own with model=FOLDER"
-    ):
+    with pytest.raises(CrossdraftError, match=r"another event model than .*; name its own with model=FOLDER"):
         Engine.load(str(pair.target), f"glance:model={foreign}", OPTIONS)
     own = some_heads(pair, tmp_path) / "fast"
     described = json.loads((own / "config.json").read_text())
