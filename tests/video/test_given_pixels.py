@@ -133,6 +133,14 @@ def test_tensors_that_are_more_than_their_bytes_are_refused_in_a_request(name, v
         cd.Request(**given)
 
 
+def test_a_list_that_holds_itself_is_looked_into_once():
+    circle: list[object] = []
+    circle += [circle] * 100
+    cd.Request("What?", events=circle)
+    with pytest.raises(CrossdraftError, match="The request's events has a tensor"):
+        cd.Request("What?", events=[*circle, UNSTORED["sparse"]])
+
+
 MODES = "1 L LA P PA RGBA RGBa CMYK YCbCr LAB HSV I F".split()  # noqa: SIM905
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from crossdraft.checkpoints.locate import repair_hint
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 from crossdraft.video.classes import REFUSED, model_class
 
 POINTER = b"version https://git-lfs"
@@ -253,8 +254,8 @@ def _refuse_pointer(path: Path) -> None:
 def _json_object(path: Path, what: str) -> dict[str, Any]:
     _refuse_pointer(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CrossdraftError(f"{path} is not valid JSON: {str(error)[:100]}; {repair_hint(path.parent)}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} is no {what}: it must hold a JSON object.")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 REPR_LETTERS = 60  # of an answer's text in its `repr`
 LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
 MOST_PRIORITY = 1 << 31
+MOST_AXES = 8  # of pixels in nested lists: images, clips, frames, rows, columns, channels
 STOPS_IN = ("text", "tokens")
 REUSES = ("clip", "frames", "both")
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
@@ -241,24 +242,38 @@ def nbytes_of(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def _check_stored(name: str, value: Any) -> None:
+def _check_stored(name: str, given: Any) -> None:
     """Refuse tensors and arrays that are told and sent by their bytes, and whose values are not those bytes."""
-    if isinstance(value, Message):
-        value = [part.value for part in value.parts]
-    elif isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for one in value:
-            _check_stored(name, one)
-    elif isinstance(value, Tensor) and (
-        value.layout != torch.strided or value.is_nested or value.is_meta or value.is_conj() or value.is_neg()
-    ):
-        raise CrossdraftError(
-            f"The request's {name} has a tensor that is sparse, nested, conjugate or on the meta device; give its "
-            "values as a plain tensor."
-        )
-    elif isinstance(value, np.ma.MaskedArray) and value.mask.any():
-        raise CrossdraftError(f"The request's {name} has masked values; fill them, as by filled(0).")
+    waiting: list[Any] = [given]
+    seen = set[int]()  # lists that were looked into: one may hold itself
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Message):
+            waiting += [part.value for part in value.parts]
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            if id(value) not in seen and not _numbers(value):
+                seen.add(id(value))
+                waiting += value
+        elif isinstance(value, Tensor) and (
+            value.layout != torch.strided or value.is_nested or value.is_meta or value.is_conj() or value.is_neg()
+        ):
+            raise CrossdraftError(
+                f"The request's {name} has a tensor that is sparse, nested, conjugate or on the meta device; give its "
+                "values as a plain tensor."
+            )
+        elif isinstance(value, np.ma.MaskedArray) and value.mask.any():
+            raise CrossdraftError(f"The request's {name} has masked values; fill them, as by filled(0).")
+
+
+def _numbers(value: Any) -> bool:
+    """Whether nested lists hold numbers, such as pixels: there may be millions, and no tensor is among them."""
+    for _ in range(MOST_AXES):
+        if not isinstance(value, list | tuple) or not value:
+            break
+        value = value[0]
+    return isinstance(value, int | float)
 
 
 def _one(values: list[Any]) -> object:

@@ -1,6 +1,5 @@
 """What an experiment left when its raw runs are gone: summary and figure, small enough for a repository."""
 
-import json
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from crossdraft.bench.experiments.record import (
 )
 from crossdraft.bench.experiments.runs import read_whole
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 SUMMARY, FIGURE = "summary.json", "figure.svg"
 
@@ -27,8 +27,8 @@ def read_summary(path: Path) -> Mapping[str, Any]:
         CrossdraftError: it cannot be read, or is none.
     """
     try:
-        found = json.loads(read_whole(path))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(read_whole(path))
+    except ValueError as error:
         raise CrossdraftError(f"{path} is no JSON; run {path.parent.name} again.") from error
     if not isinstance(found, dict) or not isinstance(found.get("figures"), dict):
         raise CrossdraftError(f"{path} is no summary of an experiment; run {path.parent.name} again.")

@@ -66,10 +66,10 @@ BEST = "ssd"  # where the drafter has a device of its own
 
 
 def policy_for(device: str | None, draft_device: str | None) -> str:
-    """The policy of a drafter on these devices: where it shares the target's device, it would only slow it.
+    """The policy of a drafter on these devices: where it shares the target's device, nothing is prepared.
 
     So it is on a CPU, whatever cores it has: an idle core serves the target (`engine.fast.elastic`), and a busy one is
-    taken from it.
+    taken from it. That costs a large target more than it brings; a small one may gain by `ssd`.
 
     Args:
         device: of the target; `None` = the GPU if there is one, else the CPU.
