@@ -27,7 +27,7 @@ def _file_mode() -> int:
 FILE_MODE = _file_mode()  # read here, once: few threads run while this is imported
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """What `json.loads` reads; whatever is wrong with a text, a nesting that is too deep included, is a ValueError."""
     try:
         return json.loads(text)
