@@ -62,7 +62,8 @@ def assemble(
     def remote(part: Spec) -> Drafter[Any]:
         parallel = options.parallel
         if parallel == "auto":
-            parallel = policy_for(options.device or target.device.type, options.draft_device)
+            own = cores is not None and options.target_cores is not None and not {*cores} & {*options.target_cores}
+            parallel = policy_for(options.device or target.device.type, options.draft_device, own_cores=own)
         worker = ProcessDrafter(
             partial(build_spec, part, context),
             cores,

@@ -172,7 +172,8 @@ def test_a_policy_that_is_named_is_the_one_that_races():
 
 
 def test_without_a_name_it_is_what_users_get():
-    assert parallel_of("event", Models(device="cpu")) == "off"
+    assert parallel_of("event", Models(device="cpu")) == "off"  # on the cores of the target
+    assert parallel_of("event", Models(device="cpu"), Cores((0,), (1,))) == "auto"
     assert parallel_of("event", Models(device="cuda")) == "off"
     assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1")) == "ssd"
 
@@ -180,7 +181,7 @@ def test_without_a_name_it_is_what_users_get():
 def test_the_report_says_which_policy_of_parallel_drafting_every_drafter_had(models):
     names = ("target", "event-inline", "event", "event-pearl", "memory")
     drafters = ("union:blind,ngram",)
-    for own in ((0,), (1,)):
-        found = placement_of(Suite(models, Workload(pairs=1), names, cores=Cores((0,), own), drafters=drafters))
-        assert found["parallel"] == {"event": "off", "event-pearl": "pearl", "union:blind,ngram": "off"}
+    suite = Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters)
+    found = placement_of(suite)
+    assert found["parallel"] == {"event": "auto", "event-pearl": "pearl", "union:blind,ngram": "auto"}
     assert found["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}

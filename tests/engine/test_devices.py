@@ -25,15 +25,20 @@ from crossdraft.errors import CrossdraftError
     ],
 )
 def test_a_drafter_on_the_targets_device_does_not_draft_while_it_verifies(device, draft_device, policy):
-    assert policy_for(device, draft_device) == policy
+    assert policy_for(device, draft_device, own_cores=False) == policy
 
 
 @pytest.mark.parametrize(("gpu", "same", "other"), [(False, "cpu", "cuda:0"), (True, "cuda:0", "cpu")])
 def test_no_name_means_the_gpu_if_there_is_one_else_the_cpu(monkeypatch, gpu, same, other):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert policy_for(None, same) == "off"
-    assert policy_for(None, other) == "ssd"
+    assert policy_for(None, same, own_cores=False) == "off"
+    assert policy_for(None, other, own_cores=False) == "ssd"
+
+
+@pytest.mark.parametrize(("device", "policy"), [("cpu", "auto"), ("cuda", "off")])
+def test_on_cores_of_its_own_a_cpus_costs_decide(device, policy):
+    assert policy_for(device, None, own_cores=True) == policy
 
 
 def test_a_name_without_a_number_is_the_current_gpu(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.engine.cost_model import LENDING_ROWS, CostModel
+from crossdraft.engine.cost_model import LENDING_ROWS, CostModel, is_sure
 from crossdraft.engine.estimates import LENDING_FIRST, READING_EVERY, RequestDifficulty
 from crossdraft.engine.policy import RequestPlan, SpeculationPolicy
 from crossdraft.engine.request import Request
@@ -79,6 +79,33 @@ def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
     for _ in range(50):
         model.saw_draft(8, 0, 0, waited=0.004)
     assert model.rounds.arrivals(8)[0] < 0.1
+
+
+OPENINGS = (-1, -1, -1, -1, 0, 1, 2, 3)  # of four earlier answers, two tokens each
+SPREAD = (0.25,) * 8
+
+
+def test_of_a_drafter_that_is_sure_of_nothing_less_is_verified_the_less_came_of_it():
+    model = trained(0.9, 0.1, slope=0.1)
+    assert len(model.worthwhile(OPENINGS, SPREAD, hidden=True)) == 8
+    for _ in range(8):
+        model.saw_acceptance(RequestDifficulty(), 1, 0, (1.0,), hidden=True, sure=False)
+    assert model.worthwhile(OPENINGS, SPREAD, hidden=True) == [0]  # one is tried, always
+    assert len(model.worthwhile(OPENINGS, SPREAD)) == 8  # rounds are another matter
+
+
+def test_what_a_sure_drafter_says_is_not_doubted_for_an_unsure_ones_sake():
+    model = trained(0.95, 0.1, slope=0.1)
+    for _ in range(8):
+        model.saw_acceptance(RequestDifficulty(), 1, 0, hidden=True, sure=False)
+    chain = (-1, 0, 1, 2)
+    assert model.worthwhile(chain, (0.9, 0.9, 0.8, 0.8), hidden=True) == [0, 1, 2, 3]
+
+
+def test_a_drafter_is_sure_by_its_likeliest_first_token():
+    assert is_sure((-1, -1, 0), (0.3, 0.5, 0.3))
+    assert not is_sure((-1, -1, 0), (0.3, 0.4, 0.3))
+    assert is_sure((-1, 0), ())  # it gives no probabilities
 
 
 def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():

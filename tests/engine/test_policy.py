@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from crossdraft.engine.cost_model import OUTLIER, CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import (
+    NARROW_FIRST,
     PLAIN_EVERY,
     PLAIN_FIRST,
     PROBE_DEPTH,
@@ -340,6 +341,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
             model.hidden_nodes(40),
             model.reading_pays(64),
             model.hiding(16),
+            model.preparing_pays(16, request, 3, 2),
         ]
 
     before, difficulty = copy.deepcopy(model), copy.deepcopy(request)
@@ -363,6 +365,77 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     policy.began_round(state, plan)
     assert model.exploration.drafted == before.exploration.drafted + 1
     assert model.token_s == plan.plan.token_s
+
+
+# -- preparing drafts while the target verifies ------------------------------------------------------------------------
+
+
+def with_worth(model, worth):
+    """The drafter's cores are worth so much to the target, in each of three passes over 5 tokens."""
+    for _ in range(3):
+        model.saw_pass(1, 5, worth * model.verify(5), narrow=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("alpha", "step", "worth", "pays"),
+    [
+        (0.98, 0.2, 1.1, True),  # a wait of a pass or more is saved, for a tenth of one
+        (0.98, 0.2, 5.0, False),  # the pass takes longer by more than that
+        (0.98, 0.001, 1.1, False),  # nobody waits anyway
+        (0.4, 0.2, 1.1, False),  # what is prepared hardly ever comes
+    ],
+)
+def test_drafts_are_prepared_where_the_wait_for_them_costs_more_than_the_cores(alpha, step, worth, pays):
+    assert with_worth(trained(alpha, step), worth).preparing_pays(16, RequestDifficulty()) is pays
+
+
+def test_nothing_is_prepared_before_it_is_known_what_the_cores_are_worth():
+    model = trained(0.98, 0.2)
+    model.saw_pass(1, 5, model.verify(5), narrow=True)
+    assert not model.preparing_pays(16, RequestDifficulty())
+
+
+def test_rounds_that_are_slower_than_expected_end_it():
+    model = with_worth(trained(0.98, 0.2), 1.1)
+    model.prepares = model.preparing_pays(16, RequestDifficulty())
+    assert model.prepares
+    for _ in range(20):
+        model.saw_pass(1, 9, 4.0 * model.costs(1, prepares=False).verify(9))  # the two are in each other's way
+    assert not model.preparing_pays(16, RequestDifficulty())
+    assert model.verify(9) < 2.0  # what passes take otherwise is as it was
+
+
+def test_a_round_now_and_then_goes_without_the_drafters_cores_to_see_what_they_are_worth():
+    policy = SpeculationPolicy(trained(0.9, 0.2), 16, 64, 0, adaptive=True, prepares=True)
+    policy.cost.exploration = Exploration()
+    tried = []
+    for number in range(1, 8 * NARROW_FIRST):
+        narrow = policy.goes_narrow(drafted=True)
+        tried += [number] if narrow else []
+        policy.saw_verify(1, 5, 1.5 if narrow else policy.cost.verify(5), narrow=narrow)
+    assert tried == [NARROW_FIRST, 2 * NARROW_FIRST, 3 * NARROW_FIRST]  # then it is known
+    assert not policy.goes_narrow(drafted=False)
+    assert policy.cost.cores_worth.value == pytest.approx(1.5 / policy.cost.verify(5), rel=0.01)
+
+
+def test_a_drafter_that_prepares_nothing_takes_no_cores():
+    policy = SpeculationPolicy(trained(0.9, 0.2), 16, 64, 0, adaptive=True)
+    assert not any(policy.goes_narrow(drafted=True) or policy.saw_verify(1, 5, 1.0) for _ in range(50))
+
+
+def test_a_budget_says_whether_drafts_are_prepared_and_so_does_the_next():
+    model = with_worth(trained(0.98, 0.2), 1.1)
+    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True, prepares=True)
+    state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
+    state.stats.rounds = 1
+    plan = policy.plan_round(state, 1)
+    assert plan.budget.ahead
+    assert not model.prepares
+    policy.began_round(state, plan)
+    state.stats.rounds = 2
+    assert model.prepares
+    assert policy.plan_round(state, 1).budget.ahead
 
 
 # -- why hardly anything was drafted -----------------------------------------------------------------------------------

@@ -271,9 +271,10 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
         )
 
 
-def parallel_of(name: str, models: Models) -> str:
+def parallel_of(name: str, models: Models, cores: Cores | None = None) -> str:
     """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
-    return POLICIES.get(name) or policy_for(models.device, models.draft_device)
+    own = cores is not None and bool(cores.draft)
+    return POLICIES.get(name) or policy_for(models.device, models.draft_device, own_cores=own)
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:

@@ -210,7 +210,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
         "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*SHIPPED, *POLICIES}},
-        "parallel": {name: parallel_of(name, models) for name in suite.names if runs_in_process(name)},
+        "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_in_process(name)},
         "device": models.device,
         "draft_device": models.draft_device,
         "quantize": models.quantize,

@@ -62,6 +62,7 @@ class Admission(RequestQueue):
         self.chunks, self.kv_bytes = ChunkTimes(prefill_chunk), kv_bytes
         self._readings: list[Reading] = []  # those that were taken up and have no row yet
         self._parted = False  # whether the cores are in two halves, for two threads
+        self._narrow = False  # whether a round's pass goes without the drafter's cores
         self._lanes: Lanes | None = None  # the halves, where prompts are read in another thread
         self._since = 0.0  # when those that are read without rounds of others began
         self._took_up = 0.0  # when the last round was over
@@ -69,7 +70,17 @@ class Admission(RequestQueue):
 
     def _spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
-        return () if self._parted or self._reads_elsewhere else self.drafter.spare_cores()
+        return () if self._parted or self._narrow or self._reads_elsewhere else self.drafter.spare_cores()
+
+    @contextmanager
+    def _without_spare_cores(self) -> Iterator[None]:
+        """The loop runs on its own cores alone."""
+        self._narrow = True
+        try:
+            poll()
+            yield
+        finally:
+            self._narrow = False
 
     @property
     def _reads_elsewhere(self) -> bool:

@@ -26,8 +26,17 @@ OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not th
 READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
 READING_LOSS = 8  # times V(1) that a request may lose by it, and at most
 READING_LOSS_S = 0.02  # so many seconds: less is not told from noise
+SURE = 0.5  # least probability of a draft's first token that is likely
+PREPARING_GAIN = 1.03  # times as fast a token is to be, before what is done about preparing drafts changes
+WORTH_KNOWN = 2.5  # weight of what is known of the drafter's cores: three rounds
 LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
 LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it has them until the first trial
+
+
+def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
+    """Whether a draft with these probabilities of its own begins with a likely token; so it is taken to without any."""
+    first = [prob for parent, prob in zip(parents, path_probs, strict=False) if parent < 0]
+    return max(first, default=1.0) >= SURE
 
 
 @dataclass(frozen=True)
@@ -112,46 +121,71 @@ class CostModel:
     contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
+    unsure: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of those that begin with no likely token
     # The power that makes drafters' own probabilities true.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
-    shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)  # by rows of a pass and `alternates`
+    # By rows of a pass, `alternates` and `prepares`.
+    shared: dict[tuple[int, bool, bool], RoundCosts] = field(default_factory=dict)
     plain: LinearFit = field(
         default_factory=lambda: LinearFit(decay=0.95)
     )  # rows -> seconds of a pass over a token each
     alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
+    prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
+    cores_worth: Ema = field(default_factory=Ema)  # a pass without those cores, over one with them
+    prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
     trials: Trials = field(default_factory=Trials)
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
-    def costs(self, rows: int) -> RoundCosts:
-        """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do."""
-        if rows == 1 and not self.alternates:
+    def costs(self, rows: int, *, prepares: bool | None = None) -> RoundCosts:
+        """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do.
+
+        `prepares`: whether drafts are prepared meanwhile; by default as it is.
+        """
+        prepares = self.prepares if prepares is None else prepares
+        if rows == 1 and not self.alternates and not prepares:
             return RoundCosts(self.verify, self.wait)
-        found = self._nearest(rows)
+        found = self._nearest(rows, prepares=prepares)
         return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
 
-    def _nearest(self, rows: int) -> RoundCosts:
-        if (found := self.shared.get((rows, self.alternates))) is not None:
+    def _nearest(self, rows: int, *, prepares: bool) -> RoundCosts:
+        if (found := self.shared.get((rows, self.alternates, prepares))) is not None:
             return found
-        known = [number for number, alternates in self.shared if alternates is self.alternates]
+        if prepares:  # without the cores of the drafter, which is waited for where it has not prepared what comes
+            plain = self.costs(rows, prepares=False)
+            verify = replace(plain.verify, wide=plain.verify.wide.as_prior(self.cores_worth.value or 1.0))
+            levels = round(plain.wait.x / plain.wait.w) if plain.wait.w else 0
+            prepared = math.prod(self.rounds.rates(levels + 1))  # all of a draft, and the drafter's own next token
+            return RoundCosts(verify, plain.wait.as_prior(1.0 - prepared))
+        known = [number for number, *way in self.shared if way == [self.alternates, prepares]]
         if not known:
             return RoundCosts(wait=self.wait)
-        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates]
+        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates, prepares]
 
     def _seen(self, rows: int) -> RoundCosts:
         """`costs` to be added to; they begin as what was taken for them."""
-        if rows == 1 and not self.alternates:
+        if rows == 1 and not self.alternates and not self.prepares:
             return self.costs(rows)
-        if (rows, self.alternates) not in self.shared:
-            near = self._nearest(rows)
+        way = rows, self.alternates, self.prepares
+        if way not in self.shared:
+            near = self._nearest(rows, prepares=self.prepares)
             verify = PassTimes(wide=near.verify.wide.as_prior())
-            self.shared[rows, self.alternates] = RoundCosts(verify, near.wait.as_prior())
-        return self.shared[rows, self.alternates]
+            self.shared[way] = RoundCosts(verify, near.wait.as_prior())
+        return self.shared[way]
 
-    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
-        """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
+    def saw_pass(self, rows: int, n: float, seconds: float, *, narrow: bool = False) -> None:
+        """A pass that `rows` requests shared, of n tokens each on average, took so long by request.
+
+        `narrow`: it ran without the drafter's cores, to see what they are worth.
+        """
+        if narrow:
+            if usual := self.costs(rows).verify(n):
+                self.cores_worth.add(seconds / usual)
+            self.exploration.unnarrowed = 0
+            return
+        self.exploration.unnarrowed += n > 1
         self._seen(rows).verify.add(n, seconds)
         if n == 1:
             self.plain.add(rows, rows * seconds)
@@ -165,12 +199,19 @@ class CostModel:
         wait = self._seen(rows).wait
         if usual := max(wait(depth), one):  # else it is the first, of a drafter that is not warm yet
             wait.add(depth, min(waited, OUTLIER * usual))
-        self.rounds.saw_draft(asked, depth)
+        (self.prepared if self.prepares else self.rounds).saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
 
     def saw_acceptance(
-        self, request: RequestDifficulty, verified: int, kept: int, probs: Sequence[float] = (), *, hidden: bool = False
+        self,
+        request: RequestDifficulty,
+        verified: int,
+        kept: int,
+        probs: Sequence[float] = (),
+        *,
+        hidden: bool = False,
+        sure: bool = True,
     ) -> None:
         """The target verified so many levels of a draft and kept the first ones.
 
@@ -179,8 +220,9 @@ class CostModel:
             verified, kept: the level after the last one kept is verified too, if the draft has it.
             probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
             hidden: the draft was made for the ride-along.
+            sure: see `is_sure`.
         """
-        rates = self.hidden if hidden else self.rounds
+        rates = self._hidden_rates(sure=sure) if hidden else self.rounds
         expected = rates.rates(verified)
         if probs:
             expected = [prob**self.calibration.value for prob in probs]
@@ -205,13 +247,31 @@ class CostModel:
             return Plan(0, t, best)
         return Plan(best.depth, best.token_s)
 
+    def preparing_pays(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> bool:
+        """Whether a token takes less time where drafts are prepared while the target verifies, than without.
+
+        Then the drafter is waited for only where something else comes than it prepared for; but its cores are busy,
+        and the pass goes without their help. What that costs (`cores_worth`) and how often drafts are accepted is
+        measured before; rounds in which drafts are prepared are measured once there are any.
+        """
+        if not limit or self.cores_worth.weight < WORTH_KNOWN:
+            return self.prepares
+        least = {
+            way: min(one.token_s for one in self.rounds_of(limit, request, rows, probes, prepares=way))
+            for way in (False, True)
+        }
+        changes = least[self.prepares] > PREPARING_GAIN * least[not self.prepares]
+        return self.prepares is not changes
+
     def rounds_of(
-        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
+        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0, *, prepares: bool | None = None
     ) -> Iterator[ExpectedRound]:
-        """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield."""
-        costs, width = self.costs(rows), self.width.value or 1.0
+        """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield; see `costs`."""
+        prepares = self.prepares if prepares is None else prepares
+        costs, width = self.costs(rows, prepares=prepares), self.width.value or 1.0
         expected, path_prob, sent = 1.0, 1.0, 0.0
-        levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
+        arrivals = (self.prepared if prepares else self.rounds).arrivals(limit)
+        levels = zip(self.rounds.rates(limit), arrivals, strict=True)
         for depth, (rate, arrives) in enumerate(levels, 1):
             path_prob *= rate**request.value
             expected += path_prob * arrives
@@ -266,12 +326,33 @@ class CostModel:
             hidden: it is the ride-along pass.
         """
         power = 1.0 if request is None else self.calibration.value * request.value
+        own = [prob**power for prob in path_probs]
+        if hidden:
+            own = self._as_hidden(parents, own, sure=is_sure(parents, path_probs))
         probs: list[float] = []
-        for parent, prob in zip(parents, path_probs, strict=True):
+        for parent, prob in zip(parents, own, strict=True):
             probs.append(prob if parent < 0 else min(prob, probs[parent]))
         least = self._least_prob(rows, hidden=hidden)
-        paying = [node for node, prob in enumerate(probs) if prob**power >= least]
-        return sorted(paying, key=lambda node: -probs[node])
+        paying = sorted((node for node, prob in enumerate(probs) if prob >= least), key=lambda node: -probs[node])
+        return paying or ([max(range(len(probs)), key=probs.__getitem__)] if hidden and probs else [])
+
+    def _hidden_rates(self, *, sure: bool) -> AcceptanceByDepth:
+        return self.hidden if sure else self.unsure
+
+    def _as_hidden(self, parents: Sequence[int], probs: Sequence[float], *, sure: bool) -> list[float]:
+        """The nodes' path probabilities, those of a level together at most what hidden drafts of that depth yielded.
+
+        A drafter that knows nothing of a question spreads all its probability over what it knows.
+        """
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        claimed = [0.0] * (1 + max(depths, default=0))
+        for depth, prob in zip(depths, probs, strict=True):
+            claimed[depth] += prob
+        yielded = self._hidden_rates(sure=sure).path_probs(len(claimed))
+        share = [min(1.0, rate / claim) if claim else 1.0 for rate, claim in zip(yielded, claimed, strict=True)]
+        return [share[depth] * prob for depth, prob in zip(depths, probs, strict=True)]
 
     def verify_depth(self, drafted: int) -> int:
         """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""

@@ -7,6 +7,7 @@ between rounds. Whatever the drafter does, the tokens are those that the target 
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -75,11 +76,19 @@ class Decoder(Admission):
         kv_bytes: int | None = None,
     ) -> None:
         guarded = GuardedDrafter(drafter if isinstance(drafter, Supervisor) else Supervisor(drafter))
-        probes, unasked = guarded.supervisor.probes, guarded.supervisor.unasked
+        found = guarded.supervisor
         super().__init__(
             target,
             guarded,
-            SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, probes, adaptive=adaptive, unasked=unasked),
+            SpeculationPolicy(
+                cost or CostModel(),
+                nodes,
+                hidden_nodes,
+                found.probes,
+                adaptive=adaptive,
+                unasked=found.unasked,
+                prepares=found.prepares,
+            ),
             target.new_cache(max_batch),
             rule=rule,
             on_piece=on_piece,
@@ -213,12 +222,14 @@ class Decoder(Admission):
             times.drafted()
             roots = [Chunk(torch.tensor([state.root])) for state in states]
             layers = self.drafter.needs.hidden_layers
-            both = None if any(one is not None for one in embeds) else self._shared(rows, roots, trees, layers)
-            out = both[0] if both is not None else self.target.extend(self.cache, rows, roots, trees, layers, embeds)
+            narrow = self.policy.goes_narrow(drafted=any(len(tree) for tree in trees))
+            with self._without_spare_cores() if narrow else nullcontext():
+                both = None if any(one is not None for one in embeds) else self._shared(rows, roots, trees, layers)
+                out = both[0] if both else self.target.extend(self.cache, rows, roots, trees, layers, embeds)
             times.verified(out, trees)
             self._commit(states, drafts, out, [1] * len(states), Origin.DRAFTED)
         if both is None:
-            self.policy.saw_verify(len(states), out.width, out.seconds)
+            self.policy.saw_verify(len(states), out.width, out.seconds, narrow=narrow)
             self.chunks.round_s.add(times.seconds)
             self.policy.saw_round(count, times.seconds, sum(len(state.tokens) for state in states) - tokens)
         self._read_chunk(None if both is None else both[1], self.policy.pass_s(len(states), out.width))

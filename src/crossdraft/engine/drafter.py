@@ -39,6 +39,7 @@ class Needs:
             may verify no two with the same random numbers: a draft would know the draws that decide on it, and
             acceptance would not be exact.
         unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
+        prepares: whether it prepares drafts for what becomes of one while `Budget.ahead` says so.
         hides: whether a part of it may draft before the target has said anything, though another part may not.
         runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.
     """
@@ -52,6 +53,7 @@ class Needs:
     probes: int = 0
     learns: bool = False
     unasked: bool = False
+    prepares: bool = False
     hides: bool = False
     runs_in: frozenset[str] = frozenset({"here"})
 
@@ -78,6 +80,7 @@ class Needs:
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),
+            prepares=any(need.prepares for need in needs),
             hides=any(need.may_hide for need in needs),
             runs_in=frozenset[str]().union(*(need.runs_in for need in needs)),
         )
@@ -99,6 +102,7 @@ class Budget:
             whatever there is of it.
         on_token: called with every token of the drafter's main chain as it appears; must return at once.
         wait_s: seconds after which the draft is worth nothing any more; 0 = only what is there already, `None` = wait.
+        ahead: whether drafts are prepared for what becomes of this one, by drafters of `Needs.prepares`.
     """
 
     nodes: int
@@ -107,6 +111,7 @@ class Budget:
     until: threading.Event | None = None
     on_token: Callable[[int], None] | None = None
     wait_s: float | None = None
+    ahead: bool = False
 
     @property
     def stopped(self) -> bool:

@@ -20,6 +20,7 @@ PROBE_DEPTH = 2
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
 SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share: at first, doubled up to
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
+NARROW_FIRST, NARROW_EVERY = 8, 256  # of the rounds with a draft every so many runs on the target's own cores alone
 LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
@@ -78,11 +79,11 @@ class LinearFit:
         for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
             setattr(self, name, getattr(self, name) * self.decay + value)
 
-    def as_prior(self) -> "LinearFit":
-        """A copy for something similar: it weighs little against what is measured there."""
+    def as_prior(self, times: float = 1.0) -> "LinearFit":
+        """A copy for something similar, `times` as large: it weighs little against what is measured there."""
         share = min(1.0, PRIOR_POINTS / self.w) if self.w else 0.0
         sums = {name: share * getattr(self, name) for name in ("w", "x", "y", "xx", "xy")}
-        return replace(self, **sums)
+        return replace(self, **sums | {name: times * sums[name] for name in ("y", "xy")})
 
     @property
     def slope(self) -> float:
@@ -258,6 +259,7 @@ class Exploration:
     unhidden: int = 0  # requests without a hidden draft
     unread: int = 0  # requests that the drafter did not read
     overlapped: int = 0  # requests that it read while the target did
+    unnarrowed: int = 0  # rounds with a draft since the last one on the target's own cores alone
     unplain: int = 0  # passes of several requests since the last without drafts
     plain_gap: int = SHARED_FIRST  # such passes until the next one without
 
@@ -279,6 +281,10 @@ class Exploration:
     def tries_plain(self, rows: int) -> bool:
         """Whether the next round of so many requests goes without drafts, to see what that takes."""
         return rows > 1 and self.unplain >= self.plain_gap
+
+    def tries_narrow(self, *, known: bool) -> bool:
+        """Whether the next round with a draft runs without the drafter's cores, to see what those are worth."""
+        return self.unnarrowed + 1 >= (NARROW_EVERY if known else NARROW_FIRST)
 
     def saw_pass(self, rows: int, *, plain: bool) -> None:
         """So many requests shared a pass."""

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from crossdraft.engine.cost_model import CostModel, Plan
+from crossdraft.engine.cost_model import WORTH_KNOWN, CostModel, Plan, is_sure
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
+DECIDE_EVERY = 8  # rounds of a request after which it is decided anew whether drafts are prepared
 LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 P = ParamSpec("P")
@@ -80,10 +81,19 @@ class SpeculationPolicy:
         probes: most probe rows that a draft brings along.
         adaptive: draft what pays; else as much as there may be.
         unasked: drafts come of their own accord; see `Needs.unasked`.
+        prepares: they may be prepared; see `Needs.prepares`.
     """
 
     def __init__(
-        self, cost: CostModel, nodes: int, hidden_nodes: int, probes: int, *, adaptive: bool, unasked: bool = False
+        self,
+        cost: CostModel,
+        nodes: int,
+        hidden_nodes: int,
+        probes: int,
+        *,
+        adaptive: bool,
+        unasked: bool = False,
+        prepares: bool = False,
     ) -> None:
         self.cost = cost
         self.nodes = nodes
@@ -91,6 +101,7 @@ class SpeculationPolicy:
         self.probes = probes
         self.adaptive = adaptive
         self.unasked = unasked
+        self.prepares = prepares
 
     @harmless(RequestPlan)
     def plan_request(
@@ -129,6 +140,9 @@ class SpeculationPolicy:
         if not self.adaptive:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
+        ahead = cost.prepares
+        if self.prepares and state.stats.rounds % DECIDE_EVERY == 1:
+            ahead = cost.preparing_pays(levels, state.difficulty, rows, self.probes)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
@@ -143,7 +157,7 @@ class SpeculationPolicy:
             budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)
-        return RoundPlan(budget, plan if levels else None, depth)
+        return RoundPlan(replace(budget, ahead=ahead), plan if levels else None, depth)
 
     @harmless(lambda: NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
@@ -175,6 +189,14 @@ class SpeculationPolicy:
         return self.adaptive and self.cost.exploration.tries_plain(rows)
 
     @harmless(lambda: False)
+    def goes_narrow(self, *, drafted: bool) -> bool:
+        """Whether the next pass runs without the drafter's cores, to see what they are worth to it."""
+        cost = self.cost
+        if not (self.prepares and self.adaptive and drafted) or cost.prepares:
+            return False
+        return cost.exploration.tries_narrow(known=cost.cores_worth.weight >= WORTH_KNOWN)
+
+    @harmless(lambda: False)
     def reads_pairs(self) -> bool:
         """Whether two prompts are read at once, where that can be."""
         return self.cost.trials.pairs.now
@@ -204,7 +226,7 @@ class SpeculationPolicy:
         if not plan.plan.depth:
             state.stats.rounds_off += 1
             state.plain_plan = plan.plan
-        self.cost.token_s = plan.plan.token_s
+        self.cost.token_s, self.cost.prepares = plan.plan.token_s, plan.budget.ahead
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
@@ -237,9 +259,9 @@ class SpeculationPolicy:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
 
     @harmless(lambda: None)
-    def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
-        """A pass over so many tokens a row, on average, took so long."""
-        self.cost.saw_pass(rows, tokens, seconds / rows)
+    def saw_verify(self, rows: int, tokens: float, seconds: float, *, narrow: bool = False) -> None:
+        """A pass over so many tokens a row, on average, took so long; `narrow` as `goes_narrow` said."""
+        self.cost.saw_pass(rows, tokens, seconds / rows, narrow=narrow)
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
@@ -253,7 +275,8 @@ class SpeculationPolicy:
             for node, children in verified:
                 above = 1.0 if node == ROOT else draft.path_probs[node]
                 probs.append(sum(draft.path_probs[child] for child in children) / above if above else 0.0)
-        self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden)
+        sure = is_sure(tree.parents, draft.path_probs)
+        self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden, sure=sure)
 
     @harmless(lambda: None)
     def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:

@@ -125,6 +125,27 @@ def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
 
+def test_by_cost_it_prepares_while_the_budgets_say_so_and_else_drafts_whole_drafts():
+    pushed = []
+    speculator = ParallelSpeculator(Counting(), POLICIES["ssd"], lambda *push: pushed.append(push), by_cost=True)
+    (state,) = speculator.begin([Request("?")])
+    speculator.draft_hidden(state, Budget(2))
+    speculator.work(never)
+    assert not pushed
+    speculator.commit([state], [VerifyOutput((0,), (1, 40))])
+    (whole,) = speculator.propose([state], [Budget(16, ahead=True)])
+    speculator.work(never)
+    assert pushed
+    speculator.commit([state], [VerifyOutput((), (60,))])
+    (part,) = speculator.propose([state], [Budget(16, ahead=True)])
+    speculator.commit([state], [VerifyOutput((), (80,))])
+    (again,) = speculator.propose([state], [Budget(16)])
+    before = len(pushed)
+    speculator.work(never)
+    assert len(pushed) == before
+    assert [len(draft.tree) for draft in (whole, part, again)] == [POLICIES["ssd"].miss, POLICIES["ssd"].miss, 16]
+
+
 def test_a_draft_that_was_verified_in_part_is_still_there():
     drafter = Counting()
     speculator, state, _ = begun("pearl", drafter, nodes=6)

@@ -22,7 +22,7 @@ def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
         ours.send(("begin", (key, pack_request(Request(question))[0], False, [])))
     for serial in (1, 2):
         ours.send(("commit", ([], outputs)))
-        ours.send(("propose", (serial, [(key, 4, 0.0) for key in range(3)])))
+        ours.send(("propose", (serial, [(key, 4, 0.0, False) for key in range(3)])))
     ours.send(("close", None))
     server = DraftServer(drafter, "off", Inbox(theirs, Handled(tmp_path, create=True)))
     server.run(works_while_read=False)

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.devices import resolve
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Outcome, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
@@ -63,20 +63,23 @@ POLICIES = {
     "ssd": Policy(rejections=True, miss=8),
 }
 BEST = "ssd"  # where the drafter has a device of its own
+BY_COST = "auto"  # `BEST` while `Budget.ahead` says so, else `off`
 
 
-def policy_for(device: str | None, draft_device: str | None) -> str:
-    """The policy of a drafter on these devices: where it shares the target's device, nothing is prepared.
+def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
+    """The policy of a drafter on these devices: where it has one of its own, `ssd`; where it shares a GPU, `off`.
 
-    So it is on a CPU, whatever cores it has: an idle core serves the target (`engine.fast.elastic`), and a busy one is
-    taken from it. That costs a large target more than it brings; a small one may gain by `ssd`.
+    On CPU cores of its own it is `auto`: while it is idle, they serve the target (`engine.fast.elastic`), so what is
+    prepared costs the target their help. `CostModel.preparing_pays` weighs one against the other.
 
     Args:
         device: of the target; `None` = the GPU if there is one, else the CPU.
         draft_device: of the drafter; `None` = the target's.
+        own_cores: whether the drafter has CPU cores that the target has not.
     """
-    shared = draft_device is None or resolve(draft_device) == resolve(device)
-    return "off" if shared else BEST
+    if draft_device is not None and resolve(draft_device) != resolve(device):
+        return BEST
+    return BY_COST if own_cores and resolve(device).type == "cpu" else "off"
 
 
 @dataclass(eq=False)
@@ -128,7 +131,9 @@ class ParallelSpeculator(Generic[State]):
     """A drafter that is given the time between its drafts, by `work`.
 
     Args:
-        drafter, policy: see the module's text.
+        drafter: whatever drafts.
+        policy: see the module's text.
+        by_cost: it holds while the last budget is `Budget.ahead`, and `off` else.
         push: called with every draft that is prepared.
         fork_bytes: most memory of the keys and values of all copies together; what has no room is not prepared.
         spans: gets a span of each piece of work.
@@ -141,15 +146,22 @@ class ParallelSpeculator(Generic[State]):
         push: Push | None = None,
         fork_bytes: int = FORK_BYTES,
         spans: list[Span] | None = None,
+        *,
+        by_cost: bool = False,
     ) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
         self.fork_bytes = fork_bytes
-        # What the target's own outputs will tell a drafter cannot be predicted.
-        self.policy = policy if drafter.needs.nothing and not drafter.needs.probes else POLICIES["off"]
+        self._policy = policy if prepares(drafter.needs) else POLICIES["off"]
+        self._by_cost, self._ahead = by_cost, not by_cost
         self.push = push or (lambda key, turn, tokens, draft: None)
         self.spans = [] if spans is None else spans
         self._states: list[ParallelState[State]] = []
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in use now."""
+        return self._policy if self._ahead else POLICIES["off"]
 
     def begin(self, requests: Sequence[Request]) -> list[ParallelState[State]]:
         inner = self.drafter.begin(requests)
@@ -182,6 +194,7 @@ class ParallelSpeculator(Generic[State]):
                 state.verifying(NOTHING, state.nodes)
 
     def propose(self, states: Sequence[ParallelState[State]], budgets: Sequence[Budget]) -> list[Draft]:
+        self._ahead = not self._by_cost or any(budget.ahead for budget in budgets)
         # A draft that was prepared for this outcome is the draft, though the target asked before it saw that. What was
         # drawn would otherwise be drawn anew where it took long, and follow another distribution than the one sent.
         drafts = {id(state): state.offered for state in states}
@@ -339,6 +352,11 @@ class ParallelSpeculator(Generic[State]):
 
     def _record(self, start: float) -> None:
         self.spans.append(Span("drafter", "ahead", start, time.perf_counter()))
+
+
+def prepares(needs: Needs) -> bool:
+    """Whether drafts can be prepared by a drafter of these needs: what the target's outputs tell is not known yet."""
+    return needs.nothing and not needs.probes
 
 
 def _possible(outcome: Outcome, tree: DraftTree) -> bool:

@@ -29,6 +29,7 @@ from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
+from crossdraft.engine.runner.parallel import BY_COST, prepares
 from crossdraft.engine.runner.runner import DrafterLost, OnToken
 from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.engine.timeline import Span
@@ -82,7 +83,7 @@ class ProcessDrafter:
         drafter_timeout_s: seconds that the child may make no progress while a question is open, before it counts as
             hanging; see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
-        parallel: what the child does while the target verifies; see `parallel.POLICIES`.
+        parallel: what the child does while the target verifies: one of `parallel.POLICIES`, or `parallel.BY_COST`.
         lent_cores: CPU cores of the target, which serve the child while the target waits for a draft of it.
 
     Raises:
@@ -150,7 +151,8 @@ class ProcessDrafter:
                 why = f"it made no progress for {LOAD_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
             raise
-        self.needs = replace(needs, runs_in=frozenset({"process"}))
+        by_cost = self._parallel == BY_COST and prepares(needs)
+        self.needs = replace(needs, runs_in=frozenset({"process"}), prepares=by_cost)
 
     def restart(self) -> None:
         """Stop the child and start another; states of the old one get no drafts any more."""
@@ -359,7 +361,7 @@ class ProcessDrafter:
         wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
         if wait is not None and not all(state.certain for state in states):
             wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
-        questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
+        questions = [(s.key, b.nodes, b.min_confidence, b.ahead) for s, b in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
         for state in states:
             state.asked = serial

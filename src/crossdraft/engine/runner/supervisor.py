@@ -36,7 +36,8 @@ class Supervisor:
     ) -> None:
         self.absence: str | None = None  # why there is no drafter now, where there should be one
         needs = NO_NEEDS if runner is None else runner.needs
-        self.probes, self.unasked = needs.probes, needs.unasked  # while it is lost, too: rows keep room for probes
+        # While it is lost, too: rows keep room for probes.
+        self.probes, self.unasked, self.prepares = needs.probes, needs.unasked, needs.prepares
         self._runner = runner
         self._restarts = restarts
         self._clock = clock

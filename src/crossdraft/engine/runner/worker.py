@@ -21,7 +21,7 @@ from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
-from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState
+from crossdraft.engine.runner.parallel import BEST, BY_COST, POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
@@ -147,7 +147,7 @@ class DraftServer:
 
     Args:
         drafter: what drafts.
-        policy: of drafting in parallel; see `parallel.POLICIES`.
+        policy: of drafting in parallel; one of `parallel.POLICIES`, or `parallel.BY_COST`.
         inbox: the parent's messages.
     """
 
@@ -155,7 +155,9 @@ class DraftServer:
 
         self.inbox = inbox
         self.spans: list[Any] = []
-        self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans)
+        by_cost = policy == BY_COST
+        policy = BEST if by_cost else policy
+        self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans, by_cost=by_cost)
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
         self._prompts: dict[int, PromptIds] = {}  # of drafters that copy text
@@ -266,7 +268,7 @@ class DraftServer:
         read = self._reads.pop(key, None)
         return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
-    def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
+    def _propose(self, asked: Sequence[tuple[int, int, float, bool]]) -> list[Any]:
         """One round's drafts."""
         able = [entry for entry in asked if self._able(entry[0])]
         self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
@@ -275,9 +277,9 @@ class DraftServer:
         self._record("draft", start, sum(len(draft.tree) for draft in made.values()))
         return [pack_draft(made[key]) if key in made else self._refusal(key) for key, *_ in asked]
 
-    def _drafts(self, asked: Sequence[tuple[int, int, float]]) -> dict[int, Draft]:
+    def _drafts(self, asked: Sequence[tuple[int, int, float, bool]]) -> dict[int, Draft]:
         """By key; if that fails, of one after the other, but for those whose own error it is."""
-        budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
+        budgets = [Budget(nodes, confidence, ahead=ahead) for _, nodes, confidence, ahead in asked]
         try:
             made = self.drafter.propose([self.states[key] for key, *_ in asked], budgets)
         except CrossdraftError as error:
