@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.reading import Reading
 from crossdraft.engine.request import Request
 from crossdraft.engine.scheduler import Call, QueueLimits, Scheduler, without_frames
@@ -50,6 +52,21 @@ def test_which_clips_may_be_encoded_in_parts_is_found_out_while_nobody_waits(tar
     finally:
         held.set()
         scheduler.close()
+
+
+def test_another_engines_cores_do_not_decide_with_how_many_threads_this_one_computes(target):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        other, own = Scheduler(lambda: Decoder(target), available_cores()[:1]), Scheduler(lambda: Decoder(target))
+        try:
+            assert other.call(torch.get_num_threads) == 1
+            assert own.call(torch.get_num_threads) == 3
+        finally:
+            other.close()
+            own.close()
+    finally:
+        torch.set_num_threads(before)
 
 
 def readings():

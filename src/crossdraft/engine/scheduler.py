@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from traceback import format_tb
 from typing import Protocol, TypeVar
 
+import torch
+
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Answer, Request
@@ -187,7 +189,8 @@ class Scheduler:
 
     Args:
         make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
-        cores: CPU cores of the thread; `None` = as the thread that asks first.
+        cores: CPU cores of the thread, with a torch thread for each; `None` = cores as the thread that asks first, and
+            as many torch threads as the thread that makes this one.
         limits: of what may wait or run at a time.
         longest: tokens of an answer to a request that does not say it.
     """
@@ -200,7 +203,7 @@ class Scheduler:
         longest: int = 0,
     ) -> None:
         self._make = make
-        self._cores = cores
+        self._cores, self._threads = cores, torch.get_num_threads()
         self._calls: list[Call] = []
         self._changed = threading.Condition()  # for the loop's thread
         self._room = threading.Condition()  # guards the load; for those who wait until there is less of it
@@ -393,6 +396,7 @@ class Scheduler:
     def _run(self) -> None:
         error = CrossdraftError(CLOSED)
         try:
+            torch.set_num_threads(self._threads)  # a new thread has what was last set, by another engine's perhaps
             with pinned(self._cores):
                 while self._turn():
                     pass
