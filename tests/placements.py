@@ -85,7 +85,7 @@ def drafted(engine: Engine, request: Request) -> Drafted:
     """The answer of an engine, and what was drafted for it."""
     with verified() as trees:
         answer = engine.generate(request)
-    return Drafted(answer.tokens, tuple(trees), answer.notes)
+    return Drafted(answer.tokens, tuple(trees), answer.other_notes)
 
 
 # -- at an edge -------------------------------------------------------------------------------------------------------

@@ -158,12 +158,12 @@ def test_without_video_or_events_the_request_says_so(pair, clip, caplog):
         with pytest.raises(cd.CrossdraftError, match="no video"):
             engine.generate(cd.Request("where?", events=str(clip.events)))
         answer = engine.generate(cd.Request("where?", video=str(clip.video)))
-        assert "The request has no event recording (`events`)" in answer.notes[0]
-        assert "--events" not in answer.notes[0]
+        assert "The request has no event recording (`events`)" in answer.other_notes[0]
+        assert "--events" not in answer.other_notes[0]
         engine.generate(cd.Request("where?", video=str(clip.video)))
         assert engine.drafter is not None
         other = engine.generate(cd.Request("where?", video=str(clip.video), events=5))
-        assert "The event recording (`events`) is of type int" in other.notes[0]
+        assert "The event recording (`events`) is of type int" in other.other_notes[0]
     (warning,) = caplog.messages  # once for an engine
     assert "The request has no event recording (`events`)" in warning
 
@@ -225,7 +225,7 @@ def test_by_default_a_drafter_with_a_network_of_its_own_has_a_process_and_a_core
 def test_the_drafter_that_is_taken_by_default_fits_any_target(pair, request_, alone):
     with cd.Engine.load(str(pair.target)) as engine:
         answer = engine.generate(request_)
-    assert (answer.tokens, answer.notes) == (alone.tokens, ())
+    assert (answer.tokens, answer.other_notes) == (alone.tokens, ())
 
 
 @pytest.mark.parametrize(("cores", "complaint"), [((), "cores is empty"), ((99999,), "cores names core 99999")])

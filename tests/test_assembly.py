@@ -124,7 +124,7 @@ def test_combinators_do_not_know_where_their_parts_run(target, alone, spec, proc
         assert runner.needs.runs_in >= ({"process"} if processes else {"here"})
         found = Decoder(target, runner, max_batch=2, adaptive=False).generate(REQUESTS)
         assert [answer.tokens for answer in found] == alone
-        assert not any(answer.notes for answer in found)
+        assert not any(answer.other_notes for answer in found)
         assert sum(answer.stats.drafted for answer in found) > 0
     finally:
         runner.close()
@@ -139,12 +139,12 @@ def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target,
         os.kill(worker.pid, 9)
         (answer,) = decoder.generate(REQUESTS[:1])
         assert answer.tokens == alone[0]
-        assert "target went on alone" in " ".join(answer.notes)
+        assert "target went on alone" in " ".join(answer.other_notes)
         deadline = time.monotonic() + 60
         while supervisor.take_up() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         (answer,) = decoder.generate(REQUESTS[:1])
-        assert (answer.tokens, answer.notes) == (alone[0], ())
+        assert (answer.tokens, answer.other_notes) == (alone[0], ())
     finally:
         supervisor.close()
 

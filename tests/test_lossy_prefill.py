@@ -47,10 +47,10 @@ def test_an_answer_says_that_its_clip_was_not_read_whole(pair, question, whole):
     assert answer.tokens == alone.tokens == again.tokens != whole.tokens
     assert again.stats.cached_tokens > 0
     assert {marks(one) for one in (answer, alone, again)} == {(False, "pool:factor=2")}
-    assert all(MARK in one.notes for one in (answer, alone, again))
+    assert all(MARK in one.other_notes for one in (answer, alone, again))
     assert answer.stats.prompt_tokens < whole.stats.prompt_tokens
     assert marks(text) == marks(whole) == (True, None)
-    assert MARK not in text.notes
+    assert MARK not in text.other_notes
 
 
 @encodes_clips
@@ -61,10 +61,10 @@ def test_what_the_gate_has_read_whole_is_not_called_lossy(pair, question, whole,
         answer, other = engine.generate(question), engine.generate(replace(question, events=None))
     assert answer.stats.lossless == lossless
     assert (answer.tokens == whole.tokens) == lossless
-    assert any(note.startswith("Lossy:") for note in answer.notes) != lossless
+    assert any(note.startswith("Lossy:") for note in answer.other_notes) != lossless
     assert other.tokens == whole.tokens
     assert other.stats.lossless
-    assert other.notes == ("Read whole: it takes one clip with events to predict what it looks like.",)
+    assert other.other_notes == ("Read whole: it takes one clip with events to predict what it looks like.",)
 
 
 @encodes_clips

@@ -113,7 +113,7 @@ def test_every_method_gives_the_targets_own_tokens(pair, decoded, alone, spec, a
         first, again = engine.generate(decoded), engine.generate(decoded)
     assert [answer.tokens for answer in first] == alone
     assert [answer.tokens for answer in again] == alone
-    assert not any(answer.notes for answer in (*first, *again))
+    assert not any(answer.other_notes for answer in (*first, *again))
 
 
 # Heads that belong to one pair alone, and where they lie. What they say is nonsense; what comes of it is not.
@@ -144,7 +144,7 @@ def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, decoded, al
     with Engine.load(str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)) as engine:
         found = engine.generate(decoded)
     assert [answer.tokens for answer in found] == alone
-    assert not any(answer.notes for answer in found)
+    assert not any(answer.other_notes for answer in found)
     assert adaptive or sum(answer.stats.drafted for answer in found) > 0
 
 
@@ -165,7 +165,7 @@ def test_a_glance_in_a_process_of_its_own_drafts_what_it_drafts_inline(
         for engine in (inline, remote_glance):
             found = [settled(engine, request) for request in (decoded[0], *requests[1:3])]
             assert [answer.tokens for answer in found] == alone[:3]
-            assert not any(answer.notes for answer in found)
+            assert not any(answer.other_notes for answer in found)
 
 
 @encodes_clips
@@ -173,7 +173,7 @@ def test_a_glance_in_a_process_goes_on_behind_a_request_without_a_clip(remote_gl
     without_clip = Request("What is ahead?", None, requests[0].events, 4)
     with pytest.raises(CrossdraftError, match="no video"):
         remote_glance.generate(without_clip)
-    assert settled(remote_glance, requests[0]).notes == ()
+    assert settled(remote_glance, requests[0]).other_notes == ()
 
 
 @encodes_clips
@@ -220,7 +220,7 @@ def settled(engine, request):
         answer = engine.generate(request)
         if answer.stats.drafted:
             return answer
-    raise AssertionError(answer.notes)
+    raise AssertionError(answer.other_notes)
 
 
 def test_event_medusa_drafts_what_the_event_drafter_drafts(pair, heads, requests):
@@ -380,7 +380,7 @@ def test_a_drafter_of_another_package_goes_by_its_name(pair, requests, alone, to
         found = engine.generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.drafted for answer in found) > 0
-    assert not any(answer.notes for answer in found)
+    assert not any(answer.other_notes for answer in found)
 
 
 @pytest.mark.parametrize(

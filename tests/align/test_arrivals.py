@@ -339,7 +339,7 @@ def test_it_drafts_before_the_last_frame_is_encoded(host, process, asked, monkey
     assert encoder.sizes == [1, 1, 1, 5]
     assert answer.tokens == alone
     assert answer.stats.drafted
-    assert not answer.notes
+    assert not answer.other_notes
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -351,7 +351,7 @@ def test_answers_are_the_targets_own_with_a_clip_and_without(host, process, aske
     for _ in range(2):  # whole, then in parts where that is found to have the same bits
         found = decoder.generate(asked)
         assert [answer.tokens for answer in found] == alone
-        assert all(answer.stats.drafted and not answer.notes for answer in found)
+        assert all(answer.stats.drafted and not answer.other_notes for answer in found)
 
 
 def test_after_its_answers_a_loop_finds_out_whether_such_clips_may_be_encoded_in_parts(
@@ -384,7 +384,7 @@ def test_a_drafter_that_dies_while_frames_come_costs_its_drafts(host, pair, fold
     encoder.before[1] = kill
     answer = decoder.generate(asked[:1])[0]
     assert answer.tokens == alone
-    assert "was lost" in answer.notes[0]
+    assert "was lost" in answer.other_notes[0]
 
 
 def test_a_known_clip_is_there_at_once(pair, folder, clip):
@@ -398,4 +398,4 @@ def test_a_known_clip_is_there_at_once(pair, folder, clip):
         answers = [engine.generate(one) for one in (request, request, *[replace(request, reuse="clip")] * 2)]
     assert [answer.tokens for answer in answers] == [alone] * 4
     assert [answer.stats.frames_reused for answer in answers[:2]] == [0, 8]
-    assert {note for answer in answers for note in answer.notes} <= {STILL_READING}  # nothing was refused
+    assert {note for answer in answers for note in answer.other_notes} <= {STILL_READING}  # nothing was refused

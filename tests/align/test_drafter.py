@@ -272,7 +272,7 @@ def test_answers_are_the_targets_own(pair, event, clip, tmp_path, network, spec)
             sampling=Sampling(temperature=1.0, seed=3),
         ))  # fmt: skip
     assert [answer.tokens for answer in answers] == [alone.tokens] * 2
-    assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
+    assert all(answer.stats.drafted and not answer.other_notes for answer in (*answers, warm))
 
 
 def test_what_does_not_belong_together_is_refused(pair, event, tmp_path):

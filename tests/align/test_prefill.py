@@ -162,7 +162,7 @@ def test_the_gate_decides(predicting, target, question, confidence, predicted):
     assert (len(prompt) < len(whole)) == predicted
     answer = Decoder(made, None).generate([question])[0]
     if not predicted:
-        assert "Read whole: the gate was not confident." in answer.notes
+        assert "Read whole: the gate was not confident." in answer.other_notes
         assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
 
 
@@ -185,7 +185,7 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
     monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
     answer = Decoder(made, None).generate([replace(question, prefill=asker)])[0]
     assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
-    assert "Read whole: this request is a check." in answer.notes
+    assert "Read whole: this request is a check." in answer.other_notes
     (prepared,) = asker.started
     lossy = Decoder(made, None).generate([replace(prepared, prefill=Read.PREDICTED)])[0]
     assert lossy.tokens == own != answer.tokens
@@ -230,7 +230,7 @@ def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, cl
     for request in (replace(question, events=None), talk):
         answer = Decoder(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
-        assert any("Read whole: it takes one clip with events" in note for note in answer.notes)
+        assert any("Read whole: it takes one clip with events" in note for note in answer.other_notes)
 
 
 @encodes_clips
@@ -244,12 +244,12 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     for path in (tmp_path / "missing.h5", damaged):
         answer = Decoder(made, None).generate([replace(question, events=str(path), prefill=asker)])[0]
         assert answer.tokens == own
-        assert answer.notes[0] == why
-        assert path.name in answer.notes[1]
+        assert answer.other_notes[0] == why
+        assert path.name in answer.other_notes[1]
     remote = EdgeEvents(EdgeLink(b"session", replies=False))
     answer = Decoder(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
     assert answer.tokens == own
-    assert answer.notes == ("Read whole: its events lie at an edge, and are not sent.",)
+    assert answer.other_notes == ("Read whole: its events lie at an edge, and are not sent.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=3), [])
 
 
@@ -263,7 +263,7 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
     other = replace(question, video=frames)
     answer = Decoder(made, None).generate([replace(other, prefill=asker)])[0]
     assert answer.tokens == Decoder(target, None).generate([other])[0].tokens
-    assert answer.notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
+    assert answer.other_notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=1), [])
     for uncounted in (other, replace(other, prefill=asker, namespace=None), replace(other, prefill=Read.PREDICTED)):
         assert "predicted" not in made.prepare(uncounted).features
@@ -279,14 +279,16 @@ def test_a_target_that_takes_another_number_of_frames_of_every_clip_reads_all_of
     made = SpeculativePrefill(own, PrefillSettings(folder, str(pair.event), frames=2))
     answer = Decoder(made, None).generate([question])[0]
     assert answer.tokens == Decoder(own, None).generate([question])[0].tokens
-    assert answer.notes == ("Read whole: its clip gives 4 frames, and the adapter learned of 8.",)
+    assert answer.other_notes == ("Read whole: its clip gives 4 frames, and the adapter learned of 8.",)
 
 
 @encodes_clips
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
     answer = Decoder(made, None).generate([question])[0]
-    assert answer.notes[0] == "Lossy: the target reads its clip compressed (predicted:frames=1)."  # without its folders
+    assert (
+        answer.other_notes[0] == "Lossy: the target reads its clip compressed (predicted:frames=1)."
+    )  # without its folders
     assert answer.stats.lossy_prefill == "predicted:frames=1"
     assert answer.stats.prompt_tokens == len(target.prepare(question)) - (FRAMES - 2) * TOKENS
 

@@ -91,7 +91,7 @@ def test_each_way_says_what_it_is(load, pair, question, own, lossy, budget, way,
         answer = engine.generate(question)
         assert read(engine) == {way: 1}
         assert engine.rows == 0
-    stats, notes = answer.stats, " ".join(answer.notes)
+    stats, notes = answer.stats, " ".join(answer.other_notes)
     assert answer.tokens == (lossy if way == "predicted" else own).tokens
     assert stats.lossless == (stats.lossy_prefill is None) == (way != "predicted")
     assert ("Lossy: the target reads its clip compressed" in notes) == (way == "predicted")
@@ -125,7 +125,7 @@ def test_a_stream_of_a_checked_request_is_the_targets_own(load, question, own):
         stream = engine.stream(question)
         assert "".join(piece.text for piece in stream) == own.text
         assert stream.answer.stats.prefill_loss is not None
-        assert NOT_ENDED not in stream.answer.notes
+        assert NOT_ENDED not in stream.answer.other_notes
 
         async def asked():
             pieces = engine.astream(question)
@@ -165,7 +165,7 @@ def test_several_requests_at_once_and_from_threads(load, question, own, max_batc
     assert all(one.stats.lossless for one in found)
     assert {one.tokens for one in found} == {own.tokens, own.tokens[:4]}
     assert [one.stats.prefill_loss is None for one in found] == [False, True, False] * 4
-    assert {one.notes for one in found[1::3]} == {
+    assert {one.other_notes for one in found[1::3]} == {
         ("Read whole: it takes one clip with events to predict what it looks like.",)
     }
 
@@ -207,7 +207,7 @@ def test_sampled_answers_are_compared_greedily(load, question, own, lossy, sampl
     assert answer.tokens == (drawn if sampled else own).tokens
     assert answer.stats.prefill_loss == greedy.stats.prefill_loss
     assert (own.tokens == answer.tokens) != bool(sampled)
-    assert ("would, greedily, have lost" in " ".join(answer.notes)) == bool(sampled)
+    assert ("would, greedily, have lost" in " ".join(answer.other_notes)) == bool(sampled)
 
 
 def test_who_wants_no_answer_any_more_leaves_nothing(load, question, second_reading):
@@ -230,7 +230,7 @@ def test_who_wants_no_answer_any_more_leaves_nothing(load, question, second_read
                 answer = one.result(60)
             except CancelledError:
                 continue
-            assert answer.finish is Finish.CANCELLED or NOT_ENDED in answer.notes
+            assert answer.finish is Finish.CANCELLED or NOT_ENDED in answer.other_notes
         until = time.monotonic() + 20
         while engine.rows or engine._scheduler._pending:
             assert time.monotonic() < until, "a check goes on"
@@ -254,7 +254,7 @@ def test_a_check_that_fails_costs_the_check_alone(load, question, own, monkeypat
         answer = engine.generate(question)
         assert answer.tokens == own.tokens
         assert answer.stats.lossless
-        assert NOT_ENDED in answer.notes
+        assert NOT_ENDED in answer.other_notes
         assert (engine.prefill_status.compared, read(engine)) == (0, {"checked": 1})
 
 
@@ -283,7 +283,7 @@ def test_a_check_takes_no_longer_than_its_request_may(load, question, own, secon
         assert not go.is_set()
         assert answer.tokens == own.tokens
         assert answer.finish is own.finish
-        assert NOT_ENDED in answer.notes
+        assert NOT_ENDED in answer.other_notes
         assert answer.stats.check_s > 0
         assert answer.stats.prefill_loss is None
         go.set()
@@ -309,7 +309,7 @@ def test_close_ends_a_check_that_is_under_way(load, question, own, second_readin
         closing.join(20)
         answer = pending.result(20)
     assert answer.tokens == own.tokens
-    assert NOT_ENDED in answer.notes
+    assert NOT_ENDED in answer.other_notes
 
 
 def test_an_engine_that_nobody_holds_answers_and_goes(load, pair, spec, question, own):

@@ -180,7 +180,7 @@ def test_answers_are_the_targets_own(pair, models, clip, tmp_path, spec, monkeyp
         answers = [engine.generate(request) for _ in range(2)]  # the second from its prefix cache
         warm = engine.generate(replace(request, max_new_tokens=8, sampling=Sampling(temperature=1.0, seed=3)))
     assert [answer.tokens for answer in answers] == [alone.tokens] * 2
-    assert all(answer.stats.drafted and not answer.notes for answer in (*answers, warm))
+    assert all(answer.stats.drafted and not answer.other_notes for answer in (*answers, warm))
 
 
 @encodes_clips
@@ -194,7 +194,7 @@ def test_it_drafts_for_a_clip_of_any_number_of_frames(pair, models, clip, tmp_pa
         answer, alone = engine.generate(request), engine.alone(request)
     assert answer.tokens == alone.tokens
     assert answer.stats.drafted
-    assert not answer.notes
+    assert not answer.other_notes
 
 
 @encodes_clips
@@ -242,4 +242,4 @@ def test_a_clip_without_events_and_weights_that_are_not_finite_cost_the_draft_al
         with cd.Engine.load(str(pair.target), spec.format(tmp_path / folder), options) as engine:
             answer = engine.generate(replace(request, events=events))
         assert answer.tokens == alone.tokens
-        assert any(note in line for line in answer.notes), (folder, answer.notes)
+        assert any(note in line for line in answer.other_notes), (folder, answer.other_notes)

@@ -32,7 +32,7 @@ def test_it_reads_those_frames_alone(target, clip, count):
     assert positions[visual : visual + count * TOKENS].tolist() == own
     assert (positions[-1], delta) == (len(whole) - 1, len(whole) - len(prompt))
     answer = Decoder(made, None).generate([request])[0]
-    assert answer.notes == (f"Lossy: the target reads its clip compressed (frames:count={count}).",)
+    assert answer.other_notes == (f"Lossy: the target reads its clip compressed (frames:count={count}).",)
     if count == 2:  # the first and the last are the same however many are read
         rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
         assert rows.allclose(full.view(FRAMES, TOKENS, -1)[[0, 7]].flatten(0, 1), atol=1e-9)
@@ -51,7 +51,7 @@ def test_a_text_alone_is_read_as_ever_and_stays_lossless(target):
     request = Request(messages=[{"role": "user", "content": "What is ahead?"}], max_new_tokens=6)
     made = compressed(target, "frames")
     answer, own = (Decoder(one, None).generate([request])[0] for one in (made, target))
-    assert (answer.tokens, answer.notes) == (own.tokens, own.notes)
+    assert (answer.tokens, answer.other_notes) == (own.tokens, own.other_notes)
     assert answer.stats.lossless
 
 

@@ -237,7 +237,7 @@ def test_it_answers_otherwise_and_says_so(target, folder, question):
     made = compressed(target, f"token_packer:dir={folder}")
     answer = Decoder(made, None).generate([question])[0]
     assert answer.tokens != own.tokens
-    assert answer.notes == ("Lossy: the target reads its clip compressed (token_packer).",)
+    assert answer.other_notes == ("Lossy: the target reads its clip compressed (token_packer).",)
     assert answer.stats.prompt_tokens == own.stats.prompt_tokens - 24
     text = Request(messages=[{"role": "user", "content": "What is ahead?"}], max_new_tokens=8)
     assert Decoder(made, None).generate([text])[0].tokens == Decoder(target, None).generate([text])[0].tokens

@@ -151,7 +151,7 @@ def test_with_everything_left_it_says_what_the_target_says(plain):
     own, made = Decoder(plain, None).generate([REQUEST])[0], compressed(plain, "visionzip:keep=1")
     answer = Decoder(made, None).generate([REQUEST])[0]
     assert answer.tokens == own.tokens
-    assert answer.notes == ("Lossy: the target reads its clip compressed (visionzip:keep=1).",)
+    assert answer.other_notes == ("Lossy: the target reads its clip compressed (visionzip:keep=1).",)
 
 
 def test_features_of_several_layers_are_refused_when_it_is_made():

@@ -45,7 +45,7 @@ def answers(target, drafter, batch=1):
 def test_greedy_answers_are_the_targets_own(target, kin, alone, keep, batch):
     found = answers(target, GuidedDrafter(kin, target, keep=keep), batch)
     assert [answer.tokens for answer in found] == alone
-    assert not any(answer.notes for answer in found)
+    assert not any(answer.other_notes for answer in found)
 
 
 def test_of_a_whole_clip_the_target_itself_drafts_all(target, alone):
@@ -117,4 +117,4 @@ def test_what_does_not_fit_is_named(target, kin):
     with pytest.raises(CrossdraftError, match="part of a clip"):
         GuidedDrafter(as_target(*ZOO["qwen2_5_vl"]()), target)
     other = GuidedDrafter(as_target(*ZOO["llava_next_video"]()), target)
-    assert "4 visual tokens, the target as 40" in answers(target, other)[0].notes[0]
+    assert "4 visual tokens, the target as 40" in answers(target, other)[0].other_notes[0]

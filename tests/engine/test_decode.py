@@ -377,7 +377,7 @@ def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method, no
     setattr(Refusing, method, refuse)
     found = decoder(target, Refusing([]), "off", adaptive=False).generate(REQUESTS[:2])
     assert [answer.tokens for answer in found] == alone[:2]
-    assert all(answer.notes == notes for answer in found)
+    assert all(answer.other_notes == notes for answer in found)
 
 
 def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(target, alone):
@@ -417,8 +417,8 @@ def test_a_drafter_that_reads_too_slowly_for_what_it_saves_is_left_out(target, a
         found = [loop.generate([REQUESTS[0]])[0] for _ in range(6)]
         assert [answer.tokens for answer in found] == alone[:1] * 6
         assert len(begun) == read
-        assert all(answer.notes == () for answer in found)
-        assert ["did not read the request" in (answer.stats.undrafted or "") for answer in found] == [
+        assert all(answer.other_notes == () for answer in found)
+        assert ["did not read the request" in " ".join(answer.notes) for answer in found] == [
             number >= read for number in range(6)
         ]
 

@@ -42,7 +42,7 @@ def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, 
     )
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
-    assert [len(answer.notes) for answer in found] == [1, 0]
+    assert [len(answer.other_notes) for answer in found] == [1, 0]
     assert [answer.drafter_error for answer in found] == ["not this one", None]
     assert sum(draft.refusal is not None for draft, _ in observed) == 1  # which an empty draft has not
     assert len(observed) > 3

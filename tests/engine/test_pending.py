@@ -121,7 +121,7 @@ def test_a_drafter_that_is_lost_while_it_drafts_for_a_half(target, kin, alone, l
     decoder = Decoder(target, DraftRunner(Elsewhere(kin, lost_after)), max_batch=4, **SHORT, cost=AlwaysHalves())
     answers = decoder.generate(REQUESTS)
     assert [answer.tokens for answer in answers] == alone
-    assert any("was lost" in note for answer in answers for note in answer.notes)
+    assert any("was lost" in note for answer in answers for note in answer.other_notes)
 
 
 @pytest.mark.parametrize("steps", range(1, 8))

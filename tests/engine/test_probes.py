@@ -225,8 +225,8 @@ def test_drafts_with_more_probes_than_announced_are_dropped(target, alone):
     drafter.needs = Needs(probes=5)
     found = decoder(target, drafter).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
-    assert all("6 probes, and 5 were announced" in answer.notes[0] for answer in found)
-    assert all(answer.stats.bad_drafts > 1 and len(answer.notes) == 1 for answer in found)
+    assert all("6 probes, and 5 were announced" in answer.other_notes[0] for answer in found)
+    assert all(answer.stats.bad_drafts > 1 and len(answer.other_notes) == 1 for answer in found)
 
 
 def test_a_loop_that_began_without_its_drafter_takes_its_probes_when_it_is_back(target, alone):
@@ -238,7 +238,7 @@ def test_a_loop_that_began_without_its_drafter_takes_its_probes_when_it_is_back(
         time.sleep(0.01)
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
-    assert all(answer.notes == () and answer.stats.bad_drafts == 0 for answer in found)
+    assert all(answer.other_notes == () and answer.stats.bad_drafts == 0 for answer in found)
     assert any(answer.stats.accepted for answer in found)
 
 

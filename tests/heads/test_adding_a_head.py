@@ -49,4 +49,4 @@ def test_one_file_one_record_and_one_recipe_make_a_head(record, pair, clip, tmp_
         alone = engine.generate(request)
     assert answer.tokens == alone.tokens
     assert answer.stats.drafted
-    assert not answer.notes
+    assert not answer.other_notes

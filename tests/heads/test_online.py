@@ -87,7 +87,7 @@ def serve(target, drafter, requests, **options):
     cost = CostModel()
     decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, adaptive=False, nodes=4, **options)
     answers = decoder.generate(requests)
-    assert not any(answer.notes for answer in answers)
+    assert not any(answer.other_notes for answer in answers)
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     return answers, sum(answer.stats.new_tokens - 1 for answer in answers) / rounds
 

@@ -174,7 +174,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         hidden_inside_s=stats.hidden_inside_s,
         rounds_s=rounds,
         overhead_s=overhead,
-        notes=answer.notes,
+        notes=answer.other_notes,
         lossy=None if stats.lossless else stats.rule,
         prompt_tokens=stats.prompt_tokens,
         busy_s=busy(answer.timeline),

@@ -314,7 +314,7 @@ def _run_wave(
         check.drafted += answer.stats.drafted
         check.accepted += answer.stats.accepted
         check.known += answer.stats.cached_tokens > 0
-        check.notes.update(answer.notes)
+        check.notes.update(answer.other_notes)
         divergence = find_divergence(target, pair.item, pair.tokens[:limit], answer.tokens)
         if divergence is not None:
             check.divergences.append(divergence)

@@ -110,8 +110,8 @@ def stages_of(
 
 def _answer(engine: Engine, item: Item, tick: Callable[[str], None], name: str) -> Answer:
     answer = engine.generate(item.request)
-    if answer.notes:
-        raise CrossdraftError(f"Nothing can be planned from this pair: {answer.notes[0]}")
+    if answer.other_notes:
+        raise CrossdraftError(f"Nothing can be planned from this pair: {answer.other_notes[0]}")
     tick(name)
     return answer
 

@@ -280,8 +280,8 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
         for number, turn in enumerate(islice(orders(list(decoders)), WARM_UPS + REPEATS)):
             for side in turn:
                 answer = decoders[side].generate([request])[0]
-                if answer.notes and number >= WARM_UPS:
-                    return OverlapResult(name, skipped=answer.notes[0])
+                if answer.other_notes and number >= WARM_UPS:
+                    return OverlapResult(name, skipped=answer.other_notes[0])
                 runs[side].append(answer.stats)
         gpu = {side: _gpu_use(decoder, request) for side, decoder in decoders.items()}
     finally:

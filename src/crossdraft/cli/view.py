@@ -147,7 +147,7 @@ def show(
 
 def show_notes(console: Console, answer: Answer) -> None:
     """What is to be known of the answer: a damaged clip, a lost drafter, that drafting did not pay."""
-    for note in (*answer.notes, *filter(None, [answer.stats.undrafted])):
+    for note in answer.notes:
         say(console, f"Note: {note}", "yellow")
 
 

@@ -368,7 +368,7 @@ class Answer:
     A notebook shows it as its text by origin and its timeline; `repr` is one short line.
 
     Args:
-        notes: sentences for people: a damaged clip, a lost drafter, a dropped draft.
+        notes: sentences for people: a damaged clip, a lost drafter, a dropped draft, why hardly anything was drafted.
         drafter_error: why the drafter drafted nothing, or nothing more, where it failed or refused; also in `notes`.
     """
 
@@ -382,6 +382,11 @@ class Answer:
     notes: tuple[str, ...] = ()
     drafter_error: str | None = None
     top_logprobs: tuple[TopTokens, ...] | None = None
+
+    @property
+    def other_notes(self) -> tuple[str, ...]:
+        """The notes but for why hardly anything was drafted, which is as it should be where drafting does not pay."""
+        return tuple(note for note in self.notes if note != self.stats.undrafted)
 
     def __repr__(self) -> str:
         text = self.text.strip()

@@ -286,7 +286,7 @@ class RequestState:
             stats=self.stats,
             timeline=self.ledger.timeline,
             logprobs=tuple(self.logprobs) if self.request.logprobs else None,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *filter(None, [self.stats.undrafted])),
             drafter_error=self.drafter_error,
             top_logprobs=tuple(self.top_logprobs) if self.request.logprobs and self.request.top_logprobs else None,
         )

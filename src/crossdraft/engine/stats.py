@@ -28,7 +28,7 @@ class Stats:
     new_tokens: int = 0
     rounds: int = 0
     rounds_off: int = 0  # of them those for which drafting did not pay
-    undrafted: str | None = None  # a sentence for people: why hardly anything was drafted
+    undrafted: str | None = None  # why hardly anything was drafted: the last of the answer's notes
     drafted: int = 0
     accepted: int = 0
     hidden_drafted: int = 0

@@ -87,7 +87,7 @@ class ServerSettings(BaseSettings):
     drafter: str = _setting(
         "Models",
         "auto",
-        "a drafter's spec, such as union:memory,ngram; none; auto: that one, and for the reference target glance, "
+        "a drafter's spec; none; or auto: union:memory,ngram, and for the reference target glance, "
         "which drafts where a request has events; fallback:glance,eagle2 drafts for the others, too",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")

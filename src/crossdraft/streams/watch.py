@@ -85,7 +85,7 @@ class QuestionAnswer:
     @property
     def notes(self) -> tuple[str, ...]:
         """For people."""
-        return tuple(self.answer.notes)
+        return self.answer.other_notes
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""

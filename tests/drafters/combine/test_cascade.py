@@ -183,7 +183,7 @@ def test_any_drafter_may_be_the_cheap_one(inner):
     found = Decoder(model(), DraftRunner(cascade, "before"), max_batch=2, nodes=6, adaptive=False)
     answers = found.generate(requests)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
-    assert not any(answer.notes for answer in answers)
+    assert not any(answer.other_notes for answer in answers)
     assert sum(answer.stats.accepted for answer in answers) > 0
 
 

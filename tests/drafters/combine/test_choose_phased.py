@@ -254,8 +254,8 @@ def test_without_events_the_later_one_drafts_from_the_first_round_on(clip, spec,
     assert [answer.tokens for answer in answers] == [alone.tokens] * 3
     assert [answer.drafter_error for answer in answers] == [None] * 3
     assert [answer.stats.drafted > 0 for answer in answers] == [True, True, True]
-    assert not answers[0].notes
-    notes = [note for answer in answers[1:] for note in answer.notes]
+    assert not answers[0].other_notes
+    notes = [note for answer in answers[1:] for note in answer.other_notes]
     assert placement == "process" or len(notes) == 2
     for note in notes:
         assert note.startswith("The drafter of the prefill gave up (")

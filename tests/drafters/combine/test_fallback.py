@@ -101,5 +101,5 @@ def test_requests_with_and_without_events_are_drafted_for_side_by_side(clip, pla
         answers = engine.generate(asked)
         alone = engine.alone(seen)
     assert [answer.tokens for answer in answers] == [alone.tokens] * 3
-    assert [answer.notes for answer in answers] == [()] * 3
+    assert [answer.other_notes for answer in answers] == [()] * 3
     assert [answer.stats.drafted > 0 for answer in answers] == [True, True, True]

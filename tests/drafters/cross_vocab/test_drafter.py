@@ -87,7 +87,7 @@ def test_sampling_runs_with_penalties_and_biases(how, hidden):
     sampling = Sampling(temperature=0.8, top_k=40, repetition_penalty=1.2, logit_bias=((20, -5.0), (EOS, -9.0)), seed=4)
     for answer in drafted("video_llava", how, sampling, 2, hidden):
         assert 0 < len(answer.tokens) <= 24
-        assert not answer.notes
+        assert not answer.other_notes
 
 
 @pytest.mark.parametrize("namespace", ["anna", None])

@@ -73,7 +73,7 @@ def test_greedy_answers_are_the_targets_own(
         assert engine.drafter.drafter.needs.video is False
         first, again = engine.generate(asked), engine.generate(asked)
     assert [answer.tokens for answer in first] == [answer.tokens for answer in again] == alone
-    assert not any(answer.notes for answer in first)
+    assert not any(answer.other_notes for answer in first)
     assert sum(answer.stats.accepted for answer in first) > 5  # it is understood
 
 

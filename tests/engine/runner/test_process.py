@@ -122,7 +122,7 @@ def test_answers_are_the_targets_own_and_drafted_during_its_prefill(
     shown = sum(len(piece.tokens) for piece in pieces if piece.origin is Origin.PROVISIONAL)
     spans = [span for answer in found for span in answer.timeline.spans if span.name == "hidden draft"]
     assert shown == sum(span.tokens for span in spans) > 0
-    assert not any(answer.notes for answer in found)
+    assert not any(answer.other_notes for answer in found)
 
 
 def test_a_hidden_draft_that_came_late_is_handed_over(process, requests):
@@ -150,7 +150,7 @@ def test_parallel_drafting_changes_no_token(factory, target, requests, alone, pa
         for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
             found = Decoder(target, run(drafter), max_batch=batch, adaptive=False, nodes=4).generate(requests)
             assert [answer.tokens for answer in found] == alone
-            assert not any(answer.notes for answer in found)
+            assert not any(answer.other_notes for answer in found)
             spans = [span for answer in found for span in answer.timeline.spans]
             prepared |= any(span.name == "ahead" for span in spans)
             if prepared and batch > 1:
@@ -351,7 +351,7 @@ def test_a_lost_drafter_costs_nothing_but_time(target, process, runner, requests
 def the_one_note(answer, tokens):
     """The answer is the target's own, and says one thing about its drafter."""
     assert answer.tokens == tokens
-    (note,) = answer.notes
+    (note,) = answer.other_notes
     return note
 
 
@@ -371,7 +371,7 @@ def test_a_drafter_that_dies_before_the_prefill_is_over(target, process, runner,
     time.sleep(0.1)
     answer = Decoder(target, runner).generate(requests[:1])[0]
     assert answer.tokens == alone[0]
-    assert answer.notes
+    assert answer.other_notes
 
 
 def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, runner, requests, alone):
@@ -379,7 +379,7 @@ def test_what_one_request_lacks_ends_drafting_for_that_request_alone(target, run
     bad = replace(requests[0], events="nowhere.h5")
     answer, good = decoding.generate([bad, requests[1]])
     assert "nowhere.h5" in the_one_note(answer, alone[0])
-    assert (good.tokens, good.notes) == (alone[1], ())
+    assert (good.tokens, good.other_notes) == (alone[1], ())
     assert decoding.drafter.runner is runner
 
 
@@ -399,7 +399,7 @@ def test_a_refusal_after_the_answer_has_begun_is_a_note(target, process, runner,
         decoding.step()
     assert "broken.h5" in the_one_note(decoding.answer(request_id), alone[2])
     process.drain_timeout_s = 60
-    assert decoding.generate(requests[:1])[0].notes == ()  # the drafter itself is well
+    assert decoding.generate(requests[:1])[0].other_notes == ()  # the drafter itself is well
 
 
 def test_a_long_prefill_does_not_make_a_drafter_hang(process, runner, requests):
@@ -419,7 +419,7 @@ def test_tensors_in_a_request_stay_behind(target, runner, requests, alone):
     frames, _ = read_frames(requests[0].video, 8)
     decoding = Decoder(target, runner, adaptive=False)
     answer = decoding.generate([replace(requests[0], video=frames)])[0]
-    assert answer.notes == ()
+    assert answer.other_notes == ()
     assert answer.tokens == alone[0]
     assert answer.stats.accepted > 0
 
@@ -472,7 +472,7 @@ def test_the_target_does_not_wait_for_a_slow_reader(target, process, runner, req
     answer = decoding.answer(request_id)
     assert answer.tokens == alone[2]
     assert answer.stats.drafted > 0
-    assert answer.notes == ()
+    assert answer.other_notes == ()
 
 
 def test_a_stale_reply_is_dropped(runner, requests):
@@ -600,7 +600,7 @@ def test_a_restarted_one_is_a_new_process_and_drafts(process, runner, requests, 
     again = runner.restarted()
     try:
         (answer,) = Decoder(target, again, adaptive=False).generate(requests[:1])
-        assert (answer.tokens, answer.notes) == (alone[0], ())
+        assert (answer.tokens, answer.other_notes) == (alone[0], ())
         assert answer.stats.accepted > 0
         assert process.pid != before
     finally:

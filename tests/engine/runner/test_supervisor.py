@@ -198,12 +198,12 @@ def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(fr
     decoder = Decoder(target, supervisor, adaptive=False)
     fragile.broken = True
     first, second = decoder.generate([request, request])
-    (lost,), (without,) = first.notes, second.notes
+    (lost,), (without,) = first.other_notes, second.other_notes
     assert lost == "The drafter was lost (its process ended); the target went on alone."
     assert without == ("Written without the drafter: it was lost (its process ended), and is being restarted.")
     until(lambda: supervisor._fresh is not None)
     (third,) = decoder.generate([request])
-    assert (third.notes, third.stats.drafted > 0) == ((), True)
+    assert (third.other_notes, third.stats.drafted > 0) == ((), True)
     assert {first.tokens, second.tokens, third.tokens} == {alone}
 
 
@@ -260,7 +260,7 @@ def test_two_loops_over_one_drafter_both_see_it_lost(fragile):
             loop.step()
     answers = [loop.answer(request_id) for loop, request_id in zip(loops, request_ids, strict=True)]
     assert answers[0].tokens == answers[1].tokens
-    assert [len(answer.notes) for answer in answers] == [1, 1]
+    assert [len(answer.other_notes) for answer in answers] == [1, 1]
 
 
 @pytest.mark.parametrize("method", ["begin", "propose", "commit", "end"])
@@ -281,7 +281,7 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     supervisor = Supervisor(DraftRunner(Failing([DraftTree.chain([1])] * 9), "before"), RESTARTS)
     (answer,) = Decoder(target, supervisor, adaptive=False).generate([request])
     assert answer.tokens == alone
-    assert any("boom" in note for note in answer.notes) or method == "end"
+    assert any("boom" in note for note in answer.other_notes) or method == "end"
     assert (supervisor.runner is None) == (method != "begin")
     supervisor.close()
 
@@ -298,7 +298,7 @@ def test_what_a_drafter_refuses_is_that_requests_and_costs_nobody_the_drafter(me
     assert [answer.tokens for answer in found] == alone
     assert supervisor.runner is not None
     assert supervisor.absence is None
-    notes = [answer.notes for answer in found]
+    notes = [answer.other_notes for answer in found]
     gave_up = ("The drafter gave up (not this one); the target went on alone.",)
     assert notes == [(), () if method == "end" else gave_up, ()]
     assert found[0].stats.drafted > 0
@@ -357,6 +357,6 @@ def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     assert answer.tokens == alone
     monkeypatch.undo()
     (after,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
-    assert (after.tokens, after.notes) == (alone, ())
+    assert (after.tokens, after.other_notes) == (alone, ())
     if where in ("plan", "hidden_nodes"):
         assert where == "hidden_nodes" or answer.stats.policy_errors > 0

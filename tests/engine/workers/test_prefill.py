@@ -113,7 +113,7 @@ def test_other_families(name):
         answer = decoder.generate([request])[0]
     finally:
         reader.close()
-    assert (answer.tokens, answer.notes) == (expected, ())
+    assert (answer.tokens, answer.other_notes) == (expected, ())
 
 
 @encodes_clips
@@ -127,7 +127,7 @@ def test_answers_are_identical(pair, asked, alone, drafter):
     assert again.tokens == alone[0]
     assert again.stats.cached_tokens > 0
     if drafter != "event":  # which has no recording to read, and says so
-        assert all(answer.notes == () for answer in answers)
+        assert all(answer.other_notes == () for answer in answers)
 
 
 @encodes_clips
@@ -177,13 +177,13 @@ def test_a_front_that_waits_for_room_is_not_the_next_ones(read, asked, alone):
 @encodes_clips
 def test_a_killed_process_costs_one_note(pair, asked, alone):
     with cd.Engine.load(str(pair.target), None, replace(BASE, disaggregated=CORES)) as engine:
-        assert engine.generate(asked[0]).notes == ()
+        assert engine.generate(asked[0]).other_notes == ()
         os.kill(engine._make.args[-1]._reader.worker.pid, signal.SIGKILL)
         second, third = engine.generate(asked[1]), engine.generate(asked[2])
     assert (second.tokens, third.tokens) == (alone[1], alone[2])
-    assert len(second.notes) == 1
-    assert "The process of the prefill failed" in second.notes[0]
-    assert third.notes == ()
+    assert len(second.other_notes) == 1
+    assert "The process of the prefill failed" in second.other_notes[0]
+    assert third.other_notes == ()
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def test_nobody_waits_for_a_process_that_hangs_longer_than_he_wants(hanging, ask
     answer, other = decoder.generate(asked[2:])
     assert [answer.tokens, other.tokens] == alone[2:]
     assert not fronts.alive
-    assert "is silent since 2 s); the target read the prompt itself" in answer.notes[0]
-    assert other.notes == ()
+    assert "is silent since 2 s); the target read the prompt itself" in answer.other_notes[0]
+    assert other.other_notes == ()
     assert time.perf_counter() - began < 60
 
 

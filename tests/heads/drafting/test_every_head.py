@@ -86,4 +86,4 @@ def test_greedy_answers_are_the_targets_own(target, expected, small_head, answer
     answers = answers_with(drafter, batch)
     assert [answer.tokens for answer in answers] == expected
     assert sum(answer.stats.drafted for answer in answers) > 50
-    assert all(answer.stats.rounds and not answer.notes for answer in answers)
+    assert all(answer.stats.rounds and not answer.other_notes for answer in answers)
