@@ -36,11 +36,12 @@ SEEING = ("aligned:frames=all", "aligned:frames=some")  # adapters that look at 
 # Of records without an example: they need a folder.
 MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "predicted": ("predicted",)}
 MIXED = ("union:event,pass",)  # a part that looks into the target, and one that need not be beside it
+JOINED = ("union:glance,ngram",)  # one that is sent what the target sees, and one that is sent the prompt's ids
 SPECS = [
     *(spec for method in SHIPPED.values() for spec in method.examples or MORE.get(method.name, ())),
-    *("event:words=2", "event:tree=dynamic", *MIXED),
+    *("event:words=2", "event:tree=dynamic", *MIXED, *JOINED),
 ]
-QUICK = ("event", "glance", "ngram", "view", "union:event,memory")
+QUICK = ("event", "glance", "ngram", "view", "union:event,memory", *JOINED)
 CLOCKED = "choose"  # by the clock, once it has tried each of its drafters
 
 

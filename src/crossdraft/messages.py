@@ -104,8 +104,8 @@ def portable(visual: Any) -> Any:
     Raises:
         CrossdraftError: the address holds no file.
     """
-    if isinstance(visual, list | tuple):
-        return [portable(one) for one in visual]
+    if isinstance(visual, list | tuple):  # lists in it are numbers of pixels
+        return [one if isinstance(one, list | tuple) else portable(one) for one in visual]
     if isinstance(visual, str) and scheme_of(visual) == "data":
         return _sent(visual)
     if isinstance(visual, bytearray | memoryview):

@@ -52,8 +52,8 @@ class Options(NamedFields):
             `union:event@process,memory@inline`.
         parallel: of a drafter in a process of its own, what it does while the target verifies: `off` (nothing),
             `pipespec`, `pearl` or `ssd` (see `engine.runner.parallel`); `auto` is `off` where the two share a GPU or
-            CPU cores (and with `adaptive=False` on any of one CPU), on other cores of one CPU whichever of `ssd` and
-            `off` is faster by measured costs, else `ssd`.
+            CPU cores, on other cores of one CPU whichever of `ssd` and `off` is faster by measured costs (`ssd` with
+            `adaptive=False`), else `ssd`.
         hidden: for `inline`, when the hidden draft is made: `auto`, `before`, `beside` or `off`.
         device, dtype: of the target; default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         draft_device, draft_dtype: of the drafter; default the target's. If that is not given either, bfloat16 also on

@@ -102,6 +102,13 @@ def test_what_a_sure_drafter_says_is_not_doubted_for_an_unsure_ones_sake():
     assert model.worthwhile(chain, (0.9, 0.9, 0.8, 0.8), hidden=True) == [0, 1, 2, 3]
 
 
+def test_what_unsure_drafts_yield_counts_where_hidden_drafting_is_planned():
+    model = CostModel()
+    for _ in range(200):
+        model.saw_acceptance(RequestDifficulty(), 1, 0, (0.3,), hidden=True, sure=False)
+    assert sum(model.hidden.path_probs(16)) < 0.1
+
+
 def test_a_drafter_is_sure_by_its_likeliest_first_token():
     assert is_sure((-1, -1, 0), (0.3, 0.5, 0.3))
     assert not is_sure((-1, -1, 0), (0.3, 0.4, 0.3))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.cost_model import OUTLIER, CostModel
+from crossdraft.engine.cost_model import OUTLIER, CostModel, RoundCosts
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import (
     NARROW_FIRST,
@@ -16,10 +16,11 @@ from crossdraft.engine.estimates import (
     PROBE_FIRST,
     PROBE_LAST,
     Exploration,
+    LinearFit,
     RequestDifficulty,
     expected_accepted,
 )
-from crossdraft.engine.policy import SpeculationPolicy
+from crossdraft.engine.policy import DECIDE_EVERY, FORGET_AFTER, SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
@@ -341,7 +342,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
             model.hidden_nodes(40),
             model.reading_pays(64),
             model.hiding(16),
-            model.preparing_pays(16, request, 3, 2),
+            model.preparing_pays(16, 3, 2),
         ]
 
     before, difficulty = copy.deepcopy(model), copy.deepcopy(request)
@@ -380,62 +381,120 @@ def with_worth(model, worth):
 @pytest.mark.parametrize(
     ("alpha", "step", "worth", "pays"),
     [
-        (0.98, 0.2, 1.1, True),  # a wait of a pass or more is saved, for a tenth of one
-        (0.98, 0.2, 5.0, False),  # the pass takes longer by more than that
+        (0.98, 0.2, 1.1, True),  # half of a wait of two passes is saved, for a tenth of one
+        (0.98, 0.2, 2.5, False),  # the pass takes longer by more than that
         (0.98, 0.001, 1.1, False),  # nobody waits anyway
         (0.4, 0.2, 1.1, False),  # what is prepared hardly ever comes
     ],
 )
 def test_drafts_are_prepared_where_the_wait_for_them_costs_more_than_the_cores(alpha, step, worth, pays):
-    assert with_worth(trained(alpha, step), worth).preparing_pays(16, RequestDifficulty()) is pays
+    assert with_worth(trained(alpha, step), worth).preparing_pays(16) is pays
 
 
 def test_nothing_is_prepared_before_it_is_known_what_the_cores_are_worth():
     model = trained(0.98, 0.2)
     model.saw_pass(1, 5, model.verify(5), narrow=True)
-    assert not model.preparing_pays(16, RequestDifficulty())
+    assert not model.preparing_pays(16)
 
 
-def test_rounds_that_are_slower_than_expected_end_it():
+def test_rounds_that_are_slower_than_expected_end_it_until_they_are_long_ago():
     model = with_worth(trained(0.98, 0.2), 1.1)
-    model.prepares = model.preparing_pays(16, RequestDifficulty())
+    model.prepares = model.preparing_pays(16)
     assert model.prepares
     for _ in range(20):
         model.saw_pass(1, 9, 4.0 * model.costs(1, prepares=False).verify(9))  # the two are in each other's way
-    assert not model.preparing_pays(16, RequestDifficulty())
+    assert not model.preparing_pays(16)
     assert model.verify(9) < 2.0  # what passes take otherwise is as it was
+    model.prepares = False
+    assert not model.preparing_pays(16)
+    model.forget_preparing()
+    assert model.preparing_pays(16)
+
+
+def preparing(model, **options):
+    return SpeculationPolicy(model, 16, 64, 0, **{"adaptive": True, "prepares": True} | options)
 
 
 def test_a_round_now_and_then_goes_without_the_drafters_cores_to_see_what_they_are_worth():
-    policy = SpeculationPolicy(trained(0.9, 0.2), 16, 64, 0, adaptive=True, prepares=True)
+    policy = preparing(trained(0.9, 0.2))
     policy.cost.exploration = Exploration()
     tried = []
     for number in range(1, 8 * NARROW_FIRST):
-        narrow = policy.goes_narrow(drafted=True)
+        narrow = policy.goes_narrow(drafted=True, spare=True)
         tried += [number] if narrow else []
         policy.saw_verify(1, 5, 1.5 if narrow else policy.cost.verify(5), narrow=narrow)
     assert tried == [NARROW_FIRST, 2 * NARROW_FIRST, 3 * NARROW_FIRST]  # then it is known
-    assert not policy.goes_narrow(drafted=False)
     assert policy.cost.cores_worth.value == pytest.approx(1.5 / policy.cost.verify(5), rel=0.01)
 
 
-def test_a_drafter_that_prepares_nothing_takes_no_cores():
-    policy = SpeculationPolicy(trained(0.9, 0.2), 16, 64, 0, adaptive=True)
-    assert not any(policy.goes_narrow(drafted=True) or policy.saw_verify(1, 5, 1.0) for _ in range(50))
+@pytest.mark.parametrize(
+    ("drafted", "spare", "alternates", "prepares"),
+    [
+        (False, True, False, True),
+        (True, False, False, True),  # they are busy, so that nothing can be seen
+        (True, True, True, True),
+        (True, True, False, False),  # this drafter prepares nothing
+    ],
+)
+def test_other_rounds_say_nothing_of_the_cores(drafted, spare, alternates, prepares):
+    policy = preparing(trained(0.9, 0.2), prepares=prepares)
+    policy.cost.exploration.unnarrowed = 10 * NARROW_FIRST
+    assert preparing(policy.cost).goes_narrow(drafted=True, spare=True)
+    policy.cost.alternates = alternates
+    assert not policy.goes_narrow(drafted=drafted, spare=spare)
 
 
-def test_a_budget_says_whether_drafts_are_prepared_and_so_does_the_next():
-    model = with_worth(trained(0.98, 0.2), 1.1)
-    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True, prepares=True)
+def test_whether_drafts_are_prepared_is_decided_every_few_rounds_for_all_of_their_rows():
+    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
+    states = [RequestState(Job(n, Request("x", max_new_tokens=n)), rule_for(None, Sampling())) for n in (4, 40)]
+    found = []
+    for _ in range(DECIDE_EVERY + 1):
+        policy.began_rounds(1)
+        found.append({policy.plan_round(state, 1).budget.ahead for state in states})
+    assert found == [{False}] * (DECIDE_EVERY - 1) + [{True}] * 2
+
+
+def test_a_round_that_is_half_of_one_way_and_half_of_the_other_is_no_measure_of_either():
+    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
+    for _ in range(DECIDE_EVERY):
+        policy.began_rounds(1)
+    assert policy.cost.prepares
+    before = copy.deepcopy(policy.cost)
+    draft = Draft(DraftTree.chain([1, 2, 3]))
+    policy.saw_draft(draft, 16, 9.0)
+    policy.saw_verify(1, 4, 9.0)
+    assert policy.cost == before
+    policy.began_rounds(1)
+    policy.saw_verify(1, 4, 9.0)
+    assert policy.cost != before
+
+
+def test_where_drafts_are_never_prepared_for_long_what_that_took_is_forgotten():
+    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
+    policy.cost.shared[1, False, True] = RoundCosts(
+        policy.cost.verify, LinearFit(w=1.0, x=1.0, y=100.0, xx=1.0, xy=100.0)
+    )
+    for _ in range(DECIDE_EVERY * FORGET_AFTER):
+        policy.began_rounds(1)
+        assert not policy.cost.prepares
+    for _ in range(DECIDE_EVERY):
+        policy.began_rounds(1)
+    assert policy.cost.prepares
+
+
+def test_without_measured_costs_all_is_prepared_that_can_be():
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
-    state.stats.rounds = 1
-    plan = policy.plan_round(state, 1)
-    assert plan.budget.ahead
-    assert not model.prepares
-    policy.began_round(state, plan)
-    state.stats.rounds = 2
-    assert model.prepares
-    assert policy.plan_round(state, 1).budget.ahead
+    assert preparing(CostModel(), adaptive=False).plan_round(state, 1).budget.ahead
+    assert not preparing(CostModel(), adaptive=False, prepares=False).plan_round(state, 1).budget.ahead
+
+
+def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its_draft_may_save():
+    model = trained(0.7, 0.05)
+    state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
+    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True)
+    usual = policy.plan_round(state, 1).budget.wait_s
+    state.gives_probs = True
+    assert usual < policy.plan_round(state, 1).budget.wait_s == 16 * model.verify(1)
 
 
 # -- why hardly anything was drafted -----------------------------------------------------------------------------------

@@ -141,6 +141,21 @@ def test_a_list_that_holds_itself_is_looked_into_once():
         cd.Request("What?", events=[*circle, UNSTORED["sparse"]])
 
 
+def test_a_clip_of_a_list_that_holds_itself_is_refused():
+    circle: list[object] = []
+    circle.append(circle)
+    for given in ({"video": circle}, {"image": circle}):
+        assert cd.Request("What?", **given).conversation
+    for read in READERS.values():
+        with pytest.raises(CrossdraftError, match="is a list"):
+            read(circle)
+
+
+def test_numbers_of_nested_lists_are_left_to_whoever_reads_them():
+    pixels = [[[0, 1, 2]]]
+    assert portable([pixels, "a.png"])[0] is pixels
+
+
 MODES = "1 L LA P PA RGBA RGBa CMYK YCbCr LAB HSV I F".split()  # noqa: SIM905
 
 

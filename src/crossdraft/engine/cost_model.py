@@ -121,7 +121,10 @@ class CostModel:
     contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
-    unsure: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of those that begin with no likely token
+    # Of these, those that begin with a likely token (`is_sure`), and those that do not.
+    hidden_sure: dict[bool, AcceptanceByDepth] = field(
+        default_factory=lambda: {sure: AcceptanceByDepth() for sure in (False, True)}
+    )
     # The power that makes drafters' own probabilities true.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
     # By rows of a pass, `alternates` and `prepares`.
@@ -156,13 +159,24 @@ class CostModel:
         if prepares:  # without the cores of the drafter, which is waited for where it has not prepared what comes
             plain = self.costs(rows, prepares=False)
             verify = replace(plain.verify, wide=plain.verify.wide.as_prior(self.cores_worth.value or 1.0))
-            levels = round(plain.wait.x / plain.wait.w) if plain.wait.w else 0
-            prepared = math.prod(self.rounds.rates(levels + 1))  # all of a draft, and the drafter's own next token
-            return RoundCosts(verify, plain.wait.as_prior(1.0 - prepared))
+            return RoundCosts(verify, plain.wait.as_prior(1.0 - self._prepared_share(plain)))
         known = [number for number, *way in self.shared if way == [self.alternates, prepares]]
         if not known:
             return RoundCosts(wait=self.wait)
         return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates, prepares]
+
+    def _prepared_share(self, costs: RoundCosts) -> float:
+        """The part of what drafts are waited for that preparing them saves, as far as that can be known before.
+
+        It saves all of it where a whole draft is accepted, and the drafter's own next token, and where a pass is as
+        long as it takes; both take longer on their own cores alone.
+        """
+        if not costs.wait.w:
+            return 0.0
+        levels = costs.wait.x / costs.wait.w
+        waits, passes = costs.wait(levels), costs.verify(levels + 1)
+        time_for = min(1.0, passes / waits) if waits else 1.0
+        return math.prod(self.rounds.rates(round(levels) + 1)) * time_for
 
     def _seen(self, rows: int) -> RoundCosts:
         """`costs` to be added to; they begin as what was taken for them."""
@@ -222,13 +236,15 @@ class CostModel:
             hidden: the draft was made for the ride-along.
             sure: see `is_sure`.
         """
-        rates = self._hidden_rates(sure=sure) if hidden else self.rounds
+        rates = self.hidden if hidden else self.rounds
         expected = rates.rates(verified)
         if probs:
             expected = [prob**self.calibration.value for prob in probs]
             self.calibration.add(probs, kept)
         request.add(expected, kept)
         rates.saw_acceptance(verified, kept)
+        if hidden:
+            self.hidden_sure[sure].saw_acceptance(verified, kept)
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
@@ -247,7 +263,7 @@ class CostModel:
             return Plan(0, t, best)
         return Plan(best.depth, best.token_s)
 
-    def preparing_pays(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> bool:
+    def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
         """Whether a token takes less time where drafts are prepared while the target verifies, than without.
 
         Then the drafter is waited for only where something else comes than it prepared for; but its cores are busy,
@@ -257,11 +273,15 @@ class CostModel:
         if not limit or self.cores_worth.weight < WORTH_KNOWN:
             return self.prepares
         least = {
-            way: min(one.token_s for one in self.rounds_of(limit, request, rows, probes, prepares=way))
+            way: min(one.token_s for one in self.rounds_of(limit, RequestDifficulty(), rows, probes, prepares=way))
             for way in (False, True)
         }
         changes = least[self.prepares] > PREPARING_GAIN * least[not self.prepares]
         return self.prepares is not changes
+
+    def forget_preparing(self) -> None:
+        """What rounds took in which drafts were prepared is long ago."""
+        self.shared = {way: costs for way, costs in self.shared.items() if not way[-1]}
 
     def rounds_of(
         self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0, *, prepares: bool | None = None
@@ -336,9 +356,6 @@ class CostModel:
         paying = sorted((node for node, prob in enumerate(probs) if prob >= least), key=lambda node: -probs[node])
         return paying or ([max(range(len(probs)), key=probs.__getitem__)] if hidden and probs else [])
 
-    def _hidden_rates(self, *, sure: bool) -> AcceptanceByDepth:
-        return self.hidden if sure else self.unsure
-
     def _as_hidden(self, parents: Sequence[int], probs: Sequence[float], *, sure: bool) -> list[float]:
         """The nodes' path probabilities, those of a level together at most what hidden drafts of that depth yielded.
 
@@ -350,7 +367,7 @@ class CostModel:
         claimed = [0.0] * (1 + max(depths, default=0))
         for depth, prob in zip(depths, probs, strict=True):
             claimed[depth] += prob
-        yielded = self._hidden_rates(sure=sure).path_probs(len(claimed))
+        yielded = self.hidden_sure[sure].path_probs(len(claimed))
         share = [min(1.0, rate / claim) if claim else 1.0 for rate, claim in zip(yielded, claimed, strict=True)]
         return [share[depth] * prob for depth, prob in zip(depths, probs, strict=True)]
 

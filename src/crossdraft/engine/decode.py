@@ -222,7 +222,8 @@ class Decoder(Admission):
             times.drafted()
             roots = [Chunk(torch.tensor([state.root])) for state in states]
             layers = self.drafter.needs.hidden_layers
-            narrow = self.policy.goes_narrow(drafted=any(len(tree) for tree in trees))
+            spare = not self._readings and bool(self._spare_cores())
+            narrow = self.policy.goes_narrow(drafted=any(len(tree) for tree in trees), spare=spare)
             with self._without_spare_cores() if narrow else nullcontext():
                 both = None if any(one is not None for one in embeds) else self._shared(rows, roots, trees, layers)
                 out = both[0] if both else self.target.extend(self.cache, rows, roots, trees, layers, embeds)

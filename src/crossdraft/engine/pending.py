@@ -40,6 +40,8 @@ class PendingDrafts:
         """Have drafts made for those for whom none is on its way, to be verified together, as far as it pays."""
         asked: list[tuple[RequestState, Budget]] = []
         plain = self._policy.goes_plain(len(states))
+        if states:
+            self._policy.began_rounds(len(states))
         for state in states:
             if state.request_id in self._asked or plain or not self._drafter.drafts_for(state):
                 continue

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
-DECIDE_EVERY = 8  # rounds of a request after which it is decided anew whether drafts are prepared
+DECIDE_EVERY = 8  # rounds after which it is decided anew whether drafts are prepared
+FORGET_AFTER = 64  # decisions to prepare none, after which what that took once counts no more
 LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 P = ParamSpec("P")
@@ -102,6 +103,8 @@ class SpeculationPolicy:
         self.adaptive = adaptive
         self.unasked = unasked
         self.prepares = prepares
+        self._decisions = self._unchanged = 0  # rounds, and decisions to go on without preparing, about `prepares`
+        self._changes = False  # this round's draft came of one way, and its pass is of the other
 
     @harmless(RequestPlan)
     def plan_request(
@@ -138,11 +141,8 @@ class SpeculationPolicy:
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
-            return RoundPlan(Budget(limit))
+            return RoundPlan(Budget(limit, ahead=self.prepares))
         cost, levels = self.cost, self.cost.levels(limit)
-        ahead = cost.prepares
-        if self.prepares and state.stats.rounds % DECIDE_EVERY == 1:
-            ahead = cost.preparing_pays(levels, state.difficulty, rows, self.probes)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
@@ -154,10 +154,11 @@ class SpeculationPolicy:
         if self.unasked and sure:  # what is there is taken, and trimmed
             budget = Budget(limit, wait_s=wait_s if depth else 0.0)
         elif plan.depth and depth and sure:
+            wait_s = limit * cost.costs(rows).verify(1) or None  # what it saves if all of it is accepted
             budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)
-        return RoundPlan(replace(budget, ahead=ahead), plan if levels else None, depth)
+        return RoundPlan(replace(budget, ahead=cost.prepares), plan if levels else None, depth)
 
     @harmless(lambda: NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
@@ -188,11 +189,27 @@ class SpeculationPolicy:
         """Whether a round of so many rows goes without drafts, to see what that takes."""
         return self.adaptive and self.cost.exploration.tries_plain(rows)
 
+    @harmless(lambda: None)
+    def began_rounds(self, rows: int) -> None:
+        """Rounds of so many rows begin: are drafts prepared while the target verifies?"""
+        cost, self._changes = self.cost, False
+        if not (self.prepares and self.adaptive) or cost.alternates:
+            return
+        self._decisions += 1
+        if self._decisions % DECIDE_EVERY:
+            return
+        before, cost.prepares = cost.prepares, cost.preparing_pays(cost.levels(self.nodes), rows, self.probes)
+        self._changes = before is not cost.prepares
+        self._unchanged = 0 if cost.prepares else self._unchanged + 1
+        if self._unchanged == FORGET_AFTER:
+            cost.forget_preparing()
+            self._unchanged = 0
+
     @harmless(lambda: False)
-    def goes_narrow(self, *, drafted: bool) -> bool:
-        """Whether the next pass runs without the drafter's cores, to see what they are worth to it."""
+    def goes_narrow(self, *, drafted: bool, spare: bool) -> bool:
+        """Whether the next pass runs without the drafter's cores, which are `spare`, to see what they are worth."""
         cost = self.cost
-        if not (self.prepares and self.adaptive and drafted) or cost.prepares:
+        if not (self.prepares and self.adaptive and drafted and spare) or cost.prepares or cost.alternates:
             return False
         return cost.exploration.tries_narrow(known=cost.cores_worth.weight >= WORTH_KNOWN)
 
@@ -226,7 +243,7 @@ class SpeculationPolicy:
         if not plan.plan.depth:
             state.stats.rounds_off += 1
             state.plain_plan = plan.plan
-        self.cost.token_s, self.cost.prepares = plan.plan.token_s, plan.budget.ahead
+        self.cost.token_s = plan.plan.token_s
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
@@ -249,7 +266,7 @@ class SpeculationPolicy:
     @harmless(lambda: None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
         """A draft of at most so many nodes, for a round of so many rows, came after so many seconds by request."""
-        if draft.refusal is None:
+        if draft.refusal is None and not self._changes:
             self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s, rows)
 
     @harmless(lambda: None)
@@ -261,7 +278,8 @@ class SpeculationPolicy:
     @harmless(lambda: None)
     def saw_verify(self, rows: int, tokens: float, seconds: float, *, narrow: bool = False) -> None:
         """A pass over so many tokens a row, on average, took so long; `narrow` as `goes_narrow` said."""
-        self.cost.saw_pass(rows, tokens, seconds / rows, narrow=narrow)
+        if not self._changes:
+            self.cost.saw_pass(rows, tokens, seconds / rows, narrow=narrow)
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:

@@ -125,25 +125,23 @@ def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
 
-def test_by_cost_it_prepares_while_the_budgets_say_so_and_else_drafts_whole_drafts():
-    pushed = []
-    speculator = ParallelSpeculator(Counting(), POLICIES["ssd"], lambda *push: pushed.append(push), by_cost=True)
+def test_by_cost_it_prepares_while_it_is_to_and_else_drafts_whole_drafts():
+    pushed, now = [], [False]
+    speculator = ParallelSpeculator(
+        Counting(), POLICIES["ssd"], lambda *push: pushed.append(push), ahead=lambda: now[0]
+    )
     (state,) = speculator.begin([Request("?")])
     speculator.draft_hidden(state, Budget(2))
     speculator.work(never)
     assert not pushed
     speculator.commit([state], [VerifyOutput((0,), (1, 40))])
-    (whole,) = speculator.propose([state], [Budget(16, ahead=True)])
+    (whole,) = speculator.propose([state], [Budget(16)])
+    now[0] = True
     speculator.work(never)
     assert pushed
     speculator.commit([state], [VerifyOutput((), (60,))])
-    (part,) = speculator.propose([state], [Budget(16, ahead=True)])
-    speculator.commit([state], [VerifyOutput((), (80,))])
-    (again,) = speculator.propose([state], [Budget(16)])
-    before = len(pushed)
-    speculator.work(never)
-    assert len(pushed) == before
-    assert [len(draft.tree) for draft in (whole, part, again)] == [POLICIES["ssd"].miss, POLICIES["ssd"].miss, 16]
+    (part,) = speculator.propose([state], [Budget(16)])
+    assert [len(draft.tree) for draft in (whole, part)] == [16, POLICIES["ssd"].miss]
 
 
 def test_a_draft_that_was_verified_in_part_is_still_there():

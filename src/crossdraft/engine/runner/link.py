@@ -13,7 +13,7 @@ from pathlib import Path
 from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
 
 HANDLED_FILE = "handled"  # beside the socket
-NUMBERS_BYTES = 16  # of two numbers
+NUMBERS_BYTES = 24  # of three numbers
 HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
 SMALL = 2048  # bytes that a socket takes that says it takes any
 BACKLOG = 10_000  # messages that wait to be sent
@@ -24,7 +24,8 @@ class Handled:
     """How many messages a drafter's process has done all its work for, its progress, and what it may use.
 
     Numbers in shared memory. The child writes the first one, which the parent compares with how many messages it has
-    sent, and the progress; the parent writes whether the target's cores are lent to the child.
+    sent, and the progress; the parent writes whether the target's cores are lent to the child, and whether it is to
+    prepare drafts while the target verifies.
 
     Args:
         folder: where both processes find the file that they map; it may be deleted once they have.
@@ -55,6 +56,15 @@ class Handled:
     def lend(self, *, lent: bool) -> None:
         """Write whether they are."""
         self._numbers[1] = lent
+
+    @property
+    def ahead(self) -> bool:
+        """Whether drafts are to be prepared while the target verifies."""
+        return bool(self._numbers[2])
+
+    def prepare(self, *, ahead: bool) -> None:
+        """Write whether they are."""
+        self._numbers[2] = ahead
 
 
 class Link:

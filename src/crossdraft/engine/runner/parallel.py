@@ -133,7 +133,7 @@ class ParallelSpeculator(Generic[State]):
     Args:
         drafter: whatever drafts.
         policy: see the module's text.
-        by_cost: it holds while the last budget is `Budget.ahead`, and `off` else.
+        ahead: says whether it holds now; else it is `off`.
         push: called with every draft that is prepared.
         fork_bytes: most memory of the keys and values of all copies together; what has no room is not prepared.
         spans: gets a span of each piece of work.
@@ -146,14 +146,13 @@ class ParallelSpeculator(Generic[State]):
         push: Push | None = None,
         fork_bytes: int = FORK_BYTES,
         spans: list[Span] | None = None,
-        *,
-        by_cost: bool = False,
+        ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
         self.fork_bytes = fork_bytes
         self._policy = policy if prepares(drafter.needs) else POLICIES["off"]
-        self._by_cost, self._ahead = by_cost, not by_cost
+        self._ahead = ahead or (lambda: True)
         self.push = push or (lambda key, turn, tokens, draft: None)
         self.spans = [] if spans is None else spans
         self._states: list[ParallelState[State]] = []
@@ -161,7 +160,7 @@ class ParallelSpeculator(Generic[State]):
     @property
     def policy(self) -> Policy:
         """The policy in use now."""
-        return self._policy if self._ahead else POLICIES["off"]
+        return self._policy if self._ahead() else POLICIES["off"]
 
     def begin(self, requests: Sequence[Request]) -> list[ParallelState[State]]:
         inner = self.drafter.begin(requests)
@@ -194,7 +193,6 @@ class ParallelSpeculator(Generic[State]):
                 state.verifying(NOTHING, state.nodes)
 
     def propose(self, states: Sequence[ParallelState[State]], budgets: Sequence[Budget]) -> list[Draft]:
-        self._ahead = not self._by_cost or any(budget.ahead for budget in budgets)
         # A draft that was prepared for this outcome is the draft, though the target asked before it saw that. What was
         # drawn would otherwise be drawn anew where it took long, and follow another distribution than the one sent.
         drafts = {id(state): state.offered for state in states}

@@ -191,6 +191,8 @@ class ProcessDrafter:
         """Ask for drafts; see `AsyncDrafter`."""
         if any(budget.until is not None for budget in budgets):
             return self._ask_hidden(states, budgets)
+        # Who waits for nothing takes prepared drafts only.
+        self._handled.prepare(ahead=any(budget.ahead or budget.wait_s == 0 for budget in budgets))
         drafts: dict[int, Draft] = {}
         for i, (state, budget) in enumerate(zip(states, budgets, strict=True)):
             state.waits = budget.wait_s != 0
@@ -263,7 +265,7 @@ class ProcessDrafter:
     def _send_prompt(self, state: ProcessState, ids: PromptIds) -> None:
         """Send the prompt's token ids, which are known now."""
         with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
-            if self._mine(state):
+            if self._mine(state) and state.key in self._states:
                 self._send(("prompt", (state.key, ids.result())))
 
     def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
@@ -361,7 +363,7 @@ class ProcessDrafter:
         wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
         if wait is not None and not all(state.certain for state in states):
             wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
-        questions = [(s.key, b.nodes, b.min_confidence, b.ahead) for s, b in zip(states, budgets, strict=True)]
+        questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
         for state in states:
             state.asked = serial

@@ -3,7 +3,7 @@
 import logging
 import pickle
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
 LOOK_S = 0.05  # at most between two looks at why a draft may have to end
 SEEN = ("frame", "visual")  # messages of what the target sees of a request
-HIDDEN_FIRST = ("begin", "hidden", "drop", "prompt", *SEEN)  # messages that a hidden draft under way goes before
+HIDDEN_FIRST = ("begin", "hidden", "drop", *SEEN)  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -41,10 +41,13 @@ class Inbox:
     Args:
         connection: to the parent.
         handled: gets how many messages are done whenever there is nothing to do but wait for the next.
+
+    A prompt's token ids are taken up as they come, into `prompts`, by request: nothing is done for them.
     """
 
     def __init__(self, connection: Connection, handled: Handled) -> None:
-        self.connection, self._handled = connection, handled
+        self.connection, self.handled = connection, handled
+        self.prompts: defaultdict[int, PromptIds] = defaultdict(PromptIds)
         self._received = 0
         self._waiting: deque[Received] = deque()
         self._ended = False  # the parent is gone
@@ -57,7 +60,7 @@ class Inbox:
         """Wait for the next message, at most so long; false at once if one is here, which asks for something else."""
         if self._arrived() or self._ended:
             return False
-        self._handled.set(self._received)
+        self.handled.set(self._received)
         with suppress(EOFError, ConnectionError):  # the parent is gone, which whoever reads next meets
             self.connection.poll(seconds)
         return True
@@ -88,10 +91,10 @@ class Inbox:
             EOFError: the parent is gone.
         """
         progress()  # what was received before is done
-        if self._waiting:
-            return self._waiting.popleft()
-        self._handled.set(self._received)
-        return self._read()
+        while not self._waiting:
+            self.handled.set(self._received)
+            self._read()
+        return self._waiting.popleft()
 
     def put_back(self, message: Received) -> None:
         """Have it received once more."""
@@ -101,18 +104,22 @@ class Inbox:
         """The messages that are here, not received yet."""
         try:
             while self.connection.poll():
-                self._waiting.append(self._read())
+                self._read()
         except (EOFError, ConnectionError):
             self._ended = True
         return self._waiting
 
-    def _read(self) -> Received:
+    def _read(self) -> None:
+        """Take up one message."""
         kind, value = self.connection.recv()
         self._received += 1
+        if kind == "prompt":
+            self.prompts[value[0]].set_result(value[1])
+            return
         arrays = [bytearray(size) for size in _sizes(kind, value)]
         for array in arrays:
             self.connection.recv_bytes_into(array)
-        return kind, value, arrays
+        self._waiting.append((kind, value, arrays))
 
 
 def _sizes(kind: str, value: Any) -> Sequence[int]:
@@ -155,12 +162,16 @@ class DraftServer:
 
         self.inbox = inbox
         self.spans: list[Any] = []
-        by_cost = policy == BY_COST
-        policy = BEST if by_cost else policy
-        self.drafter = ParallelSpeculator(drafter, POLICIES[policy], self._push, spans=self.spans, by_cost=by_cost)
+        by_cost, handled = policy == BY_COST, inbox.handled
+        self.drafter = ParallelSpeculator(
+            drafter,
+            POLICIES[BEST if by_cost else policy],
+            self._push,
+            spans=self.spans,
+            ahead=(lambda: handled.ahead) if by_cost else None,
+        )
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
-        self._prompts: dict[int, PromptIds] = {}  # of drafters that copy text
         self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
@@ -195,7 +206,7 @@ class DraftServer:
     def _next(self, *, works: bool) -> Received:
         """The next message that asks something; drafts are prepared until it comes, if it `works`.
 
-        What the target sees and reads is taken up on the way; the request may be over, or refused.
+        What the target sees is taken up on the way; the request may be over, or refused.
         """
         while True:
             if works:
@@ -203,12 +214,9 @@ class DraftServer:
                     self.drafter.work(self.inbox.poll)
             message = self.inbox.receive()
             kind, value, _ = message
-            if kind == "prompt":
-                if (prompt := self._prompts.pop(value[0], None)) is not None:
-                    prompt.set_result(value[1])
-            elif kind not in SEEN:
+            if kind not in SEEN:
                 return message
-            elif (seen := self._seen.get(value[0])) is not None:
+            if (seen := self._seen.get(value[0])) is not None:
                 seen.add(message)
 
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
@@ -234,7 +242,7 @@ class DraftServer:
             seen = self._seen[key] = VisualInbox(self.inbox, key)
             request = replace(request, visual_features=seen)
         if self.drafter.needs.prompt:
-            request = replace(request, prompt_ids=self._prompts.setdefault(key, PromptIds()))
+            request = replace(request, prompt_ids=self.inbox.prompts[key])
         start = time.perf_counter()
         try:
             (state,) = self.drafter.begin([request])
@@ -268,7 +276,7 @@ class DraftServer:
         read = self._reads.pop(key, None)
         return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
-    def _propose(self, asked: Sequence[tuple[int, int, float, bool]]) -> list[Any]:
+    def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
         """One round's drafts."""
         able = [entry for entry in asked if self._able(entry[0])]
         self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
@@ -277,9 +285,9 @@ class DraftServer:
         self._record("draft", start, sum(len(draft.tree) for draft in made.values()))
         return [pack_draft(made[key]) if key in made else self._refusal(key) for key, *_ in asked]
 
-    def _drafts(self, asked: Sequence[tuple[int, int, float, bool]]) -> dict[int, Draft]:
+    def _drafts(self, asked: Sequence[tuple[int, int, float]]) -> dict[int, Draft]:
         """By key; if that fails, of one after the other, but for those whose own error it is."""
-        budgets = [Budget(nodes, confidence, ahead=ahead) for _, nodes, confidence, ahead in asked]
+        budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
         try:
             made = self.drafter.propose([self.states[key] for key, *_ in asked], budgets)
         except CrossdraftError as error:
@@ -336,7 +344,7 @@ class DraftServer:
         for key in keys:
             self.refused.pop(key, None)
             self._seen.pop(key, None)
-            self._prompts.pop(key, None)
+            self.inbox.prompts.pop(key, None)
             self._reads.pop(key, None)
         self._heap.trim_if_due()
 
