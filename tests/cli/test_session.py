@@ -99,6 +99,8 @@ def test_cores_are_as_they_were_named():
     [
         (PairOptions(placement="process", hidden="beside"), "--hidden is for an inline drafter"),
         (PairOptions(placement="inline", draft_cores="0"), "--draft-cores needs"),
+        (PairOptions(placement="inline", parallel="pearl"), "--parallel needs"),
+        (PairOptions(frames=4, fps=2.0), "give one of them"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(pair, sentence):

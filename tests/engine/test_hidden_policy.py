@@ -81,6 +81,14 @@ def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
     assert model.rounds.arrivals(8)[0] < 0.1
 
 
+def test_probes_without_a_draft_are_paid_for_so_they_count():
+    model = CostModel()
+    model.verify.add(1, 0.1)
+    for _ in range(20):
+        model.saw_draft(8, 0, 0, waited=0.0001, probes=True)
+    assert model.rounds.arrivals(8)[0] < 0.1
+
+
 OPENINGS = (-1, -1, -1, -1, 0, 1, 2, 3)  # of four earlier answers, two tokens each
 SPREAD = (0.25,) * 8
 

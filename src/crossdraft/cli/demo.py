@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions
+from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions, check_values
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +37,13 @@ def demo(
     no_color: NoColour = False,
 ) -> None:
     """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""
+    if drafter == "none":
+        raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
+    pair = PairOptions(target, drafter, cache_bytes=0)  # the target alone, which is compared with, has no cache either
+    pair.check()
+    check_values(max_new_tokens=max_new_tokens)
+    check_folder(out)
+
     from crossdraft.api import Request
     from crossdraft.cli.ask import report, typical
     from crossdraft.cli.compare import compare
@@ -44,13 +52,9 @@ def demo(
     from crossdraft.cli.view import answer_console, say, show
     from crossdraft.scenes import ask, make_scene, score, split_seeds, write_clip
 
-    if drafter == "none":
-        raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
     test = split_seeds("test")
     if seed >= len(test):
         raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
-    pair = PairOptions(target, drafter, cache_bytes=0)  # the target alone, which is compared with, has no cache either
-    pair.check()
     pair = with_drafter(pair, events=True)
     console = console_for(as_json=True) if as_json else answer_console(plain=no_color)
     scene = make_scene(test[seed])

@@ -233,12 +233,30 @@ class PairOptions:
 
     def check(self) -> None:
         """Refuse bad values, and a target that is not there; see `check_values` and `check_models`."""
+        self.check_combined()
         check_values(
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
         )
         check_models(self.target)
         if self.drafter not in (None, "none"):
             check_drafter_files(read_spec(self.drafter), self.target)
+
+    def check_combined(self) -> None:
+        """Refuse what excludes each other.
+
+        Raises:
+            CrossdraftError: two options do.
+        """
+        if self.placement == "process" and self.hidden != "auto":
+            raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
+        if self.placement == "inline" and self.draft_cores:
+            raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
+        if self.placement == "inline" and self.parallel in PARALLEL and self.parallel not in ("auto", "off"):
+            raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
+        if None not in (self.frames, self.fps):
+            raise CrossdraftError(
+                f"--frames is {self.frames} and --fps is {self.fps}; give one of them, the other follows."
+            )
 
 
 class RecordingClock(StrEnum):

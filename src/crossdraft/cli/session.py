@@ -16,7 +16,6 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.guarded import refusals_unlogged
 from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
-from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
@@ -109,12 +108,7 @@ def engine_options(pair: PairOptions) -> Options:
     Raises:
         CrossdraftError: an unknown name, a core that this process may not use, or settings that exclude each other.
     """
-    if pair.placement == "process" and pair.hidden != "auto":
-        raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
-    if pair.placement == "inline" and pair.draft_cores:
-        raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
-    if pair.placement == "inline" and pair.parallel in POLICIES and pair.parallel != "off":
-        raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
+    pair.check_combined()
     target_cores = draft_cores = None
     if pair.target_cores or pair.draft_cores or pair.placement == "process":
         cores = choose_cores(pair.target_cores, pair.draft_cores, all_target=True)

@@ -205,10 +205,15 @@ class CostModel:
             self.plain.add(rows, rows * seconds)
         self.exploration.saw_pass(rows, plain=n == 1)
 
-    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
-        """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels."""
+    def saw_draft(
+        self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1, *, probes: bool = False
+    ) -> None:
+        """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels.
+
+        `probes`: it brings probe rows, which a pass pays for, tokens or none.
+        """
         one = self.costs(rows).verify(1)
-        if not depth and waited < FREE * one:
+        if not (depth or probes) and waited < FREE * one:
             return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
         wait = self._seen(rows).wait
         if usual := max(wait(depth), one):  # else it is the first, of a drafter that is not warm yet

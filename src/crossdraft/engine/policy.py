@@ -267,7 +267,8 @@ class SpeculationPolicy:
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
         """A draft of at most so many nodes, for a round of so many rows, came after so many seconds by request."""
         if draft.refusal is None and not self._changes:
-            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s, rows)
+            asked, probes = self.cost.levels(nodes), draft.probes is not None
+            self.cost.saw_draft(asked, draft.tree.depth, len(draft.tree), waited_s, rows, probes=probes)
 
     @harmless(lambda: None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
