@@ -219,7 +219,8 @@ class Edge:
         with verified() as trees:
             answer = self.client.ask(chat_of(request, self.client._welcome.model), own, self.drafter, mode=ROUNDS)
         why = () if answer.drafter_error is None else (answer.drafter_error,)
-        return Drafted(answer.tokens, tuple(trees), (*why, *answer.report["notes"]))
+        notes = [note for note in answer.report["notes"] if "rounds" not in note]  # but why little was drafted
+        return Drafted(answer.tokens, tuple(trees), (*why, *notes))
 
 
 def elsewhere(part: Part) -> Part:

@@ -94,7 +94,8 @@ def test_a_union_goes_on_with_the_edge_where_its_part_in_another_process_cannot_
             answers = [edge.ask(client) for _ in range(3)]  # other work may hold the edge's drafter
         Runner.stop(*started)
     assert {answer.tokens for answer in answers} == {alone}
-    assert all(answer.report["notes"] == [] for answer in answers)
+    notes = [note for answer in answers for note in answer.report["notes"]]
+    assert not [note for note in notes if "rounds" not in note]  # but why hardly anything was drafted
     drafted = [answer.report["metrics"]["speculative_decoding"] for answer in answers]
     assert any(one is not None and one["num_accepted_draft_tokens"] for one in drafted)
 
