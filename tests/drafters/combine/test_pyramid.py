@@ -19,7 +19,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
 
 QUESTION = "Describe the scene."
-WARM = Sampling(temperature=1.0, seed=1)  # which draws no early end
+WARM = Sampling(temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def dist(twin):
 class Near(NgramDrafter):
     """Draws nearly as the twin would, but of two words with even chance at every third place of the answer."""
 
-    def __init__(self, dist):
+    def __init__(self, dist, eos=frozenset()):
         super().__init__()
-        self.twins = dist
+        self.twins, self.eos = dist, eos
         self.asked = set()  # after what it was asked for a word
         self.generator = torch.Generator().manual_seed(5)
 
@@ -116,7 +116,7 @@ def wrong_distributions(pyramid, near, threshold):
     for _ in range(2):
         (draft,) = pyramid.propose([state], [Budget(6)])
         tokens = draft.tree.tokens
-        assert len(tokens) == 6
+        assert len(tokens) == 6 or not near.eos.isdisjoint(tokens)  # its end was drawn
         for position, row in enumerate(draft.tree.dists):
             before = (*answer, *tokens[:position])
             p, q = near.twins(before), near.dist(before)
@@ -131,7 +131,7 @@ def wrong_distributions(pyramid, near, threshold):
 
 def test_a_sampled_draft_knows_the_distribution_of_every_word(twin, dist):
     """q where it is close to the qualifier's p, else p, whatever was drawn: what exact acceptance needs."""
-    near = Near(dist)
+    near = Near(dist, twin.model.eos)
     assert wrong_distributions(PyramidDrafter(twin, near, threshold=0.3), near, 0.3) == 0
 
 
@@ -145,7 +145,7 @@ def test_no_number_is_drawn_twice(twin):
 
 def test_a_planted_bug_is_seen(twin, dist):
     """The control: a bar that everything passes says q where p is due."""
-    near = Near(dist)
+    near = Near(dist, twin.model.eos)
     assert wrong_distributions(TwoLevelDrafter(twin, near, lambda p, token, q: True), near, 0.3) > 0
 
 
