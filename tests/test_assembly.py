@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,14 @@ def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores
     said = decided(on_cpu, parse("union:memory@process,ngram"))
     assert (said.placement, said.draft_cores is not None) == ("inline", many)
     assert decided(Options(device="cpu", hidden="before"), parse("event")).placement == "inline"
+
+
+def test_drafts_cannot_be_prepared_in_the_targets_process():
+    asked = Options(parallel="ssd", placement="inline", device="cpu")
+    with pytest.raises(CrossdraftError, match="parallel='ssd' needs a drafter in a process of its own"):
+        decided(asked, parse("event"))
+    assert decided(asked, parse("event@process")) == decided(asked, None) == asked
+    assert decided(replace(asked, placement="auto"), parse("ngram")).placement == "inline"  # it was not asked for
 
 
 def test_cores_that_nobody_named_are_those_that_the_target_leaves():

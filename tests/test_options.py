@@ -37,7 +37,6 @@ import crossdraft as cd
         ({"fps": "2"}, "fps is '2'; it must be a number above 0"),
         ({"fps": float("nan")}, "fps is nan"),
         ({"fps": 2, "num_frames": 8}, "give one of them"),
-        ({"parallel": "ssd", "placement": "inline"}, "parallel='ssd' needs a drafter in a process of its own"),
     ],
 )
 def test_options_are_refused_at_once(options, words):

@@ -162,14 +162,23 @@ def _names_process(spec: Spec) -> bool:
 
 
 def decided(options: Options, spec: Spec | None) -> Options:
-    """The options with the placement `auto` decided, and the cores that follow from it."""
+    """The options with the placement `auto` decided, and the cores that follow from it.
+
+    Raises:
+        CrossdraftError: drafts are to be prepared by a drafter that is to run in the target's process.
+    """
+    in_process = spec is not None and _names_process(spec)
+    ahead = spec is not None and options.parallel not in ("auto", "off")
+    if ahead and options.placement == "inline" and not in_process:
+        raise CrossdraftError(
+            f"parallel={options.parallel!r} needs a drafter in a process of its own, and placement is 'inline'."
+        )
     if options.placement == "inline" or (options.placement == "process" and spec is not None):
         return options
     allowed = available_cores()
     on_cpu = _on_cpu(options.draft_device or options.device)
-    named = spec is not None and _names_process(spec)
     fits = spec is not None and repays_a_core(spec) and options.hidden == "auto" and len(allowed) > 1 and on_cpu
-    if options.placement == "process" or not (named or fits):
+    if options.placement == "process" or not (in_process or fits):
         return replace(options, placement="inline", draft_cores=None)
     if options.target_cores is None and _on_cpu(options.device) and on_cpu and len(allowed) > 1:
         draft = options.draft_cores or allowed[-1:]

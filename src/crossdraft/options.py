@@ -197,10 +197,6 @@ class Options(NamedFields):
         choice("placement", self.placement, PLACEMENTS)
         choice("parallel", self.parallel, ("auto", *POLICIES))
         choice("hidden", self.hidden, HIDDEN_MODES)
-        if self.placement == "inline" and self.parallel not in ("auto", "off"):
-            raise CrossdraftError(
-                f"parallel={self.parallel!r} needs a drafter in a process of its own, and placement is 'inline'."
-            )
         choice("adaptive", self.adaptive, (True, False))
         choice("compile", self.compile, (True, False))
         choice("measure", self.measure, (True, False))
