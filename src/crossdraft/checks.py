@@ -34,6 +34,16 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def frames_or_rate(frames: Any, fps: Any, names: tuple[str, str] = ("num_frames", "fps")) -> None:
+    """Refuse that a clip's frames are counted in two ways: so many, and so many a second.
+
+    Raises:
+        CrossdraftError: both are given.
+    """
+    if None not in (frames, fps):
+        raise CrossdraftError(f"{names[0]} is {frames} and {names[1]} is {fps}; give one of them, the other follows.")
+
+
 def text(name: str, value: Any, example: str) -> str:
     """`value`, which must be a string.
 

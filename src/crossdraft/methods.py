@@ -6,7 +6,7 @@ record; see docs/adding_a_drafter.md.
 
 import os
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -339,18 +339,24 @@ def methods_in(spec: Spec) -> list[Method]:
     return [method_in(spec), *(method for part in spec.parts for method in methods_in(part))]
 
 
-def check_spec(spec: Spec) -> None:
+def check_spec(spec: Spec, own: Container[str] = ()) -> None:
     """Look up every name and read every setting of a spec; nothing is loaded.
+
+    Args:
+        spec: of a drafter.
+        own: names that are the caller's, as in `DrafterContext.methods`: they are not looked up.
 
     Raises:
         CrossdraftError: a name or setting is unknown, a value cannot be read, or something joins more or fewer drafters
             than it can.
     """
+    if spec.name in own:
+        return
     method = method_in(spec)
     _check_parts(spec, method)
     read_settings(method.settings, spec)
     for part in spec.parts:
-        check_spec(part)
+        check_spec(part, own)
 
 
 def check_drafter_files(spec: Spec, target: str | None = None) -> None:

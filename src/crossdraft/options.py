@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crossdraft.checks import NamedFields, choice, core_numbers, positive, whole
+from crossdraft.checks import NamedFields, choice, core_numbers, frames_or_rate, positive, whole
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
@@ -188,10 +188,7 @@ class Options(NamedFields):
     def _check_frames(self) -> None:
         if self.fps is not None:
             self._set("fps", positive("fps", self.fps))
-        if None not in (self.num_frames, self.fps):
-            raise CrossdraftError(
-                f"num_frames is {self.num_frames} and fps is {self.fps}; give one of them, the other follows."
-            )
+        frames_or_rate(self.num_frames, self.fps)
 
     def _check_names(self) -> None:
         choice("placement", self.placement, PLACEMENTS)

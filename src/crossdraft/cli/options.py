@@ -17,7 +17,7 @@ import typer
 
 from crossdraft.bench.cores import choose_cores, parse_cores
 from crossdraft.checkpoints.models import check_event_model, check_target
-from crossdraft.checks import choice, positive, whole
+from crossdraft.checks import choice, frames_or_rate, positive, whole
 from crossdraft.drafter_checks import check_device
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
@@ -253,10 +253,7 @@ class PairOptions:
             raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
         if self.placement == "inline" and self.parallel in PARALLEL and self.parallel not in ("auto", "off"):
             raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
-        if None not in (self.frames, self.fps):
-            raise CrossdraftError(
-                f"--frames is {self.frames} and --fps is {self.fps}; give one of them, the other follows."
-            )
+        frames_or_rate(self.frames, self.fps, ("--frames", "--fps"))
 
 
 class RecordingClock(StrEnum):

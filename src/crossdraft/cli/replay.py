@@ -8,7 +8,6 @@ import typer
 from crossdraft.cli.options import option_groups
 from crossdraft.cli.reporting import ReportOptions, progress
 from crossdraft.methods import check_spec, read_spec
-from crossdraft.specs import Spec
 
 app = typer.Typer(add_completion=False)
 
@@ -58,7 +57,7 @@ def replay(
     Greedy and online, in the order of the traces (or --shuffle): nothing is known of an answer before it is over.
     """
     output.check()
-    _check_names(read_spec(drafter))
+    check_spec(read_spec(drafter), own=("trace",))
     from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft.bench.replay import replay as run
     from crossdraft.bench.traces import read_traces, shuffled
@@ -99,12 +98,3 @@ def replay(
                 "ride_along": ride_along, "shuffle": shuffle, "verify": verify, "per_node": per_node,
                 "draft_ms": draft_ms, "shared_clip": shared_clip, "question_tokens": question_tokens}  # fmt: skip
     output.write({"settings": settings, **found.to_json()})
-
-
-def _check_names(spec: Spec) -> None:
-    """Refuse a name that is no drafter's, nor the recorded one's, before what replays is imported."""
-    if spec.parts:
-        for part in spec.parts:
-            _check_names(part)
-    elif spec.name != "trace":
-        check_spec(spec)
