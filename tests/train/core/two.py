@@ -1,5 +1,6 @@
 """Two ranks, as `torchrun` starts them: real processes, forked from a server that has imported what they need."""
 
+import faulthandler
 import multiprocessing
 import os
 import socket
@@ -55,6 +56,7 @@ def _rank(rank: int, port: int, work: Callable[..., None], *args: object) -> Non
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
+    faulthandler.enable()
     work(*args)
     os._exit(0)  # all is written; gloo's threads now and then abort an interpreter that ends
 
