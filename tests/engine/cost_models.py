@@ -33,9 +33,10 @@ def trained(alpha, step, slope=0.02):
     return model
 
 
-def asked(model, planned, limit, rows=1):
-    """A round: how many levels are asked for where so many are planned."""
-    levels = model.exploration.levels_asked(planned, limit, rows, plain_known=bool(model.verify.one.weight))
+def asked(model, planned, limit, rows=1, loss=0.0):
+    """A round: how many levels are asked for where so many are planned, and a probe loses so many passes."""
+    known = bool(model.verify.one.weight)
+    levels = model.exploration.levels_asked(planned, limit, rows, plain_known=known, loss=loss)
     model.exploration.began_round(planned, levels)
     return levels
 

@@ -13,8 +13,8 @@ from crossdraft.engine.estimates import (
     PLAIN_EVERY,
     PLAIN_FIRST,
     PROBE_DEPTH,
-    PROBE_FIRST,
-    PROBE_LAST,
+    PROBE_LEAST,
+    PROBE_MOST,
     Exploration,
     LinearFit,
     RequestDifficulty,
@@ -238,15 +238,60 @@ def test_an_outlier_counts_for_no_more_than_a_few_usual_waits():
 # -- off, and on again -------------------------------------------------------------------------------------------------
 
 
-def test_where_drafting_loses_it_is_probed_less_and_less_often():
+def gaps(loss, rows=1, rounds=1200):
+    """Rounds from one probe to the next, where one loses so many passes."""
     model = CostModel()
-    probes = [turn for turn in range(1, 1200) if asked(model, 0, 16)]
-    gaps = [after - before for before, after in zip([0, *probes], probes, strict=False)]
-    assert gaps == [4, 8, 16, 32, 64, 128, 256, 256, 256]
-    assert (gaps[0], gaps[-1]) == (PROBE_FIRST, PROBE_LAST)
-    model = CostModel(exploration=Exploration(idle=PROBE_FIRST - 1))
-    assert asked(model, 0, 1) == 1  # a probe is never longer than the answer
-    assert asked(CostModel(exploration=Exploration(idle=PROBE_FIRST - 1)), 0, 16) == PROBE_DEPTH
+    probes = [turn for turn in range(1, rounds) if asked(model, 0, 16, rows, loss)]
+    return {after - before for before, after in zip([0, *probes], probes, strict=False)}
+
+
+@pytest.mark.parametrize(("loss", "gap"), [(0.0, PROBE_LEAST), (0.2, 10), (1.0, 50), (3.0, 150), (90.0, PROBE_MOST)])
+def test_the_more_a_probe_loses_the_rarer_it_is(loss, gap):
+    """All of them together lose one pass in fifty."""
+    assert gaps(loss) == {gap}
+
+
+def test_a_probe_loses_for_all_that_share_the_pass():
+    assert gaps(0.2, rows=4) == {40}
+
+
+def test_a_probe_is_short():
+    model = CostModel(exploration=Exploration(idle=PROBE_LEAST - 1))
+    assert asked(model, 0, 1) == 1  # never longer than the answer
+    assert asked(CostModel(exploration=Exploration(idle=PROBE_LEAST - 1)), 0, 16) == PROBE_DEPTH
+
+
+def test_what_a_probe_loses_is_what_it_takes_beyond_the_tokens_that_it_yields():
+    """t = 1, a level is waited for 0.5 and widens the pass by 0.02; of two levels 0.2 + 0.04 tokens are accepted."""
+    model = trained(0.2, 0.5)
+    assert depth(model) == 0
+    assert model.plan(16, RequestDifficulty()).loss == pytest.approx(2 * 0.52 - 0.24, abs=0.1)
+    assert trained(0.9, 0.05).plan(16, RequestDifficulty()).loss == 0.0
+    hard, easy = RequestDifficulty(), RequestDifficulty()
+    hard.add([0.9, 0.9], 0)
+    easy.add([0.2, 0.2], 2)
+    assert model.plan(16, easy).loss < model.plan(16, hard).loss  # a request that drafts well is probed more often
+
+
+def test_a_request_that_drafts_well_behind_one_that_did_not_is_soon_drafted_for():
+    """However long nothing was drafted: what a probe loses decides, not how many were in vain."""
+    model = trained(0.5, 0.6)
+    for _ in range(400):
+        request = RequestDifficulty()
+        plan = model.plan(16, request)
+        asked(model, plan.depth, 16, loss=plan.loss)
+    assert not plan.depth
+    request, drafted = RequestDifficulty(), []
+    for turn in range(96):
+        plan = model.plan(16, request)
+        levels = asked(model, plan.depth, 16, loss=plan.loss)
+        if levels:
+            model.saw_acceptance(request, levels, levels)  # all of it is right
+            drafted.append(turn)
+        else:
+            request.forget()
+    assert len([turn for turn in drafted if turn < 48]) >= 12
+    assert len(drafted) > 48
 
 
 def test_a_probe_that_pays_switches_drafting_on_again():
@@ -256,9 +301,9 @@ def test_a_probe_that_pays_switches_drafting_on_again():
     for _ in range(150):
         model.saw_draft(PROBE_DEPTH, PROBE_DEPTH, PROBE_DEPTH, waited=0.1 * PROBE_DEPTH)
     assert depth(model) > 0
-    model.exploration.probe_gap, model.exploration.idle = PROBE_LAST, 5
+    model.exploration.idle = 5
     assert asked(model, 4, 16) == 4
-    assert (model.exploration.probe_gap, model.exploration.idle) == (PROBE_FIRST, 0)
+    assert model.exploration.idle == 0
 
 
 def test_where_drafting_always_pays_a_round_goes_without_now_and_then():
@@ -314,7 +359,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
         "reader": lambda: reader(1000.0),
         "idle": lambda: trained(0.5, 5.0),
     }[kind]()
-    model.exploration = Exploration(PROBE_FIRST - 1, drafted=PLAIN_FIRST - 1, unhidden=31, unread=31)
+    model.exploration = Exploration(PROBE_LEAST - 1, drafted=PLAIN_FIRST - 1, unhidden=31, unread=31)
     if kind != "new":
         model.step.add(0.05)
         model.read.add(20.0)

@@ -42,7 +42,8 @@ def play(history) -> None:
             assert 0 <= model.node_gain(request, plan.token_s, rows) <= 1
             longest = model.longest_wait(plan.depth, request, rows)
             assert longest is None or (longest >= 0 and math.isfinite(longest))
-            asked = model.exploration.levels_asked(plan.depth, 30, rows, plain_known=bool(model.verify.one.weight))
+            known = bool(model.verify.one.weight)
+            asked = model.exploration.levels_asked(plan.depth, 30, rows, plain_known=known, loss=plan.loss)
             assert 0 <= asked <= 30
             model.token_s = plan.token_s
             model.exploration.began_round(plan.depth, asked)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from crossdraft.engine.estimates import (
+    PROBE_DEPTH,
     AcceptanceByDepth,
     Ema,
     Exploration,
@@ -59,6 +60,7 @@ class Plan:
 
     Args:
         nearest: where nothing is drafted, the round with a draft that is nearest to paying.
+        loss: where nothing is drafted, what a round with a short draft would lose, in passes.
 
     Raises:
         ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
@@ -67,6 +69,7 @@ class Plan:
     depth: int
     token_s: float
     nearest: ExpectedRound | None = None
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.token_s) and self.token_s >= 0):
@@ -263,10 +266,11 @@ class CostModel:
         t = costs.verify(1)
         if not t or not costs.wait.w:
             return Plan(limit, t)
-        best = min(self.rounds_of(limit, request, rows, probes), key=lambda one: one.token_s, default=None)
-        if best is None or t <= best.token_s:
-            return Plan(0, t, best)
-        return Plan(best.depth, best.token_s)
+        rounds = list(self.rounds_of(limit, request, rows, probes))
+        best = min(rounds, key=lambda one: one.token_s, default=None)
+        if best is not None and best.token_s < t:
+            return Plan(best.depth, best.token_s)
+        return Plan(0, t, best, max((one.seconds / t - one.tokens for one in rounds[:PROBE_DEPTH]), default=0.0))
 
     def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
         """Whether a token takes less time where drafts are prepared while the target verifies, than without.

@@ -13,9 +13,10 @@ LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain f
 ARRIVAL_PRIOR = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
 PRIOR_POINTS = 2.0  # weight of what was measured under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
-# Without a draft every so many rounds a probe is made: at first, and at most, while probes are in vain.
-PROBE_FIRST, PROBE_LAST = 4, 256
-PROBE_DEPTH = 2
+# Without a draft a probe of so many levels is made now and then: what probes are expected to lose is this share of the
+# time, and from one to the next there are at least and at most so many rounds.
+PROBE_DEPTH, PROBE_SHARE = 2, 0.02
+PROBE_LEAST, PROBE_MOST = 4, 256
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
 SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share: at first, doubled up to
@@ -254,7 +255,6 @@ class Exploration:
     """When to try what does not seem to pay, and to go without what does: else no change would be noticed."""
 
     idle: int = 0  # rounds since the last draft
-    probe_gap: int = PROBE_FIRST  # rounds from one probe to the next
     drafted: int = 0  # rounds with a draft since the last without
     unhidden: int = 0  # requests without a hidden draft
     unread: int = 0  # requests that the drafter did not read
@@ -263,20 +263,29 @@ class Exploration:
     unplain: int = 0  # passes of several requests since the last without drafts
     plain_gap: int = SHARED_FIRST  # such passes until the next one without
 
-    def levels_asked(self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False) -> int:
+    def levels_asked(
+        self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False, loss: float = 0.0
+    ) -> int:
         """How many levels to ask for in this round, where so many are planned.
 
-        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: less
-        and less often while it does not, since a probe costs most where drafting does. And where drafting always
-        pays, a round without it tells what that saves (`plain_known`: that is known); where several requests (`rows`)
-        share a pass, `tries_plain` says when.
+        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: the
+        less often the more that is expected to lose. And where drafting always pays, a round without it tells what
+        that saves.
+
+        Args:
+            planned, limit: levels; no more than `limit` are asked for.
+            rows: requests that share the pass, which is as wide as its widest draft; of several, `tries_plain` says
+                when they go without.
+            plain_known: it is known what a round without a draft takes.
+            loss: what a short draft is expected to lose, in passes.
         """
         if limit < 1:
             return 0
         if planned:
             plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if plain_known else PLAIN_FIRST)
             return 0 if plain else planned
-        return min(limit, PROBE_DEPTH) if self.idle + 1 >= self.probe_gap else 0
+        gap = min(PROBE_MOST, max(PROBE_LEAST, rows * loss / PROBE_SHARE))
+        return min(limit, PROBE_DEPTH) if self.idle + 1 >= gap else 0
 
     def tries_plain(self, rows: int) -> bool:
         """Whether the next round of so many requests goes without drafts, to see what that takes."""
@@ -310,13 +319,8 @@ class Exploration:
 
     def began_round(self, planned: int, asked: int) -> None:
         """A round is under way in which so many levels were planned, and so many are asked for."""
-        if planned:
-            self.idle, self.probe_gap = 0, PROBE_FIRST
-            self.drafted = self.drafted + 1 if asked else 0
-        elif asked:
-            self.idle, self.drafted, self.probe_gap = 0, 0, min(PROBE_LAST, 2 * self.probe_gap)
-        else:
-            self.idle, self.drafted = self.idle + 1, 0
+        self.idle = 0 if planned or asked else self.idle + 1
+        self.drafted = self.drafted + 1 if planned and asked else 0
 
     def began_request(self, mode: str, *, reads: bool) -> None:
         """A request is taken up: whether the drafter reads it, and when it drafts hidden."""

@@ -144,7 +144,8 @@ class SpeculationPolicy:
             return RoundPlan(Budget(limit, ahead=self.prepares))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
-        depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=bool(cost.verify.one.weight))
+        plain_known = bool(cost.verify.one.weight)
+        depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=plain_known, loss=plan.loss)
         wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
         sure = (
             state.gives_probs and state.request.sampling.greedy
