@@ -247,7 +247,7 @@ def test_where_one_request_is_answered_several_are_refused_and_none_is_lost(pair
         for ask in (engine.submit, engine.stream, engine.astream, engine.alone, stepped.submit):
             with pytest.raises(cd.CrossdraftError, match="2 requests came where one is answered; hand several"):
                 ask([request_, request_])
-            with pytest.raises(cd.CrossdraftError, match=r"A request is a int; give a crossdraft\.Request"):
+            with pytest.raises(cd.CrossdraftError, match=r"A request is of the type int; give a crossdraft\.Request"):
                 ask(3)
         stepped.drop()
 

@@ -84,9 +84,8 @@ class Options(NamedFields):
         adaptive: let measured times and acceptances set the budget of each round.
         drafter_timeout_s: seconds that a drafter in a process of its own may make no progress (finish no layer, no part
             of a file, no step) while an answer of it is due, before it counts as lost and is restarted. No answer waits
-            that long: a draft is waited for as long as it can save. For the process of `disaggregated` they are seconds
-            without a sign of life, and it is not restarted: an answer that waits for it waits as long, unless it is
-            cancelled or its `max_time` is over.
+            that long: a draft is waited for as long as it can save. The process of `disaggregated` is not restarted: an
+            answer that waits for it waits as long, unless it is cancelled or its `max_time` is over.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         lossy_prefill: how the target reads less of a clip than all of it (LOSSY): a compression such as

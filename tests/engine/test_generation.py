@@ -208,6 +208,7 @@ def test_the_file_must_be_a_json_object(tmp_path):
         ({"max_new_tokens": 0}, "must be at least 1"),
         ({"max_time": 0.0}, "max_time is 0.0"),
         ({"max_time": "1"}, "max_time is '1'"),
+        ({"logprobs": -1}, "logprobs is -1; say True"),
         ({"sampling": 0.7}, "sampling is 0.7"),
         ({"prompt": None}, "prompt is None"),
     ],

@@ -1,6 +1,7 @@
 """What the cost model says of drafts in rounds, from times and acceptances; and the policy that asks it."""
 
 import copy
+import random
 
 import pytest
 from hypothesis import given
@@ -160,12 +161,26 @@ def test_a_drafter_that_was_too_sure_is_believed_less():
     """It said 0.9 ten times and was wrong every other time: its 0.3 is then worth less than a row that costs 0.2."""
     model = CostModel()
     passes(model, 10.0, 2.0)
-    request = RequestDifficulty()
-    assert model.worthwhile((-1,), (0.3,), request) == [0]
+    stated = RequestDifficulty()
+    assert model.worthwhile((-1,), (0.3,), stated) == [0]
     for _ in range(10):
-        model.saw_acceptance(request, 2, 1, [0.9, 0.9])
+        model.saw_acceptance(RequestDifficulty(), 2, 1, [0.9, 0.9], stated=stated)
     assert model.calibration.value > 1.5
-    assert model.worthwhile((-1,), (0.3,), request) == []
+    assert stated.value > 1
+    assert model.worthwhile((-1,), (0.3,), stated) == []
+
+
+def test_a_drafter_that_says_truly_how_unsure_it_is_of_a_request_drafts_less_for_it_and_is_believed():
+    """Of all requests four tokens in five are right, of this one 0.3, as the drafter says each time."""
+    model, draw = trained(0.8, 0.3), random.Random(1)
+    request, stated = RequestDifficulty(), RequestDifficulty()
+    before = model.plan(16, request)
+    assert before.depth >= 2
+    for _ in range(12):
+        model.saw_acceptance(request, 1, int(draw.random() < 0.3), [0.3], stated=stated)
+    assert model.plan(16, request).depth < before.depth
+    assert request.value > 1.5
+    assert stated.value == pytest.approx(1.0, abs=0.3)
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.data())

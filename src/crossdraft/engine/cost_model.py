@@ -232,24 +232,26 @@ class CostModel:
         kept: int,
         probs: Sequence[float] = (),
         *,
+        stated: RequestDifficulty | None = None,
         hidden: bool = False,
         sure: bool = True,
     ) -> None:
         """The target verified so many levels of a draft and kept the first ones.
 
         Args:
-            request: whose draft it was.
+            request: of the request whose draft it was, against the rates of all requests.
             verified, kept: the level after the last one kept is verified too, if the draft has it.
             probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
+            stated: of that request, against these probabilities: a drafter that says truly how unsure it is.
             hidden: the draft was made for the ride-along.
             sure: see `is_sure`.
         """
         rates = self.hidden if hidden else self.rounds
-        expected = rates.rates(verified)
+        request.add(rates.rates(verified), kept)
         if probs:
-            expected = [prob**self.calibration.value for prob in probs]
+            if stated is not None:
+                stated.add([prob**self.calibration.value for prob in probs], kept)
             self.calibration.add(probs, kept)
-        request.add(expected, kept)
         rates.saw_acceptance(verified, kept)
         if hidden:
             self.hidden_sure[sure].saw_acceptance(verified, kept)
@@ -324,7 +326,7 @@ class CostModel:
         rates = [rate**request.value for rate in self.rounds.rates(levels)]
         return t * max(1.0, expected_accepted(rates)) if t else None
 
-    def node_gain(self, request: RequestDifficulty, token_s: float, rows: int = 1) -> float:
+    def node_gain(self, stated: RequestDifficulty, token_s: float, rows: int = 1) -> float:
         """Least path probability, by the drafter's own figures, at which one more node pays: (dW/dn + dV/dn) / token_s.
 
         An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
@@ -334,13 +336,13 @@ class CostModel:
         if not token_s or not costs.wait.w:
             return 0.0
         cost = costs.wait.slope / (self.width.value or 1.0) + costs.verify.slope
-        return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * request.value)))
+        return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * stated.value)))
 
     def worthwhile(
         self,
         parents: Sequence[int],
         path_probs: Sequence[float],
-        request: RequestDifficulty | None = None,
+        stated: RequestDifficulty | None = None,
         rows: int = 1,
         *,
         hidden: bool = False,
@@ -350,11 +352,11 @@ class CostModel:
         Args:
             parents: [n] as in a draft tree.
             path_probs: [n] the drafter's own. A node is never likelier than its parent, so it is kept with it only.
-            request: how its drafts have fared so far; `None` = the probabilities are true.
+            stated: how the request's drafts have fared so far against them; `None` = the probabilities are true.
             rows: requests that share the pass.
             hidden: it is the ride-along pass.
         """
-        power = 1.0 if request is None else self.calibration.value * request.value
+        power = 1.0 if stated is None else self.calibration.value * stated.value
         own = [prob**power for prob in path_probs]
         if hidden:
             own = self._as_hidden(parents, own, sure=is_sure(parents, path_probs))

@@ -156,7 +156,7 @@ class SpeculationPolicy:
             budget = Budget(limit, wait_s=wait_s if depth else 0.0)
         elif plan.depth and depth and sure:
             wait_s = limit * cost.costs(rows).verify(1) or None  # what it saves if all of it is accepted
-            budget = Budget(limit, cost.node_gain(state.difficulty, plan.token_s, rows), wait_s=wait_s)
+            budget = Budget(limit, cost.node_gain(state.stated, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)
         return RoundPlan(replace(budget, ahead=cost.prepares), plan if levels else None, depth)
@@ -166,7 +166,7 @@ class SpeculationPolicy:
         """What of a draft is worth a row of the pass, at most so many nodes; all of it where nothing is known."""
         if self.adaptive and draft.path_probs:
             paying = self.cost.worthwhile(
-                draft.tree.parents, draft.path_probs[: len(draft.tree)], state.difficulty, rows, hidden=hidden
+                draft.tree.parents, draft.path_probs[: len(draft.tree)], state.stated, rows, hidden=hidden
             )
             draft = draft.keep(paying)
         elif self.adaptive and hidden and draft.tree.is_chain:
@@ -248,6 +248,7 @@ class SpeculationPolicy:
         self.cost.exploration.began_round(plan.plan.depth, plan.asked)
         if not plan.asked:
             state.difficulty.forget()
+            state.stated.forget()
 
     @harmless(_nothing)
     def why_undrafted(self, state: RequestState) -> str | None:
@@ -296,7 +297,9 @@ class SpeculationPolicy:
                 above = 1.0 if node == ROOT else draft.path_probs[node]
                 probs.append(sum(draft.path_probs[child] for child in children) / above if above else 0.0)
         sure = is_sure(tree.parents, draft.path_probs)
-        self.cost.saw_acceptance(state.difficulty, len(verified), len(path), probs, hidden=hidden, sure=sure)
+        self.cost.saw_acceptance(
+            state.difficulty, len(verified), len(path), probs, stated=state.stated, hidden=hidden, sure=sure
+        )
 
     @harmless(lambda: None)
     def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:

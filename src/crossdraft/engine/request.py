@@ -103,12 +103,8 @@ class Request(NamedFields):
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
             object.__setattr__(self, "max_new_tokens", whole("max_new_tokens", self.max_new_tokens))
-        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
         object.__setattr__(self, "priority", whole("priority", self.priority, least=-MOST_PRIORITY))
-        if self.top_logprobs and not self.logprobs:
-            raise CrossdraftError(
-                f"top_logprobs is {self.top_logprobs} without logprobs; say logprobs=True, or leave it out."
-            )
+        self._check_logprobs()
         if self.max_time is not None:
             object.__setattr__(self, "max_time", positive("max_time", self.max_time))
         self._check_text()
@@ -133,6 +129,15 @@ class Request(NamedFields):
             )
         if self.namespace is not None:
             text("namespace", self.namespace, "anna")
+
+    def _check_logprobs(self) -> None:
+        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
+        if not isinstance(self.logprobs, bool):
+            raise CrossdraftError(f"logprobs is {self.logprobs!r}; say True, and top_logprobs=5 for five others too.")
+        if self.top_logprobs and not self.logprobs:
+            raise CrossdraftError(
+                f"top_logprobs is {self.top_logprobs} without logprobs; say logprobs=True, or leave it out."
+            )
 
     def _check_text(self) -> None:
         if self.messages is not None:
@@ -318,7 +323,7 @@ def listed(requests: object) -> list[Request]:
     for request in found:
         if not isinstance(request, Request):
             raise CrossdraftError(
-                f"A request is a {type(request).__name__}; give a crossdraft.Request(prompt=…, video=…)."
+                f"A request is of the type {type(request).__name__}; give a crossdraft.Request(prompt=…, video=…)."
             )
     return found
 

@@ -74,10 +74,18 @@ def test_an_error_there_is_one_sentence_and_the_next_question_is_answered(worker
     assert ask(worker[0], "nothing")[0][0] == "nothing"
 
 
-def test_a_worker_that_takes_long_is_not_silent():
-    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE, silent_s=1.2)
+def test_a_worker_that_takes_long_is_kept_while_it_finishes_module_after_module():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE, silent_s=1.4)
     worker.ready()
-    assert ask(worker, "sleep")[0][0] == "sleep"
+    assert ask(worker, "work")[0][0] == "work"
+    worker.close()
+
+
+def test_a_worker_that_finishes_none_is_lost_although_its_process_could_answer():
+    worker = WorkerProcess(share(Echo(nn.Linear(3, 2)), moved=False), CORE, silent_s=1.4)
+    worker.ready()
+    with pytest.raises(WorkerLost, match=r"made no progress for 1\.4 s"):
+        ask(worker, "hang")
     worker.close()
 
 
@@ -87,7 +95,7 @@ def test_a_worker_that_is_stopped_is_lost():
     os.kill(worker.pid, signal.SIGSTOP)
     worker.send("nothing")
     assert not worker.answered()
-    with pytest.raises(WorkerLost, match=r"silent since 0\.4 s"):
+    with pytest.raises(WorkerLost, match=r"made no progress for 0\.4 s"):
         worker.receive()
     assert worker.answered()
     worker.close()  # it is killed: it would not end by itself
@@ -111,7 +119,7 @@ def test_a_worker_that_never_answers_is_lost(monkeypatch):
     worker.ready()
     monkeypatch.setattr(process, "ANSWER_S", 0.3)
     with pytest.raises(WorkerLost, match=r"has not answered for 0\.3 s"):
-        ask(worker, "sleep")
+        ask(worker, "work")
     worker.close()
 
 

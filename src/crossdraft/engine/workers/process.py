@@ -19,7 +19,7 @@ from crossdraft.engine.workers.objects import SharedObject
 from crossdraft.engine.workers.shared import ALIVE, Channel
 from crossdraft.errors import CrossdraftError
 
-SILENT_S = 10.0  # so long a worker that was asked something may be silent, before it counts as hanging
+SILENT_S = 10.0  # so long a worker that was asked something may finish no module, before it counts as hanging
 ANSWER_S = 600.0  # so long it may take for one answer, or to begin
 LOOK_S = 0.05  # between two looks for its answer
 LOOKS = 4  # so many at least find it silent, before it is: whoever was suspended takes nobody else for hanging
@@ -35,7 +35,7 @@ class WorkerProcess:
     Args:
         shared: the object that it holds: a function `(question, tensors) -> (reply, tensors)`.
         cores: CPU cores that it may use, one torch thread for each.
-        silent_s: seconds without a sign of life, while an answer of it is due, after which it counts as lost.
+        silent_s: seconds in which it finishes no call of a module, while an answer of it is due; then it is lost.
 
     Raises:
         CrossdraftError: the system cannot do that, or the process could not be started.
@@ -92,7 +92,7 @@ class WorkerProcess:
         """The reply to the question, and its tensors, which are valid until the next question.
 
         Raises:
-            WorkerLost: the process is gone, or silent for too long.
+            WorkerLost: the process is gone, or makes no progress.
             CrossdraftError: what went wrong there.
         """
         return self._receive(self.silent_s)
@@ -124,7 +124,7 @@ class WorkerProcess:
         self._silence = 0.0 if signs else self._silence + min(now - self._looked, silent_s / LOOKS)
         self._looked = now
         if self._answer is None and self._silence >= silent_s:
-            self._answer = WorkerLost(f"{self} is silent since {silent_s:g} s")
+            self._answer = WorkerLost(f"{self} made no progress for {silent_s:g} s")
         elif self._answer is None and now - self._asked >= ANSWER_S:
             self._answer = WorkerLost(f"{self} has not answered for {ANSWER_S:g} s")
         return self._answer is not None

@@ -8,14 +8,16 @@ from threading import Event, Thread
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 
+from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock, mark_on, progress
 from crossdraft.engine.workers.objects import restored
 from crossdraft.engine.workers.shared import ALIVE, Channel, SharedMemory
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-ALIVE_S = 0.5  # between two signs of life
+ALIVE_S = 0.5  # between two signs of life, at least
 
 
 @torch.inference_mode()
@@ -32,10 +34,13 @@ def serve(connection: Connection, threads: int) -> None:
         channel.send((None, _sentence(error)))
         return
     channel.send((None, None))
+    clock = ProgressClock(memoryview(bytearray(PROGRESS_BYTES)))
+    mark_on(clock)
+    register_module_forward_hook(lambda *_: progress())
     while True:
         question, tensors = channel.receive()
         try:
-            with _alive(channel):
+            with _alive(channel, clock):
                 reply, made = answer(question, tensors)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
@@ -46,12 +51,17 @@ def serve(connection: Connection, threads: int) -> None:
 
 
 @contextmanager
-def _alive(channel: Channel) -> Iterator[None]:
-    """Say now and then that this process goes on, however long it takes; nothing else is sent meanwhile."""
+def _alive(channel: Channel, clock: ProgressClock) -> Iterator[None]:
+    """Say now and then that this process goes on, as long as modules are called; nothing else is sent meanwhile."""
     done = Event()
+    told = clock.get()
 
     def say_so() -> None:
+        nonlocal told
         while not done.wait(ALIVE_S):
+            if clock.get() == told:
+                continue
+            told = clock.get()
             try:
                 channel.send(ALIVE)
             except OSError:  # nobody listens any more
