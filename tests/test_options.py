@@ -135,7 +135,7 @@ def test_none_may_be_written_and_an_engine_shows_what_it_is(pair):
 @pytest.mark.parametrize("given", ["why?", {"prompt": "why?"}, ["why?"], 5, [None]])
 def test_what_is_no_request_is_refused(pair, given):
     with cd.Engine.load(pair.target, None) as engine:
-        with pytest.raises(cd.CrossdraftError, match=r"A request is a .*Request"):
+        with pytest.raises(cd.CrossdraftError, match=r"A request is of the type .*Request"):
             engine.generate(given)
-        with pytest.raises(cd.CrossdraftError, match=r"A request is a .*Request"):
+        with pytest.raises(cd.CrossdraftError, match=r"A request is of the type .*Request"):
             engine.stream(given)

@@ -23,8 +23,6 @@ from crossdraft.engine.estimates import Ema
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
-PART_REFUSED = "A part of the drafter drafted nothing: {}."
-
 
 @dataclass(eq=False)
 class UnionState:
@@ -189,8 +187,6 @@ class UnionDrafter:
         refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._needing_target) else None
         spans = tuple(span for one in drafts for span in one.spans)
         notes = tuple(note for one in drafts for note in one.notes)
-        if refusal is None:
-            notes += tuple(PART_REFUSED.format(one.refusal.rstrip(".")) for one in drafts if one.refusal)
         return replace(with_probes(draft, drafts), refusal=refusal, notes=notes, spans=spans)
 
     def _teach_gate(self, state: UnionState, output: VerifyOutput) -> None:

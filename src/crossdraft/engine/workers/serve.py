@@ -54,14 +54,14 @@ def serve(connection: Connection, threads: int) -> None:
 def _alive(channel: Channel, clock: ProgressClock) -> Iterator[None]:
     """Say now and then that this process goes on, as long as modules are called; nothing else is sent meanwhile."""
     done = Event()
-    told = clock.get()
+    seen = clock.get()
 
     def say_so() -> None:
-        nonlocal told
+        nonlocal seen
         while not done.wait(ALIVE_S):
-            if clock.get() == told:
+            if clock.get() == seen:
                 continue
-            told = clock.get()
+            seen = clock.get()
             try:
                 channel.send(ALIVE)
             except OSError:  # nobody listens any more
