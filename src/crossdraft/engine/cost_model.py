@@ -239,10 +239,10 @@ class CostModel:
         """The target verified so many levels of a draft and kept the first ones.
 
         Args:
-            request: of the request whose draft it was, against the rates of all requests.
+            request: its difficulty against the rates of all requests.
             verified, kept: the level after the last one kept is verified too, if the draft has it.
             probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
-            stated: of that request, against these probabilities: a drafter that says truly how unsure it is.
+            stated: its difficulty against these probabilities: 1 where the drafter says truly how sure it is.
             hidden: the draft was made for the ride-along.
             sure: see `is_sure`.
         """

@@ -81,8 +81,8 @@ class RequestState:
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
         self.notes: list[str] = []
-        self.difficulty = RequestDifficulty()  # how its drafts have fared against those of all requests,
-        self.stated = RequestDifficulty()  # and against what its drafter said of them
+        self.difficulty = RequestDifficulty()  # of its drafts, against the rates of all requests
+        self.stated = RequestDifficulty()  # of its drafts, against its drafter's own probabilities
         self.plain_plan: Plan | None = None  # of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
