@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,27 +63,47 @@ class ShownOptions:
         """The request, with nothing but what is asked.
 
         Raises:
-            CrossdraftError: nothing is, or in two ways; or the file is no JSON.
+            CrossdraftError: nothing is, or in two ways; a file is not there; or that of the conversation is no JSON.
         """
-        from crossdraft.engine.request import Request
+        self._check(question)
+        written = None if self.messages is None else _conversation(self.messages)
+        from crossdraft.engine.request import Request  # with PyTorch, which takes seconds
 
-        if self.messages is None:
-            if question is None:
-                raise CrossdraftError('There is no question; write crossdraft ask "What is ahead?" --video clip.mp4.')
-            if not (self.video or self.image):
+        if written is not None:
+            return Request(messages=written)
+        return Request(question or "", _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
+
+    def _check(self, question: str | None) -> None:
+        """Refuse what can be refused without PyTorch."""
+        if self.messages is not None:
+            if question is not None or self.video or self.image or self.system is not None:
                 raise CrossdraftError(
-                    "There is nothing to ask about; name a clip with --video, an image with --image, or a "
-                    "conversation, which may be text alone, with --messages."
+                    "--messages is the whole conversation; put question, clips and images into its file."
                 )
-            return Request(question, _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
-        if question is not None or self.video or self.image or self.system is not None:
-            raise CrossdraftError("--messages is the whole conversation; put question, clips and images into its file.")
-        try:
-            return Request(messages=parse_json(self.messages.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise CrossdraftError(f"Cannot read {self.messages}: {error.strerror}; check the path.") from None
-        except ValueError as error:
-            raise CrossdraftError(f"{self.messages} is no JSON ({error}); write a list of messages into it.") from None
+            return
+        if question is None:
+            raise CrossdraftError('There is no question; write crossdraft ask "What is ahead?" --video clip.mp4.')
+        if not (self.video or self.image):
+            raise CrossdraftError(
+                "There is nothing to ask about; name a clip with --video, an image with --image, or a "
+                "conversation, which may be text alone, with --messages."
+            )
+        from crossdraft.video import probe
+        from crossdraft.video.image import check_image_file
+
+        for clip in self.video or ():
+            probe(clip)
+        for image in self.image or ():
+            check_image_file(str(image))
+
+
+def _conversation(path: Path) -> Any:
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; check the path.") from None
+    except ValueError as error:
+        raise CrossdraftError(f"{path} is no JSON ({error}); write a list of messages into it.") from None
 
 
 def _one_or_all(paths: list[Path] | None) -> object:
@@ -133,10 +153,12 @@ def ask(
     A drafter proposes tokens while the target reads the clip and afterwards; the target verifies them.
     """
     output.check()
-    pair.check()
+    pair.check(events=recording.events is not None)
     recording.refuse_unused()
     request = _request(shown.read(question), recording, pair, sampling, output)
-    # After what can be refused without them: these take seconds.
+    from crossdraft.cli.reporting import import_engine
+
+    import_engine()
     from crossdraft.alone import target_alone
     from crossdraft.cli.compare import compare
     from crossdraft.cli.session import opened, stream, why_not_usual, with_drafter

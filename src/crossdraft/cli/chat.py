@@ -67,9 +67,12 @@ def chat(
             "There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, are for "
             "crossdraft ask."
         )
-    pair.check()
+    pair.check(events=recording.events is not None)
     excerpt = recording.excerpt(video)
 
+    from crossdraft.cli.reporting import import_engine
+
+    import_engine()
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console

@@ -44,6 +44,9 @@ def demo(
     check_values(max_new_tokens=max_new_tokens)
     check_folder(out)
 
+    from crossdraft.cli.reporting import import_engine
+
+    import_engine()
     from crossdraft.api import Request
     from crossdraft.cli.ask import report, typical
     from crossdraft.cli.compare import compare

@@ -21,7 +21,8 @@ from crossdraft.checks import choice, frames_or_rate, positive, whole
 from crossdraft.drafter_checks import check_device
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import SHIPPED, check_drafter_files, check_spec, read_spec
+from crossdraft.methods import METHODS, SHIPPED, check_drafter_files, check_spec, read_spec
+from crossdraft.specs import Spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -231,15 +232,22 @@ class PairOptions:
         ),
     ] = None
 
-    def check(self) -> None:
-        """Refuse bad values, and a target that is not there; see `check_values` and `check_models`."""
+    def check(self, *, events: bool = True) -> None:
+        """Refuse bad values, and models that are not there; see `check_values` and `check_models`.
+
+        Args:
+            events: whether there is an event recording.
+        """
         self.check_combined()
         check_values(
             **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
         )
         check_models(self.target)
         if self.drafter not in (None, "none"):
-            check_drafter_files(read_spec(self.drafter), self.target)
+            spec = read_spec(self.drafter)
+            check_drafter_files(spec, self.target)
+            if self.target == "reference":  # of another target, whether events would help is known from its tokenizer
+                check_recorded(spec, events=events)
 
     def check_combined(self) -> None:
         """Refuse what excludes each other.
@@ -415,6 +423,27 @@ def check_models(target: str = "reference", event: str = "event") -> None:
             f"{', '.join(EVENT_MODELS)}, or the folder of an EventGPT."
         )
     check_event_model(event)
+
+
+def reads_events(spec: Spec) -> bool:
+    """True if what a spec names drafts nothing without an event recording.
+
+    >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
+    [True, True, False]
+    """
+    if spec.name == "fallback":
+        return all(map(reads_events, spec.parts))
+    own = METHODS.get(spec.name)
+    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
+
+
+def check_recorded(spec: Spec, *, events: bool) -> None:
+    """Refuse a drafter that reads events where there is no recording."""
+    if not events and reads_events(spec):
+        raise CrossdraftError(
+            f"The drafter {spec} needs an event recording; give one with --events, or name one that needs "
+            "none, such as --drafter union:memory,ngram."
+        )
 
 
 def _check_dtype(option: str, name: str) -> None:

@@ -7,7 +7,10 @@ import typer
 
 from crossdraft.cli.options import option_groups
 from crossdraft.cli.reporting import ReportOptions, progress
+from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_spec, read_spec
+
+REPLAYED = {"memory", "ngram", "trace"}  # need no target
 
 app = typer.Typer(add_completion=False)
 
@@ -57,7 +60,13 @@ def replay(
     Greedy and online, in the order of the traces (or --shuffle): nothing is known of an answer before it is over.
     """
     output.check()
-    check_spec(read_spec(drafter), own=("trace",))
+    spec = read_spec(drafter)
+    check_spec(spec, own=("trace",))
+    if not {leaf.name for leaf in spec.leaves} <= REPLAYED:
+        raise CrossdraftError(
+            f"The drafter '{drafter}' needs a target, which recorded answers lack; name {', '.join(sorted(REPLAYED))}, "
+            "or a union, choose or phased of these."
+        )
     from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft.bench.replay import replay as run
     from crossdraft.bench.traces import read_traces, shuffled

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -74,6 +75,12 @@ def waiting(what: str) -> Iterator[None]:
             yield
         finally:
             late.cancel()
+
+
+def import_engine() -> None:
+    """Import PyTorch and what answers, which takes seconds; a line says so."""
+    with waiting("starting PyTorch"):
+        import_module("crossdraft.cli.session")
 
 
 def console_for(*, as_json: bool) -> Console:

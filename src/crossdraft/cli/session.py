@@ -9,7 +9,7 @@ from rich.console import Console
 
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
 from crossdraft.bench.cores import choose_cores, parse_cores, spans
-from crossdraft.cli.options import PairOptions
+from crossdraft.cli.options import PairOptions, check_recorded, reads_events
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
 from crossdraft.engine.fast.cores import available_cores
@@ -19,7 +19,6 @@ from crossdraft.engine.request import Answer, Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
-from crossdraft.specs import Spec
 
 WARM_UP_TOKENS = 4
 
@@ -66,27 +65,12 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
     hush()
     spec = read_spec(pair.drafter)
     check_spec(spec)
-    ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
     if not events and reads_events(spec):
+        ours = [METHODS[name] for name in spec.names if name in METHODS]  # a folder may hold a blind one
         if "model=" not in pair.drafter and any(method.task == "events" for method in ours):
             check_event_drafter("event", pair.target)  # a head on another vocabulary: a recording would not help either
-        raise CrossdraftError(
-            f"The drafter {pair.drafter} needs an event recording; give one with --events, or name one that needs "
-            "none, such as --drafter union:memory,ngram."
-        )
+        check_recorded(spec, events=False)
     return pair
-
-
-def reads_events(spec: Spec) -> bool:
-    """Whether what a spec names drafts nothing without an event recording.
-
-    >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
-    [True, True, False]
-    """
-    if spec.name == "fallback":
-        return all(map(reads_events, spec.parts))
-    own = METHODS.get(spec.name)
-    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
 
 
 def described(pair: PairOptions, engine: Engine) -> str:

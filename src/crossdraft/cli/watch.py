@@ -46,7 +46,7 @@ def watch(
     if not ask:
         raise CrossdraftError('There is no question; add one with --ask "What is ahead?".')
     every_s, length_s = stream.check()
-    pair.check()
+    pair.check(events=camera.events is not None)
     recording = RecordingOptions(camera.events, camera.clock, camera.kind, camera.sensor)
     recording.refuse_unused()
     remote.check(pair)
@@ -56,6 +56,9 @@ def watch(
         watch_at(remote, video, excerpt, ask, stream, pair, as_json=as_json, no_color=no_color)
         return
 
+    from crossdraft.cli.reporting import import_engine
+
+    import_engine()
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console

@@ -77,15 +77,38 @@ def read_pixels(source: str | bytes, limits: VideoLimits = DEFAULT_LIMITS) -> tu
     """
     if isinstance(source, bytes):
         return _decoded(source, "The request's image", limits)
-    if "://" in source:
-        raise CrossdraftError(f"Images are not fetched from addresses; save {source[:60]} and give the file's path.")
-    if not Path(source).is_file():
-        raise CrossdraftError(f"There is no image file at {source}; check the path.")
+    check_image_file(source)
     try:
         with Path(source).open("rb") as file:
             return _decoded(file.read(BYTES_PER_PIXEL * limits.image + 1), source, limits)
     except OSError as error:
         raise CrossdraftError(f"Cannot read {source}: {error.strerror}.") from None
+
+
+def check_image_file(path: str) -> None:
+    """Refuse a path at which no file of a format that we read begins; Pillow is not needed for that.
+
+    Raises:
+        CrossdraftError: there is no file, it cannot be read, or its first bytes are of no such format.
+    """
+    if "://" in path:
+        raise CrossdraftError(f"Images are not fetched from addresses; save {path[:60]} and give the file's path.")
+    if not Path(path).is_file():
+        raise CrossdraftError(f"There is no image file at {path}; check the path.")
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD)
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from None
+    _check_format(head, path)
+
+
+def _check_format(head: bytes, name: str) -> str:
+    """The format of a file by its first bytes; CrossdraftError if it is none that we read."""
+    kind = image_format(head)
+    if kind is None:
+        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
+    return kind
 
 
 def image_format(head: bytes) -> str | None:
@@ -109,9 +132,7 @@ def pillow() -> "ModuleType":
 
 
 def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, tuple[str, ...]]:
-    kind = image_format(data[:HEAD])
-    if kind is None:
-        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
+    kind = _check_format(data[:HEAD], name)
     if len(data) > BYTES_PER_PIXEL * limits.image:
         raise CrossdraftError(
             f"{name} has more than {BYTES_PER_PIXEL * limits.image:,} bytes, the limit of an image; save it again."
