@@ -33,7 +33,9 @@ def rules(run: JSON) -> Iterator[str]:
     _, low, lower = (
         row["rule"].partition("threshold=")[2].split(",")[0] for row in run["rules"] if "judge" in row["rule"]
     )
-    yield f"at {low} no fewer facts are right that this many answers could show, at {lower} some are lost"
+    yield f"at {low} and {lower} no fewer facts are right that this many answers could show"
+    coupled, drawn = (next(row for row in run["rules"] if row["rule"] == name) for name in ("gumbel", "rejection"))
+    yield f"Its τ is {coupled['tau']['value']:.2f}, that of `rejection` {drawn['tau']['value']:.2f}"
 
 
 def recordings(run: JSON) -> Iterator[str]:
