@@ -104,6 +104,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> "PairPaths":
     """A tiny random pair of models as checkpoint folders; see `tests.support`."""
     from tests.support import tiny_pair
 
+    seed_everything()  # the same weights whichever test asks for them first
     return tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
@@ -112,4 +113,5 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> "ClipPaths":
     """A tiny clip: video and events of a moving square."""
     from tests.support import tiny_clip
 
+    seed_everything()
     return tiny_clip(tmp_path_factory.mktemp("clip"))
