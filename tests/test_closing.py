@@ -241,4 +241,6 @@ def test_five_engines_one_after_another_take_the_memory_of_one(clip):
     )  # fmt: skip
     sizes = [int(line) for line in ran.stdout.split()]
     assert len(sizes) == 7
-    assert sizes[-1] - sizes[1] < GROWTH  # the first two bring what is made once
+    # Single sizes swing by as much as an engine; of each three the least one is without that. The first brings what is
+    # made once.
+    assert min(sizes[4:]) - min(sizes[1:4]) < GROWTH
