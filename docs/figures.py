@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from crossdraft.bench.experiments.markdown import cell, prose
-from crossdraft.bench.experiments.record import RowFaults
-from crossdraft.cli.align import CLIPS, PROMPTS
-from crossdraft.methods import SHIPPED
+from crossdraft.methods import METHODS
+from crossdraft_lab.bench.experiments.markdown import cell, prose
+from crossdraft_lab.bench.experiments.record import RowFaults
+from crossdraft_lab.cli.align import CLIPS, PROMPTS
 from docs import bench_figures, method_figures, ray_figures, serving_figures, setting_figures
 from tools.figures import ANY, ROOT, Tie, interval
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results"
-CARDS = "src/crossdraft/reference"
+CARDS = ("src/crossdraft/reference", "lab/src/crossdraft_lab/reference")
 
 
 def by_name(rows: list[JSON]) -> dict[str, JSON]:
@@ -345,7 +345,7 @@ def experiments(drafters: JSON) -> Iterator[str]:
     found = drafters["figures"]["glance"]
     yield f"`glance` is {interval(found['speedup'])} times as fast as the target alone"
     yield f"over {drafters['config']['pairs']} pairs"
-    yield f"all {len(drafters['figures'].keys() & SHIPPED)} drafters was the target's own"
+    yield f"all {len(drafters['figures'].keys() & METHODS)} drafters was the target's own"
 
 
 def adaedl(drafters: JSON) -> Iterator[str]:
@@ -441,17 +441,23 @@ def text_card(provenance: JSON) -> Iterator[str]:
         yield f"| {label} | {row['top1']:.1%} | {row['tau_8']:.2f} |"
 
 
+def _card(name: str) -> str:
+    """The folder of a shipped model, in the distribution that ships it."""
+    return next(f"{folder}/{name}" for folder in CARDS if (ROOT / folder / name).is_dir())
+
+
 def _provenance(*names: str) -> tuple[str, ...]:
-    return tuple(f"{CARDS}/{name}/provenance.json" for name in names)
+    return tuple(f"{_card(name)}/provenance.json" for name in names)
 
 
 def _cards() -> Iterator[Tie]:
-    for path in sorted((ROOT / CARDS).rglob("provenance.json")):
-        name = path.parent.relative_to(ROOT / CARDS).as_posix()
-        said = {"judge": judge_card, "text": text_card}.get(
-            name, reference_card if Path(name).name == name else head_card
-        )
-        yield Tie(f"{CARDS}/{name}/README.md", _provenance(name), said)
+    for folder in CARDS:
+        for path in sorted((ROOT / folder).rglob("provenance.json")):
+            name = path.parent.relative_to(ROOT / folder).as_posix()
+            said = {"judge": judge_card, "text": text_card}.get(
+                name, reference_card if Path(name).name == name else head_card
+            )
+            yield Tie(f"{folder}/{name}/README.md", _provenance(name), said)
 
 
 TIES: tuple[Tie, ...] = (

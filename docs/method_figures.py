@@ -9,8 +9,9 @@ from tools.figures import Tie, interval, minus
 
 JSON = Mapping[str, Any]
 RESULTS = "docs/results/bench"
-CARDS, SHIPPED = "src/crossdraft/reference", ("event", "heads/vision_queries", "heads/griffin")
-GATE = "src/crossdraft/reference/heads/vision_queries"
+OWN, LAB = "src/crossdraft/reference", "lab/src/crossdraft_lab/reference"
+SHIPPED = (f"{OWN}/event", f"{LAB}/heads/vision_queries", f"{LAB}/heads/griffin")
+GATE = f"{LAB}/heads/vision_queries"
 ON_THEIR_OWN = ("event_medusa", "fast", "glance", "pass")  # draft on another core, or in the target's own passes
 LETTERS = {"eagle1": "EAGLE-1", "eagle2": "EAGLE-2", "medusa": "Medusa", "hydra": "Hydra"}  # names of methods in prose
 
@@ -265,7 +266,7 @@ TIES = (
     Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
     Tie("docs/heads.md", (f"{RESULTS}/heads.json", f"{RESULTS}/heads_times.json"), heads),
     Tie("docs/heads.md", (f"{RESULTS}/ctpd.json",), spans),
-    Tie("docs/heads.md", tuple(f"{CARDS}/{name}/provenance.json" for name in SHIPPED), shipped),
+    Tie("docs/heads.md", tuple(f"{folder}/provenance.json" for folder in SHIPPED), shipped),
     Tie("docs/heads.md", (f"{RESULTS}/predicted.json",), predicted, "predicted tokens"),
     Tie("docs/heads.md", (f"{RESULTS}/predicted_speed.json",), predicted_speed, "predicted tokens end to end"),
     Tie("docs/compression.md", (f"{RESULTS}/compression.json", f"{RESULTS}/compression_times.json"), compression),

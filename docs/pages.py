@@ -18,6 +18,7 @@ TAKEN = (
     "*.md", "docs/*.md", "docs/*.png", "docs/*.svg", "docs/*.json", "docs/*.css",
     "docs/results/*.*", "docs/results/*/*.json", "docs/results/*/*.svg",
     "examples/*.py", "deploy/*", "src/crossdraft/reference/**/README.md",
+    "lab/src/crossdraft_lab/reference/**/README.md",
 )  # fmt: skip
 API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here
 

@@ -10,7 +10,14 @@ import grimp
 
 PAGE = Path(__file__).parent / "architecture.md"
 MARKED = re.compile(r"(<!-- rooms -->\n).*?(<!-- end -->)", re.DOTALL)
-ALONE = ("api", "assembly", "builders", "load", "methods")  # modules of the package itself that are shown
+ALONE = (
+    "api",
+    "assembly",
+    "builders",
+    "compressions",
+    "load",
+    "methods",
+)  # modules of the package itself that are shown
 PARTS = ("heads.networks", "heads.convert")  # rooms within a room that know less than it does
 LEFT_OUT = ("reference",)  # holds weights
 ROOMS = {path.parent.name for path in (PAGE.parents[1] / "src" / "crossdraft").glob("*/__init__.py")}

@@ -6,13 +6,13 @@ Most of it is written block by block (see `tools/figures.py`): what is said in w
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from crossdraft.bench.serving.overhead import MOST_OVERHEAD_MS
-from crossdraft.bench.serving.throughput import LEAST_THROUGHPUT
-from crossdraft.bench.soak import INTERVAL_S
-from crossdraft.bench.specs import ALONE
-from crossdraft.bench.statistics import Interval
-from crossdraft.bench.throughput import ALL
-from crossdraft.bench.throughput_report import FLOOR
+from crossdraft_lab.bench.serving.overhead import MOST_OVERHEAD_MS
+from crossdraft_lab.bench.serving.throughput import LEAST_THROUGHPUT
+from crossdraft_lab.bench.soak import INTERVAL_S
+from crossdraft_lab.bench.specs import ALONE
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.throughput import ALL
+from crossdraft_lab.bench.throughput_report import FLOOR
 from tools.figures import Tie, interval, measured, minus
 
 JSON = Mapping[str, Any]

@@ -6,42 +6,43 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from crossdraft.bench import events as event_bench
-from crossdraft.bench.align_features import THRESHOLDS
-from crossdraft.bench.growth import LONG_S
-from crossdraft.bench.resources import MOST_GROWTH
-from crossdraft.bench.scale_checkpoint import DTYPE, planned
-from crossdraft.bench.scale_layouts import layout_of
-from crossdraft.bench.scale_models import FRAMES, SPARE
-from crossdraft.bench.serving.load import WARM
-from crossdraft.bench.serving.plan import FUZZED_CACHE_BYTES
-from crossdraft.bench.significance import ALPHA
-from crossdraft.bench.statistics import DRAWS
-from crossdraft.bench.throughput_report import FLOOR
-from crossdraft.cli.align import CLIPS, PROMPTS
-from crossdraft.compression.fastv import FastVSettings
-from crossdraft.compression.visionzip import VisionZipSettings
-from crossdraft.drafters.settings import GuidedSettings, PyramidSettings
+from crossdraft.drafters.settings import PyramidSettings
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.quantized_linear import GROUP, bytes_saved
-from crossdraft.engine.rules.classifier import Classifier
 from crossdraft.engine.runner.parallel import FORK_BYTES
 from crossdraft.engine.workers.encode import HALF_TOLERANCE
 from crossdraft.events.hdf5_write import MAX_SPAN_US
 from crossdraft.events.limits import SMALL_BYTES, EventLimits
-from crossdraft.heads.online import ROOM
-from crossdraft.integrations.vllm.settings import HostSettings
 from crossdraft.models.eventgpt.processing import OFFICIAL_WINDOW_US, WINDOW_EVENTS
 from crossdraft.serve import live
 from crossdraft.serve.decode import UNWANTED_S
 from crossdraft.serve.edge import SILENT_S
 from crossdraft.streams.messages import MESSAGE_BYTES
 from crossdraft.streams.windows import Windowing
-from crossdraft.train.align.tuned import RECIPE, TuneRecipe
-from crossdraft.train.core.recipe import read_section
-from crossdraft.train.heads.joint import ADAPTED
-from crossdraft.train.heads.recipe import load_head_recipe
 from crossdraft.video.limits import VideoLimits
+from crossdraft_lab.bench import events as event_bench
+from crossdraft_lab.bench.align_features import THRESHOLDS
+from crossdraft_lab.bench.growth import LONG_S
+from crossdraft_lab.bench.resources import MOST_GROWTH
+from crossdraft_lab.bench.scale_checkpoint import DTYPE, planned
+from crossdraft_lab.bench.scale_layouts import layout_of
+from crossdraft_lab.bench.scale_models import FRAMES, SPARE
+from crossdraft_lab.bench.serving.load import WARM
+from crossdraft_lab.bench.serving.plan import FUZZED_CACHE_BYTES
+from crossdraft_lab.bench.significance import ALPHA
+from crossdraft_lab.bench.statistics import DRAWS
+from crossdraft_lab.bench.throughput_report import FLOOR
+from crossdraft_lab.cli.align import CLIPS, PROMPTS
+from crossdraft_lab.compression.fastv import FastVSettings
+from crossdraft_lab.compression.visionzip import VisionZipSettings
+from crossdraft_lab.drafters.online import ROOM
+from crossdraft_lab.drafters.settings import GuidedSettings
+from crossdraft_lab.rules.classifier import Classifier
+from crossdraft_lab.train.align.tuned import RECIPE, TuneRecipe
+from crossdraft_lab.train.core.recipe import read_section
+from crossdraft_lab.train.heads.joint import ADAPTED
+from crossdraft_lab.train.heads.recipe import load_head_recipe
+from crossdraft_vllm.settings import HostSettings
 from tests.bench.test_significance import JITTER, LEAST_FOUND, MOST_FALSE, SCENES, SLOWDOWN
 from tests.events import test_simulate as v2e
 from tools.figures import ROOT, Tie

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from crossdraft.compression import COMPRESSIONS
-from crossdraft.datasets.catalogue import DATASETS
+from crossdraft.compressions import COMPRESSIONS
 from crossdraft.engine.accept import Rule
 from crossdraft.engine.rules import RULES
-from crossdraft.methods import SHIPPED
+from crossdraft.methods import METHODS
 from crossdraft.serve.settings import ServerSettings
+from crossdraft_lab.datasets.catalogue import DATASETS
 
 PAGES = Path(__file__).parent
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -24,7 +24,7 @@ def drafters() -> list[tuple[str, ...]]:
     head = ("name", "what it does", "needs training", "drafts trees", "sees the scene", "source")
     return [head] + [
         (f"`{name}`", m.summary, yes[m.trained], yes[m.drafts_trees], yes[bool(m.senses)], m.paper)
-        for name, m in SHIPPED.items()
+        for name, m in METHODS.items()
     ]
 
 

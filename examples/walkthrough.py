@@ -21,7 +21,7 @@ from pathlib import Path
 
 import crossdraft as cd
 from crossdraft.cli.main import main
-from crossdraft.scenes import make_scene, split_seeds, write_clip
+from crossdraft_lab.scenes import make_scene, split_seeds, write_clip
 
 folder = Path(sys.argv[1] if len(sys.argv) == 2 else tempfile.mkdtemp(prefix="crossdraft-"))
 clip = write_clip(make_scene(split_seeds("test")[3]), folder)

@@ -35,7 +35,7 @@ from crossdraft.models.eventgpt import (
     EventGPTProcessor,
     ProcessorOptions,
 )
-from crossdraft.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
+from crossdraft_lab.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
 
 # Before transformers 5.18 a model encodes a clip as it reads it (`Traits.takes_encoded`). What needs the features by
 # themselves is refused there: a glance, `guided`, compressions, frames that windows share, reading elsewhere.

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 import crossdraft as cd
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.methods import SHIPPED
+from crossdraft.methods import METHODS
 from tests.support import encodes_clips
 
 SECONDS = 20.0  # that threads and processes, which were told to end, have for it
@@ -32,7 +32,7 @@ SLOW = [
     ("EVENT", "inline"),
     ("phased:view,lookahead", "inline"),
 ]
-HEADS = [str(example) for method in SHIPPED.values() if method.network for example in method.examples or ()]
+HEADS = [str(example) for method in METHODS.values() if method.network for example in method.examples or ()]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 import typer
 
 import crossdraft
-from crossdraft.bench.scale import read_arguments
 from crossdraft.cli.main import app
-from crossdraft.methods import SHIPPED
+from crossdraft.methods import METHODS
+from crossdraft_lab.bench.scale import read_arguments
 from docs.pages import API, WALK, cells, collect, loads_from_elsewhere
 from docs.pages import page as site_page
 from docs.rooms import drawn, reduced
@@ -133,7 +133,7 @@ def test_readme_says_what_it_is_first_and_stays_short() -> None:
 
 
 def test_readme_counts_the_drafters() -> None:
-    assert f"{len(SHIPPED)} of them" in README.read_text(encoding="utf-8")
+    assert f"{len(METHODS)} of them" in README.read_text(encoding="utf-8")
 
 
 def test_pictures_are_small() -> None:
@@ -194,7 +194,7 @@ def test_a_script_of_cells_is_a_page():
 def test_a_diagram_is_a_table_on_the_site(site):
     text = (site / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert "mermaid" not in text
-    assert "| `api` | `assembly`, `compression` |" in text
+    assert "| `api` | `assembly`, `compressions` |" in text
     assert site_page("<!-- table: x -->\n| a |\nTwo:\n- b\n") == "<!-- table: x -->\n\n| a |\nTwo:\n\n- b\n"
     assert site_page("```\nTwo:\n- b\n```\n") == "```\nTwo:\n- b\n```\n"
 

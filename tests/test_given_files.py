@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.traces import read_traces
 from crossdraft.cli.ask import ShownOptions
-from crossdraft.datasets.rows import json_rows
-from crossdraft.datasets.video_qa import _msrvtt_sources
 from crossdraft.drafters.memory.seed import SeedTarget, read_seed
 from crossdraft.drafters.short_head import read_ids
 from crossdraft.drafters.trees.static import RankCounts
@@ -18,9 +15,12 @@ from crossdraft.files import read_json
 from crossdraft.models.eventgpt.processing import ProcessorOptions
 from crossdraft.serve.keys import Client, read_keys
 from crossdraft.serve.settings import read_settings
-from crossdraft.train.capture.plan import read_index
-from crossdraft.train.capture.sources import ListSource
 from crossdraft.video.spec import video_settings
+from crossdraft_lab.bench.traces import read_traces
+from crossdraft_lab.datasets.rows import json_rows
+from crossdraft_lab.datasets.video_qa import _msrvtt_sources
+from crossdraft_lab.train.capture.plan import read_index
+from crossdraft_lab.train.capture.sources import ListSource
 
 DEEP = 200_000
 CONTENTS = {

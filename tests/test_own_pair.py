@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import crossdraft as cd
 from crossdraft.cli.main import main
 from crossdraft.load import load_drafter, load_target, vocabulary_of
-from crossdraft.train.reference.tokenizer import EVENT, IMAGE, PAD, VIDEO
+from crossdraft_lab.train.reference.tokenizer import EVENT, IMAGE, PAD, VIDEO
 from tests.models.official import byte_tokenizer, official_weights, write_official
 from tests.support import ClipPaths, PairPaths, tiny_clip
 from tests.test_docs import commands

@@ -19,7 +19,7 @@ from crossdraft.engine.runner.forks import forking
 from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_drafter, load_target, target_fingerprint
-from crossdraft.methods import SHIPPED, needs_target, placements, read_spec
+from crossdraft.methods import METHODS, needs_target, placements, read_spec
 from crossdraft.specs import Spec
 from tests.align.small import some_adapter
 from tests.align.test_drafter import seen_by
@@ -38,7 +38,7 @@ MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "p
 MIXED = ("union:event,pass",)  # a part that looks into the target, and one that need not be beside it
 JOINED = ("union:glance,ngram",)  # one that is sent what the target sees, and one that is sent the prompt's ids
 SPECS = [
-    *(spec for method in SHIPPED.values() for spec in method.examples or MORE.get(method.name, ())),
+    *(spec for method in METHODS.values() for spec in method.examples or MORE.get(method.name, ())),
     *("event:words=2", "event:tree=dynamic", *MIXED, *JOINED),
 ]
 QUICK = ("event", "glance", "ngram", "view", "union:event,memory", *JOINED)
@@ -47,8 +47,8 @@ CLOCKED = "choose"  # by the clock, once it has tried each of its drafters
 
 def test_every_record_is_drafted_by_wherever_it_may_run():
     drafting = {read_spec(spec).name for spec in SPECS}
-    alone = {name for name, method in SHIPPED.items() if method.needs_target}
-    assert drafting | alone == set(SHIPPED)
+    alone = {name for name, method in METHODS.items() if method.needs_target}
+    assert drafting | alone == set(METHODS)
 
 
 def compared() -> list[object]:
@@ -181,7 +181,7 @@ def test_a_drafter_drafts_the_same_wherever_it_works(spec, matrix, named, reques
 
 def shipped():
     """The specs of records whose weights are shipped."""
-    trained = {name for name, method in SHIPPED.items() if method.trained and not method.needs_target}
+    trained = {name for name, method in METHODS.items() if method.trained and not method.needs_target}
     return [spec for spec in SPECS if read_spec(spec).name in trained - {"model", "aligned"}]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.compression import COMPRESSION
-from crossdraft.engine.rules import RULE
+from crossdraft.compressions import COMPRESSION
+from crossdraft.engine.rules import KIND
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import RUNS_IN, Count, Limit, Share, Spec, check_settings, parse, read_settings, settings_text
 
@@ -72,7 +72,7 @@ def test_a_rule_is_complained_about_as_a_rule():
 
 
 def test_every_kind_of_spec_has_an_example_of_its_own():
-    for what, part in (("drafter", "event"), (RULE, "greedy"), (COMPRESSION, "pool")):
+    for what, part in (("drafter", "event"), (KIND, "greedy"), (COMPRESSION, "pool")):
         with pytest.raises(CrossdraftError, match=f"The {what} '' lacks a name; write one such as {part} or "):
             parse("", what)
 

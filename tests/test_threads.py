@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import crossdraft as cd
-from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.guarded import STILL_READING
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.target import Target
+from crossdraft_lab.bench.workload import Workload, items
 from tests.support import encodes_clips
 
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?", "what is near?")

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/*.md", "docs/results/*.md", "src/crossdraft/reference/**/README.md")
+PAGES = ("README.md", "docs/*.md", "docs/results/*.md", "src/crossdraft/reference/**/README.md",
+         "lab/src/crossdraft_lab/reference/**/README.md")  # fmt: skip
 UNTIED_PAGE = "docs/untied.py"
 ANY = "⋯"  # in what is said: anything, of the same line, that is not tied
 WIDTH = 140  # of a line of a block's prose

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from crossdraft.bench.serving.process import serving
-from crossdraft.scenes import make_scene, split_seeds, write_clip
+from crossdraft_lab.bench.serving.process import serving
+from crossdraft_lab.scenes import make_scene, split_seeds, write_clip
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize

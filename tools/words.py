@@ -21,7 +21,8 @@ lessons listening lives mind numbering odds overseen pen perish placed prospect 
 relay remembers reputation rereading roster sapling scribe seer shelf sitting spine spoken standing stiff stirred
 teaching telling tells told towers unrolled verdict verdicts voice vote wear youngest
 """
-SRC, TESTS = (Path(__file__).parents[1] / name for name in ("src", "tests"))
+ROOT = Path(__file__).parents[1]
+SOURCES, TESTS = [ROOT / name for name in ("src", "lab/src", "plugins/vllm/src")], ROOT / "tests"
 RETIRED = frozenset(WORDS.split())
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -75,11 +76,11 @@ def misnamed(path: Path) -> Iterator[str]:
                     yield f"{path}:{node.lineno}: the docstring of '{node.name}' describes '{name}', which it has not"
 
 
-def complaints(folder: Path, *, tests: bool = False) -> list[str]:
-    """Everything that is wrong with the Python files below a folder; classes of tests may be called alike."""
+def complaints(*folders: Path, tests: bool = False) -> list[str]:
+    """Everything that is wrong with the Python files below folders; classes of tests may be called alike."""
     found: list[str] = []
     homes: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         found += retired(path)
         found += misnamed(path)
         for name in () if tests else classes(path):
@@ -89,8 +90,8 @@ def complaints(folder: Path, *, tests: bool = False) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is wrong with the folder, by default with `src` and `tests`; 1 if anything is."""
-    found = complaints(Path(arguments[0])) if arguments else complaints(SRC) + complaints(TESTS, tests=True)
+    """Print what is wrong with the folder, by default with ours and `tests`; 1 if anything is."""
+    found = complaints(Path(arguments[0])) if arguments else complaints(*SOURCES) + complaints(TESTS, tests=True)
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 

@@ -20,15 +20,12 @@ import transformers
 from packaging.version import Version
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from crossdraft.align.checked import PrefillStatus
-from crossdraft.align.prefill import SpeculativePrefill
-from crossdraft.align.prefill_check import check_of
 from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
 from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
-from crossdraft.compression import compressed, settings_of
+from crossdraft.compressions import BudgetStatus, CheckedTarget, compressed, settings_of
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
@@ -134,9 +131,9 @@ class Engine:
         return self._scheduler.rows
 
     @property
-    def prefill_status(self) -> PrefillStatus | None:
+    def prefill_status(self) -> BudgetStatus | None:
         """How the quality budget of `Options.lossy_prefill` is kept until now; `None` without one."""
-        return self.target.status if isinstance(self.target, SpeculativePrefill) else None
+        return self.target.status if isinstance(self.target, CheckedTarget) else None
 
     @classmethod
     def load(
@@ -287,7 +284,7 @@ class Engine:
     def _submit(
         self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, patient: bool = False
     ) -> PendingAnswer:
-        check = check_of(self.target, request, self._scheduler)
+        check = self.target.check_of(request, self._scheduler) if isinstance(self.target, CheckedTarget) else None
         asked = request if check is None else replace(request, prefill=check)
         return self._scheduler.submit(
             asked, on_piece, provisional=provisional, owner=self, patient=patient, check=check

@@ -1,18 +1,15 @@
 """How a drafter is made of its options. Each builder imports what it builds: the table of methods needs no PyTorch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft import drafter_checks
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS
-from crossdraft.specs import NoSettings, Spec, read_settings
+from crossdraft.specs import NoSettings, Spec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerBase
 
     from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
@@ -234,52 +231,12 @@ def build_view(spec: Spec, options: settings.ViewSettings, context: DrafterConte
     return view_of(target, FewerFrames(target.prepare, options.frames), context.banned)
 
 
-def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A VLM that reads the visual tokens to which the target attends; without a folder the target itself."""
-    from crossdraft.drafters.guided import GuidedDrafter
-    from crossdraft.load import load_target
-
-    target = model = context.load_host()
-    if options.dir is not None:
-        device, dtype = context.device, context.dtype
-        model = load_target(options.dir, device, dtype, packed=context.packed, quantize=context.quantize)
-    return GuidedDrafter(model, target, context.banned, layers=options.layers, keep=options.keep, mass=options.mass)
-
-
-def build_partial(spec: Spec, options: settings.PartialSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The target itself over a part of its keys and values."""
-    from crossdraft.drafters.partial import PartialDrafter
-
-    return PartialDrafter(context.load_host(), context.banned, options)
-
-
 def build_head(spec: Spec, options: settings.HeadSettings, context: DrafterContext) -> "Drafter[Any]":
     """A head on the target's features."""
     from crossdraft.heads.load import load_head_drafter
 
     host, banned = context.load_host(), context.banned
     return load_head_drafter(spec.name, host, context.source, options.dir, options.tree, banned, packed=context.packed)
-
-
-def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A head that is trained while it serves."""
-    from crossdraft.heads.drafting.head_drafter import HeadDrafter
-    from crossdraft.heads.load import load_learning_drafter
-
-    (head,) = spec.parts
-    drafter_checks.online(spec, options, context.target)
-    host = context.load_host()
-    # Packed layers could not be written to.
-    own = replace(context, host=host, packed=False)
-    drafter = build_head(head, read_settings(settings.HeadSettings, head), own)
-    if not isinstance(drafter, HeadDrafter):
-        raise CrossdraftError(
-            f"The drafter '{head.name}' cannot learn while it serves; online takes heads such as eagle2."
-        )
-    network, source = HEADS[head.name].network, context.source
-    return load_learning_drafter(
-        drafter, network, host, source, options.seconds, options.keep, options.rate, options.save
-    )
 
 
 def build_pass(spec: Spec, options: settings.PassSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -334,41 +291,6 @@ def build_glance(spec: Spec, options: settings.GlanceSettings, context: DrafterC
         options.model,
         options.dir,
         context.banned,
-        packed=context.packed,
-    )
-
-
-def build_aligned(spec: Spec, options: settings.AlignedSettings, context: DrafterContext) -> "Drafter[Any]":
-    """An event model whose features an adapter translates into the target's."""
-    from crossdraft.align.drafter import AlignedOptions
-    from crossdraft.align.load import load_aligned_drafter
-
-    drafter_checks.aligned(spec, options, context.target)
-    return load_aligned_drafter(
-        cast("Path", options.dir),
-        context.source,
-        options.model,
-        context.device,
-        context.dtype,
-        AlignedOptions(context.banned, options.words or 1, options.alone, context.host),
-        context.read_tokenizer().get_vocab(),
-        packed=context.packed,
-        quantize=context.quantize,
-    )
-
-
-def build_predicted(spec: Spec, options: settings.PredictedSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The target's own language model after predicted visual tokens."""
-    from crossdraft.align.predicted import load_predicted_drafter, shipped_vision
-
-    return load_predicted_drafter(
-        options.dir or shipped_vision(context.source),
-        context.load_host(),
-        context.source,
-        options.model,
-        context.read_tokenizer(),
-        context.banned,
-        words=options.words or 1,
         packed=context.packed,
     )
 

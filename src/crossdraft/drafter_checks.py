@@ -9,13 +9,13 @@ from importlib.metadata import version
 from typing import Any
 
 from crossdraft.checkpoints.files import check_files
-from crossdraft.checkpoints.locate import HEAD_WEIGHTS, TARGETS, shipped_or_found
-from crossdraft.checkpoints.models import check_event_model, check_target
+from crossdraft.checkpoints.locate import TARGETS, shipped_at, shipped_or_found
+from crossdraft.checkpoints.models import check_event_model
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.folders import check_event_head, check_head, check_trained_for, head_json
-from crossdraft.heads.registry import ALIGNED, HEADS, VISION_ADAPTERS, weights_of
+from crossdraft.heads.registry import HEADS, weights_of
 from crossdraft.specs import Spec
 
 CPU, CUDA = re.compile(r"cpu(:\d+)?"), re.compile(r"cuda(:\d+)?")
@@ -48,15 +48,9 @@ def model(spec: Spec, options: settings.ModelSettings, target: str | None) -> No
     check_files(shipped_or_found(options.dir, ("text",)))
 
 
-def guided(spec: Spec, options: settings.GuidedSettings, target: str | None) -> None:
-    """A video VLM from a folder, or the target itself."""
-    if options.dir is not None:
-        check_target(options.dir)
-
-
 def head(spec: Spec, options: Any, target: str | None) -> None:
     """A head on the target's features, or PaSS's look-ahead embeddings."""
-    folder = options.dir or HEAD_WEIGHTS / weights_of(spec.name)
+    folder = options.dir or shipped_at(f"heads/{weights_of(spec.name)}")
     found = head_json(folder)
     check_head(folder, found["network"], HEADS[spec.name].network if spec.name in HEADS else spec.name)
     if target is not None:
@@ -70,34 +64,10 @@ def event_head(spec: Spec, options: Any, target: str | None) -> None:
     if getattr(options, "heads", None) is not None:
         folders.append(("event_medusa", options.heads))
     for network, given in folders:
-        folder = given or HEAD_WEIGHTS / network
+        folder = given or shipped_at(f"heads/{network}")
         found = head_json(folder)
         check_head(folder, found["network"], network)
         check_event_head(folder, str(found.get("target", "")), fingerprint(own), options.model)
-
-
-def aligned(spec: Spec, options: settings.AlignedSettings, target: str | None) -> None:
-    """An adapter between an event model and the target."""
-    if options.dir is None:
-        raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
-    found = head_json(options.dir)["network"]
-    if found not in ALIGNED:
-        raise CrossdraftError(
-            f"{options.dir} holds a head of the network '{found}', not an adapter ({', '.join(ALIGNED)})."
-        )
-    check_event_model(options.model)
-
-
-def predicted(spec: Spec, options: settings.PredictedSettings, target: str | None) -> None:
-    """An adapter on the vision side."""
-    if options.dir is not None:
-        found = head_json(options.dir)["network"]
-        if found not in VISION_ADAPTERS:
-            raise CrossdraftError(
-                f"{options.dir} holds a head of the network '{found}', not an adapter on the vision side "
-                f"({', '.join(VISION_ADAPTERS)})."
-            )
-    check_event_model(options.model)
 
 
 def memory(spec: Spec, options: settings.MemorySettings, target: str | None) -> None:
@@ -109,14 +79,6 @@ def memory(spec: Spec, options: settings.MemorySettings, target: str | None) -> 
             f"The seed {options.seed} of the memory is not there; name a folder of crossdraft capture, or a file of "
             "crossdraft bench --record."
         )
-
-
-def online(spec: Spec, options: settings.OnlineSettings, target: str | None) -> None:
-    """A head that learns, and where it is saved."""
-    if spec.parts[0].name not in HEADS:
-        raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
-    if options.save is not None and options.save.exists() and not options.save.is_dir():
-        raise CrossdraftError(f"'{spec}' saves its weights in {options.save}, which is no folder; name another.")
 
 
 def check_device(option: str, device: str) -> None:

@@ -5,10 +5,8 @@ record; see docs/adding_a_drafter.md.
 """
 
 import os
-from collections import ChainMap
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +16,8 @@ from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
 from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ALIGNED, HEADS, PACKERS, VISION_ADAPTERS, HeadRecord, weights_of
+from crossdraft.heads.registry import HEADS, HeadRecord, weights_of
+from crossdraft.plugins import Table, more_to_install
 from crossdraft.specs import NoSettings, Spec, parse, read_settings
 
 if TYPE_CHECKING:
@@ -186,13 +185,6 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         examples=("adaedl:event",),
     ),
     Method(
-        "online", "a head that is trained online while it serves (online:eagle2)",
-        "Online speculative decoding: Liu 2024", builders.build_online,
-        check=drafter_checks.online,
-        settings=settings.OnlineSettings, joins=(1, 1), trained=True, drafts_trees=True, needs_target=True,
-        examples=(),  # it drafts as its head does
-    ),
-    Method(
         "event_medusa", "the event drafter with Medusa heads on its own features",
         "Medusa: Cai 2024; Hydra: Ankner 2024", builders.build_event_head,
         check=drafter_checks.event_head,
@@ -214,41 +206,15 @@ SHIPPED: Mapping[str, Method] = {method.name: method for method in (
         weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
     ),
     Method(
-        "aligned",
-        "an event drafter whose features an adapter translates into the target's (aligned:dir=FOLDER,model=FOLDER)",
-        "crossdraft; EAGLE: Li 2024", builders.build_aligned,
-        check=drafter_checks.aligned,
-        settings=settings.AlignedSettings, trained=True, senses=EVENT, weights={"dir": ""}, model="event",
-        examples=(),  # it needs an adapter; it drafts as `event` does
-    ),
-    Method(
-        "predicted",
-        "the target's own language model after visual tokens predicted from events; weighs as much as that",
-        "crossdraft", builders.build_predicted,
-        check=drafter_checks.predicted,
-        settings=settings.PredictedSettings, trained=True, senses=EVENT, weights={"dir": "vision_queries"},
-        model="target", examples=(),  # it drafts as `view` does
-    ),
-    Method(
         "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
         builders.build_pass, check=drafter_checks.head,
         settings=settings.PassSettings, trained=True, needs_target=True, probes=True,
         weights={"dir": "pass"}, network="pass", task="rows",
     ),
-    Method(
-        "guided", "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)",
-        "SpecVLM: Ji 2025", builders.build_guided,
-        check=drafter_checks.guided,
-        settings=settings.GuidedSettings, senses=VIDEO, needs_target=True, weights={"dir": ""},
-    ),
-    Method(
-        "partial", "the target itself over a part of its keys and values (cascade:partial,event)",
-        "SpecPV: Tan et al. 2025, lossless here", builders.build_partial,
-        settings=settings.PartialSettings, needs_target=True,
-    ),
     *(_of_head(name, head) for name, head in HEADS.items()),
 )}  # fmt: skip
-METHODS: Mapping[str, Method] = ChainMap(REGISTERED, dict(SHIPPED))
+METHODS = Table(GROUP, Method, "drafter", SHIPPED, REGISTERED)
+"""Every drafter: those above, those that were registered, and those of other installed packages."""
 
 
 def register(method: Method) -> None:
@@ -259,23 +225,7 @@ def register(method: Method) -> None:
     """
     if method.name in SHIPPED or not method.name.replace("-", "_").isidentifier():
         raise CrossdraftError(f"A drafter of yours cannot be called '{method.name}'; give it a name of its own.")
-    REGISTERED[method.name] = method
-
-
-def load_installed(name: str | None = None) -> None:
-    """Register the drafters of other installed packages, or the one of that name.
-
-    Raises:
-        CrossdraftError: a package names a record that cannot be loaded.
-    """
-    for point in entry_points(group=GROUP) if name is None else entry_points(group=GROUP, name=name):
-        try:
-            found = point.load()
-        except Exception as error:  # whatever that package does when it is imported
-            raise CrossdraftError(f"The drafter '{point.name}' ({point.value}) cannot be loaded: {error}.") from error
-        if not isinstance(found, Method) or found.name != point.name:
-            raise CrossdraftError(f"The entry point '{point.name}' of {GROUP} must be the record of that drafter.")
-        register(found)
+    METHODS[method.name] = method
 
 
 def method_of(name: str) -> Method:
@@ -284,13 +234,12 @@ def method_of(name: str) -> Method:
     Raises:
         CrossdraftError: there is none; the nearest name is suggested.
     """
-    if name not in METHODS:
-        load_installed(name)
     if name in METHODS:
         return METHODS[name]
     hint = f" (did you mean 'union:{name}'?)" if "," in name else did_you_mean(name, METHODS)
     raise CrossdraftError(
         f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."
+        f"{more_to_install()}"
     )
 
 
@@ -303,17 +252,6 @@ def method_in(spec: Spec) -> Method:
     if spec.name not in METHODS and (Path(spec.name).is_dir() or "/" in spec.name):
         return METHODS["event"]
     return method_of(spec.name)
-
-
-def task_of(network: str) -> str:
-    """What a network learns from; the target's features, unless it is an adapter or a drafter's record says more."""
-    if network in ALIGNED:
-        return "alignment"
-    if network in VISION_ADAPTERS:
-        return "vision"
-    if network in PACKERS:
-        return "packing"
-    return next((method.task for method in METHODS.values() if method.network == network), "features")
 
 
 def read_spec(text: str | os.PathLike[str]) -> Spec:

@@ -6,12 +6,12 @@ from typing import cast
 
 import torch
 
-from crossdraft.align.networks.base import Adapter
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import event_fingerprint, load_embeddings
+from crossdraft_lab.align.networks.base import Adapter
 
 IDS = tuple(range(30, 300))
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from crossdraft.align.gate import PrefillGate, save_gate
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft_lab.align.gate import PrefillGate, save_gate
 from tests.align.test_vision import some_vision
 from tests.support import PairPaths
 

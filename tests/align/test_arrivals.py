@@ -11,8 +11,6 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.align.load import load_aligned_drafter
-from crossdraft.align.visual_drafter import VisualDrafter
 from crossdraft.drafters.base import Draws
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.decode import Decoder
@@ -25,6 +23,8 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config, save_head
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft_lab.align.load import load_aligned_drafter
+from crossdraft_lab.align.visual_drafter import VisualDrafter
 from tests.align import test_drafter as whole
 from tests.align.small import IDS, some_adapter
 from tests.align.test_drafter import FRAMES, TEXT, output, seen_by, trained_logits
@@ -202,7 +202,7 @@ def test_what_was_drawn_independently_is_never_drawn_anew(drafter, question, see
             super().__init__(sampling, device)
             self.generator.manual_seed(seed)
 
-    monkeypatch.setattr("crossdraft.align.drafter.Draws", Repeating)
+    monkeypatch.setattr("crossdraft_lab.align.drafter.Draws", Repeating)
     asked = replace(question, sampling=Sampling(temperature=1.0))
     expected = draft(drafter, asked, budget=Budget(5))
     assert expected.tokens != draft(drafter, asked, FIRST, LAST, budget=Budget(5)).tokens

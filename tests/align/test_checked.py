@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.align.checked import PrefillController, QualityBudget, Read, rouge_l
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.align.checked import PrefillController, QualityBudget, Read, rouge_l
 
 PREDICTED, CHECKED, WHOLE = Read.PREDICTED, Read.CHECKED, Read.WHOLE
 

@@ -6,12 +6,6 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.align.drafter import AlignedDrafter, AlignedOptions
-from crossdraft.align.fused_drafter import FusedDrafter
-from crossdraft.align.load import aligned_drafter, load_adapter
-from crossdraft.align.networks import attention
-from crossdraft.align.networks.attention import PastAttention
-from crossdraft.align.networks.base import TARGET
 from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.settings import AdaEDLSettings
@@ -22,8 +16,14 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.heads.registry import ADAPTERS
 from crossdraft.load import load_drafter, load_target, target_fingerprint
+from crossdraft_lab.align.drafter import AlignedDrafter, AlignedOptions
+from crossdraft_lab.align.fused_drafter import FusedDrafter
+from crossdraft_lab.align.load import aligned_drafter, load_adapter
+from crossdraft_lab.align.networks import attention
+from crossdraft_lab.align.networks.attention import PastAttention
+from crossdraft_lab.align.networks.base import TARGET
+from crossdraft_lab.networks import ADAPTERS
 from tests.align.small import IDS, some_adapter
 from tests.support import encodes_clips
 

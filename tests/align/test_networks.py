@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from crossdraft.align.networks.base import TARGET, identity_projection
-from crossdraft.align.networks.pointwise import residual_blocks
-from crossdraft.align.networks.visual import clip_loss
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.heads.registry import ADAPTERS, NETWORKS
+from crossdraft.heads.registry import NETWORKS
+from crossdraft_lab.align.networks.base import TARGET, identity_projection
+from crossdraft_lab.align.networks.pointwise import residual_blocks
+from crossdraft_lab.align.networks.visual import clip_loss
+from crossdraft_lab.networks import ADAPTERS
 from tests.heads.consistency import HIDDEN, VALUES, shared, some_head
 from tests.heads.test_files import SIZES
 

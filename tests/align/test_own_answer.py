@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.align.load import aligned_drafter
-from crossdraft.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer
-from crossdraft.align.own_answer_drafter import OwnAnswerDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective, score
-from crossdraft.heads.registry import ANSWER_ADAPTERS, NETWORKS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_drafter
-from crossdraft.methods import task_of
+from crossdraft_lab.align.load import aligned_drafter
+from crossdraft_lab.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer
+from crossdraft_lab.align.own_answer_drafter import OwnAnswerDrafter
+from crossdraft_lab.networks import ANSWER_ADAPTERS, task_of
 from tests.align.small import IDS, some_adapter
 
 MORE = {"own": 12, "top": 20}

@@ -7,12 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.align import prefill
-from crossdraft.align.checked import Read
-from crossdraft.align.gate import GATE, PrefillGate, load_gate, save_gate
-from crossdraft.align.predicted import encoder_features
-from crossdraft.align.prefill import PrefillSettings, SpeculativePrefill, layout
-from crossdraft.compression import compressed
+from crossdraft.compressions import compressed
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.remote import EdgeLink
 from crossdraft.engine.arrivals import evenly
@@ -23,6 +18,11 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.video.clip import FrameSampling, read_clip
+from crossdraft_lab.align import prefill
+from crossdraft_lab.align.checked import Read
+from crossdraft_lab.align.gate import GATE, PrefillGate, load_gate, save_gate
+from crossdraft_lab.align.predicted import encoder_features
+from crossdraft_lab.align.prefill import PrefillSettings, SpeculativePrefill, layout
 from tests.align.test_vision import some_vision
 from tests.support import encodes_clips
 

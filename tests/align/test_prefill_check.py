@@ -14,9 +14,9 @@ import torch
 from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 import crossdraft as cd
-from crossdraft.align.prefill import SpeculativePrefill
-from crossdraft.align.prefill_check import NOT_ENDED, PrefillCheck
 from crossdraft.engine.request import Finish, Origin
+from crossdraft_lab.align.prefill import SpeculativePrefill
+from crossdraft_lab.align.prefill_check import NOT_ENDED, PrefillCheck
 from tests.align.some_gate import predicted_spec
 
 ALWAYS = "budget=0.5,check=1.0,rate=1e-6,confidence=0.4"  # each request is checked

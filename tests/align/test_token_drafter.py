@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.align import token_drafter
-from crossdraft.align.drafter import AlignedOptions, first_positions
-from crossdraft.align.load import aligned_drafter
-from crossdraft.align.token_drafter import TokenDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_drafter
+from crossdraft_lab.align import token_drafter
+from crossdraft_lab.align.drafter import AlignedOptions, first_positions
+from crossdraft_lab.align.load import aligned_drafter
+from crossdraft_lab.align.token_drafter import TokenDrafter
 from tests.align.small import IDS, some_adapter
 
 TEXT = (45, 77, 130, 45, 200, 61)

@@ -8,9 +8,6 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.align import predicted
-from crossdraft.align.networks.vision import VisionAdapter, spread
-from crossdraft.align.predicted import PredictedPrefill, encoder_features, load_predicted_drafter, stretched_positions
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.request import Request
@@ -18,9 +15,18 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make, save_head
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.registry import NETWORKS, VISION_ADAPTERS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import event_fingerprint, load_drafter, load_target, target_fingerprint, tokenizer_of
-from crossdraft.train.heads.vision_task import FrozenDecoder
+from crossdraft_lab.align import predicted
+from crossdraft_lab.align.networks.vision import VisionAdapter, spread
+from crossdraft_lab.align.predicted import (
+    PredictedPrefill,
+    encoder_features,
+    load_predicted_drafter,
+    stretched_positions,
+)
+from crossdraft_lab.networks import VISION_ADAPTERS
+from crossdraft_lab.train.heads.vision_task import FrozenDecoder
 from tests.align.small import IDS
 from tests.engine.late_target import wait_for
 from tests.support import encodes_clips

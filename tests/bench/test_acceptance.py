@@ -2,11 +2,11 @@
 
 import pytest
 
-from crossdraft.bench.acceptance import check_drafters, compare, compare_acceptance
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.measure import Run
-from crossdraft.bench.workload import Workload, items
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.acceptance import check_drafters, compare, compare_acceptance
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.measure import Run
+from crossdraft_lab.bench.workload import Workload, items
 
 
 def run(accepted, rounds):

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossdraft import scenes
-from crossdraft.bench.align import (
+from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import save_head
+from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.align import (
     CONTROLS,
     HELD_OUT,
     IDENTITY,
@@ -18,20 +22,16 @@ from crossdraft.bench.align import (
     SceneQuestions,
     run_align,
 )
-from crossdraft.bench.align_controls import accepted, best_text, templates
-from crossdraft.bench.align_features import FeatureFigures, figures_of
-from crossdraft.bench.align_pair import TaughtQuestions, list_tests
-from crossdraft.bench.align_report import ladder, lines
-from crossdraft.bench.align_rows import DraftResult, KeptRows
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.specs import spec_of
-from crossdraft.bench.statistics import Interval
-from crossdraft.bench.workload import Workload, items
-from crossdraft.cli.main import main
-from crossdraft.errors import CrossdraftError
-from crossdraft.heads.files import save_head
-from crossdraft.load import load_drafter, target_fingerprint
-from crossdraft.train.capture.sources import PromptedClip
+from crossdraft_lab.bench.align_controls import accepted, best_text, templates
+from crossdraft_lab.bench.align_features import FeatureFigures, figures_of
+from crossdraft_lab.bench.align_pair import TaughtQuestions, list_tests
+from crossdraft_lab.bench.align_report import ladder, lines
+from crossdraft_lab.bench.align_rows import DraftResult, KeptRows
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.specs import spec_of
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.workload import Workload, items
+from crossdraft_lab.train.capture.sources import PromptedClip
 from tests.align.small import some_adapter
 
 

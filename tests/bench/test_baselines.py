@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineMethod, Models
-from crossdraft.bench.baselines import Assistant, HFBaseline, blank_window
-from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_target, tokenizer_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models
+from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
+from crossdraft_lab.bench.workload import Workload, items
 
 
 @pytest.fixture(scope="module")

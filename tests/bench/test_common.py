@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.common import check_names, check_outputs, counts, listed, numbers, orders, williams, write_json
+from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.comparisons import orders, williams
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.common import check_names, counts, listed, numbers
 
 
 @pytest.mark.parametrize(

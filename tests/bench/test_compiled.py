@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from crossdraft.bench.compiled import ComparedPass, CompiledResult
-from crossdraft.bench.scale_measure import Bound
-from crossdraft.bench.scale_models import decode_bytes
-from crossdraft.bench.statistics import Quartiles, median_ratio
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
+from crossdraft_lab.bench.compiled import ComparedPass, CompiledResult
+from crossdraft_lab.bench.scale_measure import Bound
+from crossdraft_lab.bench.scale_models import decode_bytes
+from crossdraft_lab.bench.statistics import Quartiles, median_ratio
 from tests.gpu.pairs import TINY
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.align.checked import Read
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.clip_cosines import _compared
-from crossdraft.bench.compression import (
+from crossdraft.compressions import compressed
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.align.checked import Read
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.clip_cosines import _compared
+from crossdraft_lab.bench.compression import (
     CheckedMethod,
     CompressionBench,
     _unlearned,
@@ -16,10 +18,8 @@ from crossdraft.bench.compression import (
     compare_compressions,
     with_budget,
 )
-from crossdraft.bench.measure import measure
-from crossdraft.bench.workload import Workload, items
-from crossdraft.compression import compressed
-from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.measure import measure
+from crossdraft_lab.bench.workload import Workload, items
 from tests.align.some_gate import predicted_spec
 
 

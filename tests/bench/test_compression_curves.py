@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.bench.compression import CompressionResult
-from crossdraft.bench.compression_curves import ACROSS, QUALITIES, _curve, quality_curves
-from crossdraft.bench.statistics import Interval
 from crossdraft.drawing.charts import below_one_another
 from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine, TextRun
+from crossdraft_lab.bench.compression import CompressionResult
+from crossdraft_lab.bench.compression_curves import ACROSS, QUALITIES, _curve, quality_curves
+from crossdraft_lab.bench.statistics import Interval
 
 
 def exactly(value):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from crossdraft.bench.cores import Cores, choose_cores, parse_cores, spans
+from crossdraft.cli.cores import Cores, choose_cores, parse_cores, spans
 from crossdraft.errors import CrossdraftError
 
 

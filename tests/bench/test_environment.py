@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crossdraft.bench import environment as module
+from crossdraft_lab.bench import environment as module
 
 
 def test_a_figure_knows_its_time():
@@ -22,7 +22,7 @@ def test_a_figure_knows_its_commit_and_that_files_differ_from_it(tmp_path, monke
             ["git", "-C", tmp_path, *names, *arguments], check=True, capture_output=True, text=True
         ).stdout
 
-    source = tmp_path / "src" / "crossdraft" / "bench" / "environment.py"
+    source = tmp_path / "lab" / "src" / "crossdraft_lab" / "bench" / "environment.py"
     source.parent.mkdir(parents=True)
     source.write_text("")
     monkeypatch.setattr(module, "__file__", str(source))

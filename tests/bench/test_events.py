@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from crossdraft.bench import events as bench
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import concatenate, write_events
+from crossdraft_lab.bench import events as bench
 
 
 def test_the_made_up_window_has_the_requested_rate():

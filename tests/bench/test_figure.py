@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from crossdraft.bench.figure import Figure, by_scene
-from crossdraft.bench.statistics import Interval
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.figure import Figure, by_scene
+from crossdraft_lab.bench.statistics import Interval
 
 
 def test_a_figure_is_never_without_its_interval_and_n():

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from crossdraft.bench.encode import EncodeBench
-from crossdraft.bench.frames import FrameBench, FrameTimes, lines, time_shifts
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams import Windowing
+from crossdraft_lab.bench.encode import EncodeBench
+from crossdraft_lab.bench.frames import FrameBench, FrameTimes, lines, time_shifts
 from tests.support import encodes_clips
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from crossdraft.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, GpuUse, sampling
+from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, GpuUse, sampling
 
 
 def test_readings_by_hand():
@@ -47,7 +47,7 @@ def test_a_machine_without_a_driver_is_said():
 
 
 def test_without_the_library_it_is_said():
-    code = "from crossdraft.bench.gpu import GpuSampler\nwith GpuSampler() as gpus: print(gpus.absent, gpus.uses)"
+    code = "from crossdraft_lab.bench.gpu import GpuSampler\nwith GpuSampler() as gpus: print(gpus.absent, gpus.uses)"
     hidden = f"import sys; sys.modules['pynvml'] = None\n{code}"
     found = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == f"{NO_LIBRARY} []"

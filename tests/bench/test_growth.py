@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.growth import (
+from crossdraft.cli.main import main
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.growth import (
     SIZES,
     Case,
     GrowthResult,
@@ -19,10 +21,8 @@ from crossdraft.bench.growth import (
     run_curve,
     sizes,
 )
-from crossdraft.bench.growth_curves import CURVES, make_curve
-from crossdraft.bench.growth_plot import draw_growth, plot_growth
-from crossdraft.cli.main import main
-from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.growth_curves import CURVES, make_curve
+from crossdraft_lab.bench.growth_plot import draw_growth, plot_growth
 
 SMALL = {"frames": (1, 2), "prompt": (20, 50), "answer": (3, 6), "requests": (1, 3), "memory": (500, 1000)}
 

@@ -5,14 +5,14 @@ import json
 import pytest
 from rich.console import Console
 
-from crossdraft.bench import heads
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.heads import DraftSetting, HeadsBench, HeadsSettings, run_heads
-from crossdraft.bench.heads_report import draw, lines, plot, tables, to_json
-from crossdraft.bench.heads_select import select_heads
-from crossdraft.bench.workload import Workload
 from crossdraft.drafters.evaluate import TAU
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench import heads
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.heads import DraftSetting, HeadsBench, HeadsSettings, run_heads
+from crossdraft_lab.bench.heads_report import draw, lines, plot, tables, to_json
+from crossdraft_lab.bench.heads_select import select_heads
+from crossdraft_lab.bench.workload import Workload
 from tests.bench.some_heads import random_head
 
 TREE, CHAIN, WARM = DraftSetting("tree", 8, 0.0), DraftSetting("chain", 3, 0.0), DraftSetting("tree", 8, 1.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from crossdraft.bench.heads import EXPECTATIONS, DraftSetting, check_expectations, figures_of
 from crossdraft.drafters.evaluate import AcceptanceStats
 from crossdraft.heads.registry import HEADS
+from crossdraft_lab.bench.heads import EXPECTATIONS, DraftSetting, check_expectations, figures_of
 
 
 def test_figures_by_hand():

@@ -7,8 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.bench import heads_select
-from crossdraft.bench.heads_select import (
+from crossdraft.checkpoints.locate import shipped_at
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Spec, parse
+from crossdraft_lab.bench import heads_select
+from crossdraft_lab.bench.heads_select import (
     TRAINED,
     WeightFacts,
     as_chain,
@@ -17,9 +20,6 @@ from crossdraft.bench.heads_select import (
     short_labels,
     weight_facts,
 )
-from crossdraft.checkpoints.locate import REFERENCE
-from crossdraft.errors import CrossdraftError
-from crossdraft.specs import Spec, parse
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def shipped(tmp_path, monkeypatch):
     for name in ("eagle", "hydra"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
-    monkeypatch.setattr(heads_select, "HEAD_WEIGHTS", tmp_path)
+    monkeypatch.setattr(heads_select, "shipped_at", lambda name: tmp_path / Path(name).name)
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_measured(shipped, methods, specs, part):
 
 
 def test_no_head_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(heads_select, "HEAD_WEIGHTS", tmp_path)
+    monkeypatch.setattr(heads_select, "shipped_at", lambda name: tmp_path / Path(name).name)
     with pytest.raises(CrossdraftError, match="No trained head ships"):
         select_heads(None)
     assert not is_here(Spec("eagle3"))
@@ -123,7 +123,7 @@ def test_facts_by_hand(tmp_path):
 
 def stored(name, *modules):
     """Numbers of a model of the reference pair, of some of its modules or of all."""
-    tensors = load_file(REFERENCE / name / "model.safetensors")
+    tensors = load_file(shipped_at(name) / "model.safetensors")
     chosen = [key for key in tensors if not modules or set(key.split(".")) & set(modules)]
     return sum(tensors[key].numel() for key in chosen)
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.heads_timing import STEP, time_drafts
-from crossdraft.bench.identity import reference_answers
-from crossdraft.bench.workload import Workload, items
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.heads_timing import STEP, time_drafts
+from crossdraft_lab.bench.identity import reference_answers
+from crossdraft_lab.bench.workload import Workload, items
 
 
 class Recorder:

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.identity import (
+from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.identity import (
     ALL_SPECS,
     CACHED_CONFIGS,
     EVENT_CONFIGS,
@@ -23,13 +28,8 @@ from crossdraft.bench.identity import (
     reference_answers,
     run_identity,
 )
-from crossdraft.bench.specs import POLICIES
-from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.conformance import full_forward
-from crossdraft.engine.decode import Decoder
-from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.specs import POLICIES
+from crossdraft_lab.bench.workload import Workload, items
 
 
 @pytest.fixture(scope="module")

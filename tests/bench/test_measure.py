@@ -4,10 +4,10 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from crossdraft.bench.measure import Run, measure
-from crossdraft.bench.workload import Item
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.measure import Run, measure
+from crossdraft_lab.bench.workload import Item
 
 
 class Recorder:

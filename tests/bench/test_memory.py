@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from crossdraft.bench.memory import LENGTH, made_answers, time_memory
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.memory import LENGTH, made_answers, time_memory
 
 
 def test_it_is_full_before_it_is_timed():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.partial import PartialBench, PartialResult, compare_partial
-from crossdraft.bench.statistics import Interval
-from crossdraft.drafters.settings import PartialSettings
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.partial import PartialBench, PartialResult, compare_partial
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.drafters.settings import PartialSettings
 
 
 @pytest.mark.parametrize("options", [{"pairs": 0}, {"nodes": 0}, {"frames": (0,)}])

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from crossdraft.bench.cores import choose_cores
-from crossdraft.bench.plan_measure import Pair, measure_stages, stages_of, undisturbed
+from crossdraft.cli.cores import choose_cores
 from crossdraft.cli.main import main
 from crossdraft.engine.request import Answer, Finish
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.plan_measure import Pair, measure_stages, stages_of, undisturbed
 
 PASSES = [(1, 10.0), (2, 10.5)]
 

@@ -5,11 +5,12 @@ from itertools import combinations
 
 import pytest
 
-from crossdraft.bench.plot import check_plot, draw, plot, title
-from crossdraft.bench.statistics import Interval, Quartiles
-from crossdraft.bench.suite import BenchReport, Footprint
-from crossdraft.bench.summary import MethodSummary
+from crossdraft.cli.outputs import check_plot
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.plot import draw, plot, title
+from crossdraft_lab.bench.statistics import Interval, Quartiles
+from crossdraft_lab.bench.suite import BenchReport, Footprint
+from crossdraft_lab.bench.summary import MethodSummary
 
 WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
 

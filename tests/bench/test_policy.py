@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.measure import Results, Run
-from crossdraft.bench.policy import LOADS, Sweep, load_result, requests, sentences, workload
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.measure import Results, Run
+from crossdraft_lab.bench.policy import LOADS, Sweep, load_result, requests, sentences, workload
 
 
 def run(seconds, tokens=3, notes=()):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sacrebleu import corpus_bleu
 
-from crossdraft.bench.quality import (
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.quality import (
     ScoredAnswer,
     accuracies,
     bleu,
@@ -22,7 +23,6 @@ from crossdraft.bench.quality import (
     text_scores,
     vqa_accuracy,
 )
-from crossdraft.errors import CrossdraftError
 
 TEXTS = (
     "A red car is ahead of us.",

@@ -2,13 +2,13 @@
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.cores import Cores
-from crossdraft.bench.measure import Results, Run
-from crossdraft.bench.questions import Questions, rows, run_questions, to_json
-from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.cli.cores import Cores
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.measure import Results, Run
+from crossdraft_lab.bench.questions import Questions, rows, run_questions, to_json
+from crossdraft_lab.bench.workload import Item, Workload, items
 
 
 def run(seconds, tokens=(1, 2)):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.recordings import RecordingsBench, compare_recordings, tokens_in
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.recordings import RecordingsBench, compare_recordings, tokens_in
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, play, replay, worth_it
-from crossdraft.bench.traces import Trace, read_traces, shuffled, write_traces
 from crossdraft.cli.main import main
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.replay import RecordedDrafter, ReplayConfig, StageCosts, play, replay, worth_it
+from crossdraft_lab.bench.traces import Trace, read_traces, shuffled, write_traces
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "reference_answers.jsonl"
 
@@ -273,6 +273,6 @@ def test_the_shipped_recording_is_made_by_its_command(tmp_path):
 
 @pytest.mark.parametrize("wrong", [["--methods=event,target-all"], ["--temperature=0.5"]])
 def test_a_recording_of_nothing_is_refused_before_anything_is_loaded(wrong, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("crossdraft.bench.suite.run_suite", None)
+    monkeypatch.setattr("crossdraft_lab.bench.suite.run_suite", None)
     assert main(["bench", "--record", str(tmp_path / "a.jsonl"), *wrong]) == 2
     assert capsys.readouterr().err.startswith("crossdraft: There is nothing to record: ")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench import resources
-from crossdraft.bench.resources import (
+from crossdraft_lab.bench import resources
+from crossdraft_lab.bench.resources import (
     descendants,
     flatness,
     halted,

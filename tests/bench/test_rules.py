@@ -2,11 +2,11 @@
 
 import pytest
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.rules import RulesBench, compare_rules, facts_figures, right_facts
-from crossdraft.bench.workload import Item, Workload, items
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.rules import RulesBench, compare_rules, facts_figures, right_facts
+from crossdraft_lab.bench.workload import Item, Workload, items
 
 
 def test_the_share_of_facts_by_hand():

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
-from crossdraft.bench.scale import main
-from crossdraft.bench.scale_models import (
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTConfig
+from crossdraft_lab.bench.scale import main
+from crossdraft_lab.bench.scale_models import (
     DRAFTERS,
     TARGETS,
     cache_bytes,
@@ -21,8 +23,6 @@ from crossdraft.bench.scale_models import (
     random_target,
     shape_of,
 )
-from crossdraft.errors import CrossdraftError
-from crossdraft.models.eventgpt import EventGPTConfig
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,
@@ -41,13 +41,13 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
 }
-# `python -m crossdraft.bench.scale`, on a machine that has nothing but what the engine needs
+# `python -m crossdraft_lab.bench.scale`, on a machine that has nothing but what the engine needs
 BARE = """
 import runpy, sys
 for name in ("typer", "rich", "matplotlib", "av", "h5py", "cv2", "scipy", "pydantic"):
     sys.modules[name] = None
 sys.argv[0] = "scale"
-runpy.run_module("crossdraft.bench.scale", run_name="__main__")
+runpy.run_module("crossdraft_lab.bench.scale", run_name="__main__")
 """
 
 
@@ -121,7 +121,7 @@ def test_presets_have_the_real_sizes():
 
 
 def test_what_cannot_fit_is_refused(monkeypatch, files):
-    monkeypatch.setattr("crossdraft.bench.scale_models.free_memory", lambda device: 1000.0)
+    monkeypatch.setattr("crossdraft_lab.bench.scale_models.free_memory", lambda device: 1000.0)
     with pytest.raises(CrossdraftError, match="GB free"):
         check_memory(shape_of(str(files[0]), TARGETS), torch.device("cpu"), torch.float32)
 

@@ -11,13 +11,13 @@ from safetensors import safe_open
 from transformers import AutoTokenizer
 
 import crossdraft as cd
-from crossdraft.bench.scale_checkpoint import planned, random_weight, write_checkpoint
-from crossdraft.bench.scale_layouts import SHAPES, layout_of
-from crossdraft.bench.scale_tokenizer import llama_tokenizer
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.models.eventgpt import convert_eventgpt
+from crossdraft_lab.bench.scale_checkpoint import planned, random_weight, write_checkpoint
+from crossdraft_lab.bench.scale_layouts import SHAPES, layout_of
+from crossdraft_lab.bench.scale_tokenizer import llama_tokenizer
 from tests.support import ClipPaths
 
 

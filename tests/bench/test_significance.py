@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from crossdraft.bench.align_controls import accepted, best_text
-from crossdraft.bench.significance import (
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.align_controls import accepted, best_text
+from crossdraft_lab.bench.significance import (
     PairedCosts,
     cohens_dz,
     compare_paired,
@@ -19,7 +20,6 @@ from crossdraft.bench.significance import (
     rank_biserial,
     wilcoxon,
 )
-from crossdraft.errors import CrossdraftError
 
 
 def test_signed_rank_by_hand():

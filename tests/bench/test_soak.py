@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 import crossdraft as cd
-from crossdraft.bench.resources import Leftovers, MemorySample
-from crossdraft.bench.soak import Ask, Known, Mix, Soak, check, check_error, run_soak
-from crossdraft.bench.soak_report import SoakReport, lines
 from crossdraft.engine.request import Finish
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.resources import Leftovers, MemorySample
+from crossdraft_lab.bench.soak import Ask, Known, Mix, Soak, check, check_error, run_soak
+from crossdraft_lab.bench.soak_report import SoakReport, lines
 
 REQUEST = cd.Request("?", "clip.mp4", max_new_tokens=3)
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
-from crossdraft.bench.cores import Cores
-from crossdraft.bench.measure import measure
-from crossdraft.bench.specs import (
+from crossdraft.cli.cores import Cores
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import parse
+from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
+from crossdraft_lab.bench.measure import measure
+from crossdraft_lab.bench.specs import (
     ALL_METHODS,
     ALWAYS,
     ON_ALL_CORES,
@@ -21,11 +24,8 @@ from crossdraft.bench.specs import (
     spec_of,
     usual_methods,
 )
-from crossdraft.bench.suite import Suite, placement_of
-from crossdraft.bench.workload import Workload, items
-from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.errors import CrossdraftError
-from crossdraft.specs import parse
+from crossdraft_lab.bench.suite import Suite, placement_of
+from crossdraft_lab.bench.workload import Workload, items
 
 
 @pytest.fixture(scope="module")

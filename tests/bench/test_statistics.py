@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.bench.statistics import (
+from crossdraft_lab.bench.statistics import (
     Quartiles,
     acceptance_length,
     bootstrap,

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 
 import pytest
 
-from crossdraft.bench import suite
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.workload import Item
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.forks import forking
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench import suite
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.workload import Item
 
 
 def die(*_: object) -> None:

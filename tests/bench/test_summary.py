@@ -7,13 +7,14 @@ import pytest
 from rich.console import Console
 
 from crossdraft.api import Engine, Options
-from crossdraft.bench.assembly import EngineMethod, Models
-from crossdraft.bench.measure import Results, Run, first_difference, measure
-from crossdraft.bench.report import method_json, tables
-from crossdraft.bench.suite import BenchReport
-from crossdraft.bench.summary import summarise
-from crossdraft.bench.workload import Workload, items
+from crossdraft.comparisons import first_difference
 from crossdraft.engine.cost_model import CostModel
+from crossdraft_lab.bench.assembly import EngineMethod, Models
+from crossdraft_lab.bench.measure import Results, Run, measure
+from crossdraft_lab.bench.report import method_json, tables
+from crossdraft_lab.bench.suite import BenchReport
+from crossdraft_lab.bench.summary import summarise
+from crossdraft_lab.bench.workload import Workload, items
 
 
 @pytest.fixture(scope="module")

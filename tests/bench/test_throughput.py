@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossdraft.bench import throughput
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.batch_child import Asked
-from crossdraft.bench.batches import BatchRun, EngineBatch, PaddedBatch, Served, padded, until_end
-from crossdraft.bench.child_batches import ChildBatches
-from crossdraft.bench.cores import Cores
-from crossdraft.bench.hf_continuous import ClipEmbedding, ContinuousBatches
-from crossdraft.bench.throughput import SizeResults, Throughput, rows_of, run_throughput
-from crossdraft.bench.throughput_report import lines, results_table, to_json
-from crossdraft.bench.workload import Item, Workload, items
+from crossdraft.cli.cores import Cores
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.options import Options
+from crossdraft_lab.bench import throughput
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.batch_child import Asked
+from crossdraft_lab.bench.batches import BatchRun, EngineBatch, PaddedBatch, Served, padded, until_end
+from crossdraft_lab.bench.child_batches import ChildBatches
+from crossdraft_lab.bench.hf_continuous import ClipEmbedding, ContinuousBatches
+from crossdraft_lab.bench.throughput import SizeResults, Throughput, rows_of, run_throughput
+from crossdraft_lab.bench.throughput_report import lines, results_table, to_json
+from crossdraft_lab.bench.workload import Item, Workload, items
 
 TWO = Cores((0,), (1,))
 
@@ -116,13 +116,13 @@ def test_children_get_the_target_s_device_and_dtype(pair, dtype, tmp_path, monke
         models, Workload(1), (1,), "ngram", cores=TWO, vllm_python=tmp_path, baselines=("hf-continuous", "vllm")
     )
     made = dict(throughput._methods(plan, models.load_target()))
-    assert made["hf-continuous"] == ["crossdraft.bench.hf_continuous", str(pair.target), "cpu", dtype, "0"]
-    assert made["vllm"] == ["crossdraft.bench.vllm_child", str(pair.target), dtype]
+    assert made["hf-continuous"] == ["crossdraft_lab.bench.hf_continuous", str(pair.target), "cpu", dtype, "0"]
+    assert made["vllm"] == ["crossdraft_lab.bench.vllm_child", str(pair.target), dtype]
 
 
 def test_a_child_answers_and_says_why_it_failed(pair, asked, tmp_path):
     child = ChildBatches(
-        "hf-continuous", ["crossdraft.bench.hf_continuous", str(pair.target), "cpu", "float64", "0"], (0,)
+        "hf-continuous", ["crossdraft_lab.bench.hf_continuous", str(pair.target), "cpu", "float64", "0"], (0,)
     )
     try:
         assert "transformers" in child.about

@@ -2,9 +2,13 @@
 
 import pytest
 
-from crossdraft import scenes
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.watch import (
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import read_events
+from crossdraft.streams import WatchSummary, Windowing
+from crossdraft.video import probe
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.watch import (
     StreamBench,
     StreamRun,
     rate_over,
@@ -14,10 +18,6 @@ from crossdraft.bench.watch import (
     stream_files,
     to_json,
 )
-from crossdraft.errors import CrossdraftError
-from crossdraft.events import read_events
-from crossdraft.streams import WatchSummary, Windowing
-from crossdraft.video import probe
 
 
 def run(due: int, whole: list[float], tokens: dict[int, tuple[int, ...]]) -> StreamRun:

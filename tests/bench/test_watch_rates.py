@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import pytest
 
-from crossdraft.bench import watch_rates
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.cores import Cores
-from crossdraft.bench.experiments.streaming_rates import HighestRates, highest, unequal
-from crossdraft.bench.watch import StreamBench, StreamRun
-from crossdraft.bench.watch_rates import RateSearch, RateTry, run_rates
+from crossdraft.cli.cores import Cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams import WatchSummary, Windowing
+from crossdraft_lab.bench import watch_rates
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.experiments.streaming_rates import HighestRates, highest, unequal
+from crossdraft_lab.bench.watch import StreamBench, StreamRun
+from crossdraft_lab.bench.watch_rates import RateSearch, RateTry, run_rates
 
 RATES = (2.0, 4.0, 6.0, 8.0, 10.0)
 

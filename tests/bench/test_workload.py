@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossdraft import scenes
-from crossdraft.bench.cores import Cores
-from crossdraft.bench.suite import cores_in_words
-from crossdraft.bench.workload import Item, Workload, describe, items, workload_in_words
+from crossdraft.cli.cores import Cores
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.suite import cores_in_words
+from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
 
 
 def test_scenes_and_wordings_are_held_out():

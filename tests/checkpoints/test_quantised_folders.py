@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import is_accelerate_available
 
-from crossdraft.bench.scale_checkpoint import write_checkpoint
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from crossdraft_lab.bench.scale_checkpoint import write_checkpoint
 
 LAYERS = "language_model.model.layers."
 

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, VideoLlavaForConditionalGeneration
 
-from crossdraft.bench.scale_checkpoint import write_checkpoint
 from crossdraft.checkpoints import memory
 from crossdraft.checkpoints.files import stored_tensors
 from crossdraft.checkpoints.reader import read
 from crossdraft.checkpoints.weights import load_weights
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from crossdraft_lab.bench.scale_checkpoint import write_checkpoint
 from tests.support import PairPaths
 
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from crossdraft.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, _generate
-from crossdraft.cli.align import BEFORE, TUNED, WITH_MEMORY
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
+from crossdraft_lab.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, _generate
+from crossdraft_lab.cli.align import BEFORE, TUNED, WITH_MEMORY
 from tests.support import tiny_clip, tiny_pair
 
 SMALL = (
@@ -72,15 +72,15 @@ def test_one_command_from_lists_to_a_drafter_and_its_figures(pair, lists, tmp_pa
     out = tmp_path / "out"
     drafter = str(out / "drafter")
     with monkeypatch.context() as patch:
-        patch.setattr("crossdraft.bench.align._controls", interrupted)
+        patch.setattr("crossdraft_lab.bench.align._controls", interrupted)
         assert align(pair, lists, out) == 2
     assert set(json.loads((out / "rows.json").read_text())["rows"]) == {
         str(pair.blind), drafter, f"union:{drafter},(memory:seed={out / 'captures' / 'train'})"
     }  # fmt: skip
     saved, asked = (out / "drafter" / "model.safetensors").stat().st_mtime_ns, []
     with monkeypatch.context() as patch:
-        patch.setattr("crossdraft.bench.align._generate", lambda *args: asked.append(args[-1]) or _generate(*args))
-        patch.setattr("crossdraft.train.align.tuned.load_tuned", interrupted)  # nothing is left to learn
+        patch.setattr("crossdraft_lab.bench.align._generate", lambda *args: asked.append(args[-1]) or _generate(*args))
+        patch.setattr("crossdraft_lab.train.align.tuned.load_tuned", interrupted)  # nothing is left to learn
         capsys.readouterr()
         assert align(pair, lists, out) == 0
     assert set(asked) == {"memory", "blind", UNTRAINED}
@@ -230,7 +230,7 @@ def test_without_a_device_training_goes_where_the_target_goes(pair, lists, tmp_p
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("crossdraft.train.core.dist.init_distributed", without_ranks)
+    monkeypatch.setattr("crossdraft_lab.train.core.dist.init_distributed", without_ranks)
     where = [str(pair.target), str(pair.blind), "scenes", str(tmp_path / "out")]
     refused(main(["align", *where, *SMALL]), capsys, tmp_path / "out", "The light went out")
     assert asked == ["cuda:0"]

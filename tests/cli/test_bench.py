@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossdraft.bench import events
-from crossdraft.bench.specs import ALL_METHODS, usual_methods
-from crossdraft.cli.bench_options import python_at
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
+from crossdraft_lab.bench import events
+from crossdraft_lab.bench.specs import ALL_METHODS, usual_methods
+from crossdraft_lab.cli.bench_options import python_at
 from tests.bench.some_heads import random_head
 from tests.support import encodes_clips
 
@@ -195,7 +195,7 @@ def test_a_wrong_method_is_refused_before_a_model_is_looked_for(capsys):
     ],
 )
 def test_a_model_that_is_not_there_is_refused_before_clips_are_made(arguments, part, capsys, monkeypatch):
-    monkeypatch.setattr("crossdraft.scenes.clip.write_clip", None)
+    monkeypatch.setattr("crossdraft_lab.scenes.clip.write_clip", None)
     assert main(["bench", *arguments]) == 2
     said = capsys.readouterr().err
     assert part in said

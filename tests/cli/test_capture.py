@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.train.capture.store import CaptureStore
+from crossdraft_lab.train.capture.store import CaptureStore
 from tests.support import ClipPaths, PairPaths
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from crossdraft.cli.main import main
-from crossdraft.train.capture.sources import ListSource
+from crossdraft_lab.train.capture.sources import ListSource
 from tests.datasets.helpers import activitynet, dsec, msvd
 
 

@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from crossdraft.cli.demo import KINDS
 from crossdraft.cli.main import main
+from crossdraft_lab.cli.demo_scene import KINDS
 
 
 @pytest.fixture

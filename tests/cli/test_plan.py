@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench import plan_measure
 from crossdraft.cli.main import main
+from crossdraft_lab.bench import plan_measure
 
 NUMBERS = ["--prefill=326", "--step=15.2", "--draft-step=10.3", "--alpha=0.8", "--tokens=50"]
 SHARES = {"prefill", "waiting", "drafting", "passes"}

@@ -7,15 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossdraft.cli import reporting
+from crossdraft.cli import bars, reporting
+from crossdraft.cli.bars import progress_bar
 from crossdraft.cli.reporting import progress, saying, track, waiting
-from crossdraft.train.core import log
-from crossdraft.train.core.log import progress_bar
 
 
 @pytest.fixture(autouse=True)
 def _usual(monkeypatch):
-    monkeypatch.setattr(log, "FIRST_S", 1.0)
+    monkeypatch.setattr(bars, "FIRST_S", 1.0)
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def clock(monkeypatch):
             now[0] += step
             return now[0]
 
-        monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr(bars, "time", SimpleNamespace(monotonic=monotonic))
 
     return set_to
 
@@ -72,7 +71,7 @@ def test_what_is_over_soon_writes_none(capsys):
 
 
 def test_waiting_for_one_thing_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(log, "FIRST_S", 0.05)
+    monkeypatch.setattr(bars, "FIRST_S", 0.05)
     monkeypatch.setattr(reporting, "FIRST_S", 0.05)
     with waiting("loading the models"):
         time.sleep(0.4)

@@ -8,7 +8,7 @@ import cv2
 import pytest
 
 from crossdraft.cli.main import main
-from crossdraft.scenes import split_seeds
+from crossdraft_lab.scenes import split_seeds
 
 
 def test_make_writes_clips_and_says_where(tmp_path, capsys):

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from crossdraft.cli import train
 from crossdraft.cli.main import main
-from crossdraft.train.reference.recipe import load_recipe
+from crossdraft_lab.cli import train
+from crossdraft_lab.train.reference.recipe import load_recipe
 
 
 def test_the_override_that_the_help_shows_is_accepted():

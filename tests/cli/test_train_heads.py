@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from crossdraft.cli.main import main
-from crossdraft.cli.train import _taken
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.trainer import Trainer
+from crossdraft_lab.cli.train import _taken
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths, encodes_clips
 from tests.train.capture.both import capture_both
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_trained_is_one_sentence(
 def test_validation_answers_that_are_learned_from_are_refused_before_a_model_is_loaded(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("crossdraft.train.heads.run.load_target")
+    monkeypatch.delattr("crossdraft_lab.train.heads.run.load_target")
     into = ["--target", str(pair.target), "--out", str(tmp_path / "run"), "--device", "cpu"]
     where = ["--capture", str(captured), *into]
     for method, same in (("eagle", captured), ("l4", captured), ("vision_queries", captured)):

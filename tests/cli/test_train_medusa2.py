@@ -12,7 +12,7 @@ from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target
-from crossdraft.train.core.trainer import Trainer
+from crossdraft_lab.train.core.trainer import Trainer
 from tests.support import ClipPaths, PairPaths
 from tests.train.heads.small import medusa_for
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from crossdraft.compression import compressed
-from crossdraft.compression.fastv import FastVSettings, FastVTarget, seen_tokens
+from crossdraft.compressions import compressed
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.decode import Decoder
@@ -18,6 +17,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.compression.fastv import FastVSettings, FastVTarget, seen_tokens
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.support import encodes_clips
 
@@ -159,7 +159,7 @@ def test_drafters_that_look_into_it_get_the_visual_features_by_themselves(plain)
 def test_a_planted_bug_would_be_seen(plain, monkeypatch):
     """Dropped tokens that stay visible to what is written after the prompt change it."""
     expected = fastv_by_layers(plain, 1, 0.25, STEPS)[1]
-    monkeypatch.setattr("crossdraft.compression.fastv.UNSEEN", 0.0)
+    monkeypatch.setattr("crossdraft_lab.compression.fastv.UNSEEN", 0.0)
     assert list(answer(FastVTarget(plain, FastVSettings(1, 0.25))).tokens)[:STEPS] != expected
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossdraft.compression import compressed
+from crossdraft.compressions import compressed
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError

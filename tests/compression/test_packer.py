@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from crossdraft.compression import compressed, packer_network
-from crossdraft.compression.packer import (
-    TokenPackerSettings,
-    TokenPackerTarget,
-    default_heads,
-    default_levels,
-    encoder_levels,
-)
-from crossdraft.compression.packer_network import TokenPacker, TokenPackerConfig, regions
+from crossdraft.compressions import compressed
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
@@ -23,9 +15,18 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.heads import packer_task
-from crossdraft.train.heads.packer_task import LevelFeatures
+from crossdraft_lab.compression import packer_network
+from crossdraft_lab.compression.packer import (
+    TokenPackerSettings,
+    TokenPackerTarget,
+    default_heads,
+    default_levels,
+    encoder_levels,
+)
+from crossdraft_lab.compression.packer_network import TokenPacker, TokenPackerConfig, regions
+from crossdraft_lab.train.capture.sources import SceneSource
+from crossdraft_lab.train.heads import packer_task
+from crossdraft_lab.train.heads.packer_task import LevelFeatures
 from tests.engine.zoo import ZOO, as_target
 
 FRAMES, SIZE, LEVELS = 3, 8, (1, 2)

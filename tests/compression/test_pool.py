@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from crossdraft.compression import compressed
-from crossdraft.compression.pool import FrameGrid
+from crossdraft.compressions import compressed
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.compression.pool import FrameGrid
 from tests.engine.zoo import VIDEO, ZOO, as_target
 
 REQUEST = Request("xx", max_new_tokens=12)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.compression import compressed, visionzip
-from crossdraft.compression.visionzip import VisionZipSettings, VisionZipTarget, class_attention, zipped
+from crossdraft.compressions import compressed
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prefix_cache import PrefixCache
@@ -15,6 +14,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft_lab.compression import visionzip
+from crossdraft_lab.compression.visionzip import VisionZipSettings, VisionZipTarget, class_attention, zipped
 from tests.engine.zoo import VIDEO, ZOO, as_target
 
 REQUEST = Request("xx", max_new_tokens=12)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from crossdraft.datasets.catalogue import dataset_in, open_dataset
-from crossdraft.datasets.instructions import origin_of
-from crossdraft.datasets.recorded import ClipPlan
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
+from crossdraft_lab.datasets.catalogue import dataset_in, open_dataset
+from crossdraft_lab.datasets.instructions import origin_of
+from crossdraft_lab.datasets.recorded import ClipPlan
 from tests.datasets.helpers import eventgpt, film, write_json
 from tests.events.helpers import made_up
 

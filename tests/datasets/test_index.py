@@ -9,12 +9,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from crossdraft.datasets.export import export
-from crossdraft.datasets.fill import fill
-from crossdraft.datasets.index import PairIndex
-from crossdraft.datasets.sample import DatasetSample, Problem
-from crossdraft.datasets.split import SplitPlan, count_splits, divide, leaks
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.datasets.export import export
+from crossdraft_lab.datasets.fill import fill
+from crossdraft_lab.datasets.index import PairIndex
+from crossdraft_lab.datasets.sample import DatasetSample, Problem
+from crossdraft_lab.datasets.split import SplitPlan, count_splits, divide, leaks
 
 
 class Made:
@@ -58,7 +58,7 @@ def test_a_hundred_thousand_rows_take_little_time(tmp_path):
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("crossdraft.datasets.index.ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("crossdraft_lab.datasets.index.ROWS_AT_ONCE", 200)
 
     class Pathless(Made):  # pathlib interns every name, in a table that grows in leaps
         def samples(self, part):
@@ -77,7 +77,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_part_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("crossdraft.datasets.index.ROWS_AT_ONCE", 100)
+    monkeypatch.setattr("crossdraft_lab.datasets.index.ROWS_AT_ONCE", 100)
     with PairIndex(tmp_path, create=True) as index:
         with pytest.raises(KeyboardInterrupt):
             index.add(Made(1000, stop=555), "all")
@@ -94,7 +94,7 @@ def test_an_interrupted_part_goes_on_where_it_was(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("good", "at_once"), [(7, 5000), (7, 7), (7, 3), (0, 5000)])
 def test_rows_before_a_broken_one_are_kept(tmp_path, monkeypatch, good, at_once):
-    monkeypatch.setattr("crossdraft.datasets.index.ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("crossdraft_lab.datasets.index.ROWS_AT_ONCE", at_once)
 
     class Broken(Made):
         def samples(self, part):

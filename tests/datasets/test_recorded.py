@@ -4,14 +4,14 @@ import h5py
 import numpy as np
 import pytest
 
-from crossdraft.datasets.catalogue import dataset_in, open_dataset
-from crossdraft.datasets.dsec import DsecSequence
-from crossdraft.datasets.events_only import text_recordings
-from crossdraft.datasets.recorded import ClipPlan, spans
-from crossdraft.datasets.stereo_hdf5 import Hdf5Sequence
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
 from crossdraft.video import read_frames
+from crossdraft_lab.datasets.catalogue import dataset_in, open_dataset
+from crossdraft_lab.datasets.dsec import DsecSequence
+from crossdraft_lab.datasets.events_only import text_recordings
+from crossdraft_lab.datasets.recorded import ClipPlan, spans
+from crossdraft_lab.datasets.stereo_hdf5 import Hdf5Sequence
 from tests.datasets.helpers import START_US, dsec, m3ed, mvsec, ncaltech101
 from tests.events.helpers import made_up
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossdraft.datasets import rows
-from crossdraft.datasets.rows import json_rows
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.datasets import rows
+from crossdraft_lab.datasets.rows import json_rows
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.datasets import on_disk
-from crossdraft.datasets.catalogue import dataset_in, open_dataset
-from crossdraft.datasets.index import PairIndex
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.datasets import on_disk
+from crossdraft_lab.datasets.catalogue import dataset_in, open_dataset
+from crossdraft_lab.datasets.index import PairIndex
 from tests.datasets.helpers import activitynet, film, msrvtt, msvd, write_json
 
 WHOLE_ROW = '[{"video_name": "v1", "question": "what?", "question_id": "1"}'

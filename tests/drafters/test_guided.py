@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from crossdraft.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
 from tests.engine.zoo import VIDEO, ZOO, as_target, noisy
 from tests.support import encodes_clips
 

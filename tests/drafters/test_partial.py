@@ -8,8 +8,6 @@ import torch
 
 from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.partial import BLOCK, PartialDrafter, kept_tokens, take
-from crossdraft.drafters.settings import PartialSettings
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.passes import Chunk
@@ -19,6 +17,8 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from crossdraft_lab.drafters.partial import BLOCK, PartialDrafter, kept_tokens, take
+from crossdraft_lab.drafters.settings import PartialSettings
 from tests.engine.zoo import ZOO, as_target
 
 ALL, FEW = PartialSettings(blocks=99), PartialSettings(sinks=1, blocks=2, window=1)

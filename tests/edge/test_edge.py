@@ -7,7 +7,6 @@ import time
 import pytest
 
 import crossdraft.edge.client as client_module
-from crossdraft.bench.edge.proxy import DelayingProxy, Network
 from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import DraftFrame, encode
 from crossdraft.engine.estimates import Ema
@@ -15,6 +14,7 @@ from crossdraft.engine.request import Origin
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.edge import EdgeConnection
 from crossdraft.serve.service import load_engine
+from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
 from tests.edge.conftest import chat, settings
 from tests.serve.conftest import Runner
 

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from crossdraft.bench.serving import edges, load
-from crossdraft.bench.serving.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
-from crossdraft.bench.serving.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
-from crossdraft.bench.serving.plan import CACHE_BYTES, ServePlan
-from crossdraft.bench.serving.process import Connection, ServerProcess
-from crossdraft.bench.serving.web_socket import BINARY, CLOSE, TEXT, WAITING
 from crossdraft.edge.frames import Commit, Done, End, Ping, Refused, encode
 from crossdraft.serve.edge import EdgeConnection
 from crossdraft.serve.edge_sessions import EdgeSessions
 from crossdraft.serve.keys import Client
 from crossdraft.serve.logs import is_news
+from crossdraft_lab.bench.serving import edges, load
+from crossdraft_lab.bench.serving.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
+from crossdraft_lab.bench.serving.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
+from crossdraft_lab.bench.serving.plan import CACHE_BYTES, ServePlan
+from crossdraft_lab.bench.serving.process import Connection, ServerProcess
+from crossdraft_lab.bench.serving.web_socket import BINARY, CLOSE, TEXT, WAITING
 from tests.edge.test_edge import at
 
 COUNT = 20  # of each change

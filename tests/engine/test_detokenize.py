@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 
 from crossdraft.engine.detokenize import BROKEN, LONGEST_RUN, WINDOW, AnswerText, Detokenizer, TokenText
 from crossdraft.load import _text, tokenizer_of
-from crossdraft.train.reference.tokenizer import train_tokenizer
+from crossdraft_lab.train.reference.tokenizer import train_tokenizer
 
 WORDS = "a van is ahead of us, the purple van; café 東京 🚗 naïve \n\n  two  spaces?! <s> van."
 

@@ -47,7 +47,7 @@ def identity(cases: list[dict[str, Any]]) -> dict[str, Any]:
 def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> dict[str, Any]:
     """`bench scale`; its JSON, or how it ended."""
     out = folder / "scale.json"
-    command = [sys.executable, "-m", "crossdraft.bench.scale", "--config", config, "--device", device]
+    command = [sys.executable, "-m", "crossdraft_lab.bench.scale", "--config", config, "--device", device]
     command += [word for drafter in drafters for word in ("--drafter", drafter)]
     ended = _run([*command, "--budget", "1", "--json-out", str(out)], dict(os.environ), SCALE_S)
     return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
@@ -56,7 +56,7 @@ def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> di
 def run_compiled(device: str, config: str, folder: Path) -> dict[str, Any]:
     """`bench compiled`: V(n) of graph-captured passes against the lean path; its JSON, or how it ended."""
     out = folder / "compiled.json"
-    command = [sys.executable, "-m", "crossdraft.bench.compiled", "--config", config, "--device", device]
+    command = [sys.executable, "-m", "crossdraft_lab.bench.compiled", "--config", config, "--device", device]
     ended = _run([*command, "--repeats", "50", "--json-out", str(out)], dict(os.environ), COMPILED_S)
     return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
 
@@ -86,7 +86,7 @@ def main() -> int:
     if given.device != "cpu" and not torch.cuda.is_available():
         sys.stdout.write(f"{NO_DEVICE}\n")
         return 0
-    from crossdraft.bench.environment import environment
+    from crossdraft_lab.bench.environment import environment
 
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {"environment": environment()}

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from crossdraft.bench.gpu import GpuSampler
+from crossdraft_lab.bench.gpu import GpuSampler
 
 pytest.importorskip("pynvml")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NVML knows of no other devices")

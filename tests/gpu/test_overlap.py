@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
-from crossdraft.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft
@@ -14,6 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
+from crossdraft_lab.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
 from tests.engine.scripted import IgnoresCommits
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
 

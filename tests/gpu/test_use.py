@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 import torch
 
-from crossdraft.bench.scale import main
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
+from crossdraft_lab.bench.scale import main
 from tests.gpu.pairs import DEVICE, REQUESTS, TINY, answers, drafter_of, inline, target_of
 
 DRAWS = 300

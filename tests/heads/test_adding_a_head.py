@@ -10,8 +10,8 @@ from crossdraft import methods
 from crossdraft.heads import networks
 from crossdraft.heads.files import read_config
 from crossdraft.heads.registry import HEADS, NETWORKS, HeadRecord
-from crossdraft.train.heads.recipe import load_head_recipe
-from crossdraft.train.heads.run import train_recipe
+from crossdraft_lab.train.heads.recipe import load_head_recipe
+from crossdraft_lab.train.heads.run import train_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_head.md").read_text(encoding="utf-8")
 SMALL = ("optim.steps=2", "optim.warmup_steps=0", "optim.clips=4", "optim.checkpoint_every=2")

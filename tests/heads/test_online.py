@@ -15,13 +15,13 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads import online_training
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.online import HeadOrigin, OnlineDrafter
 from crossdraft.heads.registry import HEADS
 from crossdraft.load import load_target
+from crossdraft_lab.drafters import online_training
+from crossdraft_lab.drafters.online import HeadOrigin, OnlineDrafter
 
 CHAIN = partial(fill, Shape.from_paths([[0] * depth for depth in range(1, 4)]))
 QUESTIONS = ("What is ahead?", "Is it raining?", "How far is the car?", "Who turns?", "Where is the light?", "And now?")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from crossdraft.bench.resources import PROC, descendants
+from crossdraft_lab.bench.resources import PROC, descendants
 
 CHAT = "/v1/chat/completions"
 STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")

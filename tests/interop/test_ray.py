@@ -23,14 +23,14 @@ import httpx
 import pytest
 
 from crossdraft.load import load_target
-from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.app import create_app
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import read_settings
-from crossdraft.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
-from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.sources import SceneSource
+from crossdraft_lab.scenes import make_scene, split_seeds, write_clip
+from crossdraft_lab.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.run import capture
+from crossdraft_lab.train.capture.sources import SceneSource
 from tests.interop.ray_cluster import (
     CHAT,
     CLIPS,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.checkpoints.locate import REFERENCE
-from crossdraft.integrations.vllm.plugin import register
 from crossdraft.video.read import read_frames
+from crossdraft_vllm.plugin import register
 from tests.interop.known_answers import register_known
 
 TARGET = str(REFERENCE / "target")
@@ -36,7 +36,7 @@ END = -1  # stands where an answer is over
 LEAST_COUNT, MOST_DEVIATION = 10, 4.0  # of a token that is counted by itself; standard deviations of a chi-square
 HEADS = ("eagle", "eagle3")
 ASKED, KNOWN, ROWS = "asked.json", "known.json", "rows"
-PACKAGE = "crossdraft.integrations.vllm"
+PACKAGE = "crossdraft_vllm"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -130,9 +130,9 @@ CASES: Mapping[str, Case] = {
 def make(folder: Path) -> None:
     """Clips, questions, the answers of our own engine's target alone, and the exported head."""
     import crossdraft as cd
-    from crossdraft.bench.workload import Workload, items
     from crossdraft.cli.head import folder_of, host_of
     from crossdraft.heads.convert.convert import export_head
+    from crossdraft_lab.bench.workload import Workload, items
 
     asked: list[Asked] = []
     with cd.Engine.load("reference", None, cd.Options(device="cpu", dtype="float32")) as engine:

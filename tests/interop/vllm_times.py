@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crossdraft.bench.environment import environment
-from crossdraft.bench.statistics import quartiles, ratio
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.statistics import quartiles, ratio
 from tests.interop.vllm_hosted import CUT, Case, Hosted, in_a_process, keep, make, read, report, say
 
 CASES: Mapping[str, Case] = {

@@ -77,9 +77,9 @@ def test_what_is_no_such_file(tmp_path):
 
 
 def test_a_recording_becomes_a_video(tmp_path):
-    from crossdraft.datasets.catalogue import open_dataset
-    from crossdraft.datasets.recorded import ClipPlan
     from crossdraft.video import read_frames
+    from crossdraft_lab.datasets.catalogue import open_dataset
+    from crossdraft_lab.datasets.recorded import ClipPlan
 
     weights(tmp_path / "a.safetensors")
     (tmp_path / "data").mkdir()
@@ -94,8 +94,8 @@ def test_a_recording_becomes_a_video(tmp_path):
 
 
 def test_the_weights_are_loaded_once_for_all_clips(tmp_path, monkeypatch):
-    from crossdraft.datasets.catalogue import open_dataset
-    from crossdraft.datasets.recorded import ClipPlan
+    from crossdraft_lab.datasets.catalogue import open_dataset
+    from crossdraft_lab.datasets.recorded import ClipPlan
 
     weights(tmp_path / "a.safetensors")
     (tmp_path / "data").mkdir()

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import CLIPImageProcessor, PreTrainedTokenizerFast
 
-from crossdraft.checkpoints.locate import REFERENCE
+from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Newest, eventgpt_frames, read_events
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
 from crossdraft.models.eventgpt import EventGPTProcessor, ProcessorOptions
 from crossdraft.models.eventgpt.checkpoint import library_errors_as
 from crossdraft.models.eventgpt.processing import Canvas
-from crossdraft.scenes import DURATION_S
+from crossdraft_lab.scenes import DURATION_S
 from tests.events.helpers import made_up
 from tests.models.conftest import TEXT, VISION
 from tests.models.official import byte_tokenizer
@@ -358,5 +358,5 @@ def test_how_much_of_a_recording_a_model_reads_is_kept_with_it(tokenizer, tmp_pa
         with pytest.raises(CrossdraftError, match="must be a whole number above 0"):
             ProcessorOptions(**wrong)
     for name in ("event", "blind"):  # trained on whole clips of a second
-        shipped = ProcessorOptions.load(REFERENCE / name / "processor_config.json")
+        shipped = ProcessorOptions.load(shipped_at(name) / "processor_config.json")
         assert shipped.window_us == round(DURATION_S * 1e6)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from crossdraft.scenes import make_scene
-from crossdraft.scenes.camera import CAMERA_HEIGHT_M, FOCAL, HORIZON, NEAR_M, camera_at, on_road, project, turned
+from crossdraft_lab.scenes import make_scene
+from crossdraft_lab.scenes.camera import CAMERA_HEIGHT_M, FOCAL, HORIZON, NEAR_M, camera_at, on_road, project, turned
 
 TIMES = np.array([0.0, 0.5, 1.0])
 

@@ -8,10 +8,10 @@ from transformers import AutoTokenizer
 
 from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.engine.tree import common_prefix
-from crossdraft.scenes import KINDS, ask, make_scene, score
-from crossdraft.scenes.captions import CAPTIONS
-from crossdraft.scenes.questions import TRAIN
-from crossdraft.train.reference.tokenizer import token_ids
+from crossdraft_lab.scenes import KINDS, ask, make_scene, score
+from crossdraft_lab.scenes.captions import CAPTIONS
+from crossdraft_lab.scenes.questions import TRAIN
+from crossdraft_lab.train.reference.tokenizer import token_ids
 
 SCENES = [make_scene(seed) for seed in range(300)]
 # Of wordings that are answered alike one is enough.

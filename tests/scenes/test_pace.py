@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes import Pace
+from crossdraft_lab import scenes
+from crossdraft_lab.scenes import Pace
 
 
 def test_a_spread_scene_is_the_same_scene_more_slowly():

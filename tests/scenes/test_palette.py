@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from crossdraft.scenes import make_scene
-from crossdraft.scenes.palette import LAMP, LAMP_LUMA, PAINT, PAINT_LUMA, air_of, luma
-from crossdraft.scenes.scene import COLOURS, LIGHTS
+from crossdraft_lab.scenes import make_scene
+from crossdraft_lab.scenes.palette import LAMP, LAMP_LUMA, PAINT, PAINT_LUMA, air_of, luma
+from crossdraft_lab.scenes.scene import COLOURS, LIGHTS
 
 
 @pytest.mark.parametrize(("colours", "level"), [(PAINT, PAINT_LUMA), (LAMP, LAMP_LUMA)])

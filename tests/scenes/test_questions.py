@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes import KINDS, ask, attributes, make_scene, score, wordings
-from crossdraft.scenes.questions import HELD_OUT, TRAIN, Wording, parse
+from crossdraft_lab.scenes import KINDS, ask, attributes, make_scene, score, wordings
+from crossdraft_lab.scenes.questions import HELD_OUT, TRAIN, Wording, parse
 
 SCENES = [make_scene(seed) for seed in range(70)]
 EVERY = [

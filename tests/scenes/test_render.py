@@ -10,8 +10,8 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.scenes import DURATION_S, SENSOR_SIZE, VIDEO_FPS, make_scene, render, simulate_events
-from crossdraft.scenes.palette import REC601
+from crossdraft_lab.scenes import DURATION_S, SENSOR_SIZE, VIDEO_FPS, make_scene, render, simulate_events
+from crossdraft_lab.scenes.palette import REC601
 
 SEEN = np.linspace(0, VIDEO_FPS - 1, 8, dtype=int) / VIDEO_FPS  # what the target sees
 SEEDS = range(14)

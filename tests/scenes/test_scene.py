@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes import ATTRIBUTES, attributes, make_scene, split_seeds
-from crossdraft.scenes.scene import driver_action
+from crossdraft_lab.scenes import ATTRIBUTES, attributes, make_scene, split_seeds
+from crossdraft_lab.scenes.scene import driver_action
 
 SEEDS = range(4000)
 ALL = [attributes(make_scene(seed)) for seed in SEEDS]

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes import ATTRIBUTES, score
-from crossdraft.scenes.score import PHRASES
+from crossdraft_lab.scenes import ATTRIBUTES, score
+from crossdraft_lab.scenes.score import PHRASES
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import numpy as np
 
-from crossdraft.scenes import make_scene
-from crossdraft.scenes.camera import camera_at, project
-from crossdraft.scenes.palette import air_of
-from crossdraft.scenes.sketch import Anchor, Sketch, disc, limb, quads, strip
+from crossdraft_lab.scenes import make_scene
+from crossdraft_lab.scenes.camera import camera_at, project
+from crossdraft_lab.scenes.palette import air_of
+from crossdraft_lab.scenes.sketch import Anchor, Sketch, disc, limb, quads, strip
 
 TIMES = np.array([0.0, 0.25, 0.75])
 

@@ -14,11 +14,11 @@ import pytest
 from crossdraft import Engine
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.runner.process import ProcessDrafter
-from crossdraft.scenes import make_scene, split_seeds, write_clip
 from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
 from crossdraft.serve.sockets import bound_socket
+from crossdraft_lab.scenes import make_scene, split_seeds, write_clip
 from tests.engine.late_target import wait_for
 
 QUESTION = "What is the car in front doing?"

@@ -17,7 +17,6 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from crossdraft.bench.resources import descendants
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
@@ -28,6 +27,7 @@ from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
 from crossdraft.video.image import image_frames
 from crossdraft.video.read import sample_frames
+from crossdraft_lab.bench.resources import descendants
 from tests.events.test_dtypes import GOOD, REFUSED, as_npz
 from tests.serve.conftest import body
 from tests.video.test_image import BOMBS, FILES

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from crossdraft.bench.serving.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
-from crossdraft.bench.serving.mutations import mutated
-from crossdraft.bench.serving.process import Connection
-from crossdraft.bench.serving.streams import status_of, stream, watch_status
-from crossdraft.bench.serving.web_socket import framed
 from crossdraft.serve.watch import WatchConnection
+from crossdraft_lab.bench.serving.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
+from crossdraft_lab.bench.serving.mutations import mutated
+from crossdraft_lab.bench.serving.process import Connection
+from crossdraft_lab.bench.serving.streams import status_of, stream, watch_status
+from crossdraft_lab.bench.serving.web_socket import framed
 
 COUNT = 270
 WAIT_S = 60  # a busy machine; a server that is done hangs up before

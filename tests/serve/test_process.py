@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crossdraft.bench.resources import descendants
+from crossdraft_lab.bench.resources import descendants
 from tests.serve.conftest import body, messages
 
 STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")

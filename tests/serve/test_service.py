@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.resources import descendants
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import service as module
 from crossdraft.serve.service import Service
+from crossdraft_lab.bench.resources import descendants
 from tests.serve.conftest import settings
 
 

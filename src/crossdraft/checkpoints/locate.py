@@ -7,9 +7,10 @@ from pathlib import Path
 
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
+from crossdraft.plugins import Table, more_to_install
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-HEAD_WEIGHTS = REFERENCE / "heads"
+FOLDERS: Table[str] = Table("crossdraft.weights", str, "folder of weights", {"crossdraft": str(REFERENCE)})
 TARGETS = ("reference",)  # shipped, of the reference pair
 SHIPPED_AT = {"reference": "target"}  # where a shipped model lies, if not at its name
 EVENT_MODELS = ("event", "blind", "foreign")  # likewise
@@ -66,7 +67,26 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
 
 def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
     """The folder of a checkpoint, which may be one of the shipped of these names; errors as `find_checkpoint`."""
-    return find_checkpoint(source, {name: REFERENCE / SHIPPED_AT.get(name, name) for name in shipped})
+    folders = {name: shipped_at(SHIPPED_AT.get(name, name)) for name in shipped}
+    found = find_checkpoint(source, folders)
+    if source in folders and not found.is_dir():
+        raise CrossdraftError(f"The model '{source}' is not installed.{more_to_install()}")
+    return found
+
+
+def shipped_at(name: str) -> Path:
+    """Where shipped weights lie, such as `event` or `heads/eagle`: in this package, or in another installed one.
+
+    The folder in this package where none has them; whoever reads it says what is missing.
+    """
+    found = (Path(folder) / name for folder in FOLDERS.values())
+    return next((path for path in found if path.is_dir()), REFERENCE / name)
+
+
+def shipped_heads() -> list[str]:
+    """Names of all shipped heads."""
+    folders = (Path(folder) / "heads" for folder in FOLDERS.values())
+    return sorted(path.name for heads in folders if heads.is_dir() for path in heads.iterdir() if path.is_dir())
 
 
 def repair_hint(folder: Path) -> str:

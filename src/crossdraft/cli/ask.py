@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.bench.common import check_outputs
 from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 

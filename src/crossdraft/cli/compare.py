@@ -6,9 +6,8 @@ from itertools import islice
 
 from crossdraft.alone import baselines
 from crossdraft.api import Engine
-from crossdraft.bench.common import orders
-from crossdraft.bench.measure import first_difference, top2_gap
 from crossdraft.cli.reporting import saying
+from crossdraft.comparisons import first_difference, orders, top2_gap
 from crossdraft.drawing.figures import Baseline, counted
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.target import Target

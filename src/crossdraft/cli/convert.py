@@ -34,9 +34,9 @@ def eventgpt(
 
     from rich.progress import Progress
 
+    from crossdraft.cli.bars import Bar
     from crossdraft.cli.reporting import report
     from crossdraft.models.eventgpt import convert_eventgpt
-    from crossdraft.train.core.log import Bar
 
     with Bar(*Progress.get_default_columns()) as progress:
         task = progress.add_task("reading")

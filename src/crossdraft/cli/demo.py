@@ -1,33 +1,93 @@
-"""`crossdraft demo`: a clip made on the spot, questions answered, each compared with the target alone."""
+"""`crossdraft demo`: questions about a clip are answered, and each answer compared with the target alone."""
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
+from shutil import copyfile, which
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions, check_values
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
+from crossdraft.plugins import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from crossdraft.cli.compare import AnswerComparison
     from crossdraft.engine.request import Answer
-    from crossdraft.scenes import QA
 
-app = typer.Typer(help="Make a clip and ask it questions.", add_completion=False)
+app = typer.Typer(help="Ask questions about a clip.", add_completion=False)
 
-KINDS = ("describe", "lead motion", "watch for", "layout")
 REPEATS = 2
+
+
+@dataclass(frozen=True)
+class DemoQuestion:
+    """A question about the demo's clip.
+
+    Args:
+        kind: a word or two for the table.
+        question: as it is asked.
+        score: judges an answer: for each fact asked for, whether the answer states it; `None` = nothing is judged.
+    """
+
+    kind: str
+    question: str
+    score: Callable[[str], dict[str, bool]] | None = None
+
+
+@dataclass(frozen=True)
+class DemoClip:
+    """A clip with its events, and questions about it."""
+
+    video: Path
+    events: Path
+    questions: Sequence[DemoQuestion]
+
+
+@dataclass(frozen=True)
+class DemoSource:
+    """Where the demo's clip comes from: the entry point `scene` of the group `crossdraft.clips`, else the shipped one.
+
+    Args:
+        name: of the entry point.
+        make: writes the clip into a folder; the number says which of several.
+    """
+
+    name: str
+    make: Callable[[Path, int], DemoClip]
+
+
+def shipped_clip(out: Path, _seed: int = 0) -> DemoClip:
+    """Copy the shipped clip, which is the only one, into a folder.
+
+    Raises:
+        CrossdraftError: the folder cannot be written to.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in (VIDEO, EVENTS):
+            copyfile(CLIP / name, out / name)
+    except OSError as error:
+        raise CrossdraftError(f"Cannot write the clip into {out}: {error.strerror}; name another folder.") from None
+    asked = json.loads((CLIP / "questions.json").read_text(encoding="utf-8"))
+    return DemoClip(out / VIDEO, out / EVENTS, [DemoQuestion(one["kind"], one["question"]) for one in asked])
+
+
+SHIPPED = DemoSource("shipped", shipped_clip)
+SOURCES: Table[DemoSource] = Table("crossdraft.clips", DemoSource, "clip", {})
+CLIP, VIDEO, EVENTS = REFERENCE / "clip", "road.mp4", "road.h5"
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the clip.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Which of the test scenes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which scene; other than 0 takes crossdraft-lab.")] = 0,
     target: Annotated[str, typer.Option(help="'reference', or the folder of a checkpoint.")] = "reference",
     drafter: Annotated[
         str | None, typer.Option(help="glance (by default), event, … or the folder of an EventGPT.")
@@ -36,13 +96,19 @@ def demo(
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Make a clip of a held-out scene, ask held-out questions about it, and compare each with the target alone."""
+    """Ask questions about a clip, and compare each answer with the target alone.
+
+    The clip is the shipped one; with crossdraft-lab it is made of a scene that no training saw.
+    """
     if drafter == "none":
         raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
     pair = PairOptions(target, drafter, cache_bytes=0)  # the target alone, which is compared with, has no cache either
     pair.check()
     check_values(max_new_tokens=max_new_tokens)
     check_folder(out)
+    source = SOURCES.get("scene", SHIPPED)
+    if seed and source is SHIPPED:
+        raise CrossdraftError(f"--seed {seed} is another clip, which crossdraft-lab makes: pip install crossdraft-lab.")
 
     from crossdraft.cli.reporting import import_engine
 
@@ -53,30 +119,25 @@ def demo(
     from crossdraft.cli.reporting import console_for
     from crossdraft.cli.session import opened, stream, with_drafter
     from crossdraft.cli.view import answer_console, say, show
-    from crossdraft.scenes import ask, make_scene, score, split_seeds, write_clip
 
-    test = split_seeds("test")
-    if seed >= len(test):
-        raise CrossdraftError(f"There are {len(test)} test scenes; give a --seed below that.")
     pair = with_drafter(pair, events=True)
     console = console_for(as_json=True) if as_json else answer_console(plain=no_color)
-    scene = make_scene(test[seed])
-    clip = write_clip(scene, out)
+    clip = source.make(out, seed)
     say(console, f"A road scene: {clip.video} and {clip.events}")
-    questions = [ask(scene, kind, 0, held_out=True) for kind in KINDS]
-    requests = [Request(qa.question, clip.video, clip.events, max_new_tokens) for qa in questions]
+    requests = [Request(one.question, clip.video, clip.events, max_new_tokens) for one in clip.questions]
     results, found = [], []
     with opened(pair, requests[0]) as engine:
-        for qa, request in zip(questions, requests, strict=True):
+        for asked, request in zip(clip.questions, requests, strict=True):
             console.rule() if console.color_system else console.print()
-            say(console, qa.question, "bold")
+            say(console, asked.question, "bold")
             answer = stream(engine, request, None if as_json else console)
             comparison = compare(engine, request, answer, REPEATS)
             timed, baseline = typical(answer, comparison)
             show(console, timed, engine.target, baseline)
             say(console, f"\n{comparison.sentence()}")
-            results.append((qa, timed, comparison))
-            found.append(report(request, timed, engine, comparison) | {"facts": score(qa.facts, timed.text)})
+            results.append((asked, timed, comparison))
+            facts = {} if asked.score is None else {"facts": asked.score(timed.text)}
+            found.append(report(request, timed, engine, comparison) | facts)
     summarise(console, results)
     command = "crossdraft" if which("crossdraft") else ".venv/bin/crossdraft"
     say(console, "\nAsk it yourself:")
@@ -85,20 +146,19 @@ def demo(
         typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
 
 
-def summarise(console: "Console", results: "list[tuple[QA, Answer, AnswerComparison]]") -> None:
+def summarise(console: "Console", results: "list[tuple[DemoQuestion, Answer, AnswerComparison]]") -> None:
     """One line for each question, and the whole; `hidden` is accepted/drafted of the hidden draft."""
     from rich.table import Table
 
     from crossdraft.cli.view import say
-    from crossdraft.scenes import score
 
     heads = ("question", "facts", "tokens", "τ", "hidden", "alone", "drafter", "speedup", "identical")
     table = Table(*heads, box=None, pad_edge=False)  # 80 columns are enough
-    for qa, answer, comparison in results:
-        facts = score(qa.facts, answer.text)
+    for asked, answer, comparison in results:
+        facts = None if asked.score is None else asked.score(answer.text)
         table.add_row(
-            qa.kind,
-            f"{sum(facts.values())}/{len(facts)}",
+            asked.kind,
+            "" if facts is None else f"{sum(facts.values())}/{len(facts)}",
             str(answer.stats.new_tokens),
             f"{answer.stats.tau:.2f}",
             f"{answer.stats.hidden_accepted}/{answer.stats.hidden_drafted}",

@@ -30,9 +30,8 @@ def drafters(
 ) -> None:
     """List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip."""
     from crossdraft.cli.reporting import report
-    from crossdraft.methods import METHODS, load_installed, method_of
+    from crossdraft.methods import METHODS, method_of
 
-    load_installed()
     for name in names or ():
         method_of(name)
     if as_json:

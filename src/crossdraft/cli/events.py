@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.bench.common import check_outputs
 from crossdraft.cli.options import AsJson, Force, Format, SensorSize, option_groups, size_of
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:

@@ -69,15 +69,16 @@ def folder_of(head: str) -> Path:
     Raises:
         CrossdraftError: neither a folder nor a shipped head.
     """
-    from crossdraft.heads.load import HEAD_WEIGHTS
+    from crossdraft.checkpoints.locate import shipped_at, shipped_heads
     from crossdraft.heads.registry import weights_of
 
     if Path(head).exists():
         return Path(head)
-    shipped = HEAD_WEIGHTS / weights_of(head)
+    shipped = shipped_at(f"heads/{weights_of(head)}")
     if not shipped.is_dir():
-        names = sorted(path.name for path in HEAD_WEIGHTS.iterdir() if path.is_dir())
-        raise CrossdraftError(f"'{head}' is neither a folder nor a shipped head; there are {', '.join(names)}.")
+        raise CrossdraftError(
+            f"'{head}' is neither a folder nor a shipped head; there are {', '.join(shipped_heads())}."
+        )
     return shipped
 
 

@@ -20,13 +20,17 @@ from typer.core import TyperGroup
 from crossdraft import __version__
 from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.errors import CrossdraftError
+from crossdraft.plugins import Table
 from crossdraft.signals import after_imports, handled
 
-# Each is the `app` of the module of that name in this folder, in the order in which a newcomer meets them.
+# Every command, in the order in which a newcomer meets them: those of our own are the `app` of the module of that name
+# in this folder, those of crossdraft-lab are named by its entry points.
 COMMANDS = (
     "ask", "chat", "watch", "serve", "edge", "drafters", "bench", "experiment", "plan", "replay", "demo", "capture",
     "train", "align", "head", "events", "scenes", "data", "convert", "scale",
 )  # fmt: skip
+OF_LAB = frozenset(("align", "bench", "capture", "data", "experiment", "plan", "replay", "scale", "scenes", "train"))
+INSTALLED: Table[typer.Typer] = Table("crossdraft.commands", typer.Typer, "command", {})
 
 # Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.
 PACKAGE_OF = {
@@ -55,14 +59,21 @@ class LazyGroup(TyperGroup):
     """Imports a command's module when the command is called for, so that none pays for the others."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Every command."""
-        return list(COMMANDS)
+        """Every command that is installed."""
+        here = [name for name in COMMANDS if name not in OF_LAB or name in INSTALLED]
+        return [*here, *(name for name in INSTALLED if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or None; the others are then loaded, so that typer can suggest the nearest name."""
-        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+        known = self.list_commands(ctx)
+        if cmd_name in OF_LAB and cmd_name not in known:
+            raise CrossdraftError(f"The command '{cmd_name}' comes with crossdraft-lab: pip install crossdraft-lab.")
+        for name in [cmd_name] if cmd_name in known else known:
             if name not in self.commands:
-                command = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app)
+                own = name in COMMANDS and name not in OF_LAB
+                command = typer.main.get_command(
+                    import_module(f"crossdraft.cli.{name}").app if own else INSTALLED[name]
+                )
                 command.name = name  # a group has none of its own
                 self.commands[name] = command
         return self.commands.get(cmd_name)

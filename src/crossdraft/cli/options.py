@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from crossdraft.bench.cores import choose_cores, parse_cores
 from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.checks import choice, frames_or_rate, positive, whole
+from crossdraft.cli.cores import choose_cores, parse_cores
 from crossdraft.drafter_checks import check_device
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import METHODS, SHIPPED, check_drafter_files, check_spec, read_spec
+from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec
 from crossdraft.specs import Spec
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class PairOptions:
             "union:memory,ngram.",
             callback=_help_wanted,
             is_eager=True,
-            autocompletion=beginning("none", *SHIPPED),
+            autocompletion=beginning("none", *METHODS),
         ),
     ] = None
     placement: Annotated[
@@ -417,7 +417,7 @@ def check_models(target: str = "reference", event: str = "event") -> None:
     from crossdraft.checkpoints.locate import EVENT_MODELS
 
     check_target(target)
-    if event in SHIPPED and event not in EVENT_MODELS and not Path(event).is_dir():
+    if event in METHODS and event not in EVENT_MODELS and not Path(event).is_dir():
         raise CrossdraftError(
             f"The drafter '{event}' cannot be aligned, tuned or built upon: only an event model can, that is "
             f"{', '.join(EVENT_MODELS)}, or the folder of an EventGPT."
@@ -465,7 +465,7 @@ def _check_rule(_option: str, rule: str) -> None:
 
 
 def _check_prefill(_option: str, spec: str) -> None:
-    from crossdraft.compression import settings_of
+    from crossdraft.compressions import settings_of
 
     settings_of(spec)
 

@@ -21,12 +21,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from crossdraft.bench.common import check_outputs, write_json
+from crossdraft.cli.bars import FIRST_S, Bar
 from crossdraft.cli.options import AsJson, Force, JsonOut
-from crossdraft.train.core.log import FIRST_S, Bar
+from crossdraft.cli.outputs import check_outputs, check_plot, write_json
 
 if TYPE_CHECKING:
-    from crossdraft.bench.cores import Cores
+    from crossdraft.cli.cores import Cores
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def core_each(device: str | None, target: str | None, draft: str | None) -> "Cor
     """One core for each side on a CPU; on a GPU only what was asked for."""
     import torch
 
-    from crossdraft.bench.cores import choose_cores
+    from crossdraft.cli.cores import choose_cores
 
     on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
     return choose_cores(target, draft) if on_cpu or target or draft else None
@@ -121,8 +121,6 @@ class ReportOptions:
         """Refuse files that cannot be written, before any time is spent on them."""
         check_outputs(self.json_out, plot, *more, force=self.force)
         if plot is not None:
-            from crossdraft.bench.plot import check_plot
-
             check_plot(plot)
 
     @property

@@ -66,9 +66,9 @@ def _setting_options() -> list[Any]:
 
 def _usual(name: str, annotation: Any) -> tuple[str, ...]:
     """Values of a setting for a shell to offer."""
-    from crossdraft.cli.options import PLACEMENTS, SHIPPED
+    from crossdraft.cli.options import METHODS, PLACEMENTS
 
-    usual = {"drafter": ("auto", "none", *SHIPPED), "placement": PLACEMENTS}
+    usual = {"drafter": ("auto", "none", *METHODS), "placement": PLACEMENTS}
     return get_args(annotation) if get_origin(annotation) is Literal else usual.get(name, ())
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
-from crossdraft.bench.cores import choose_cores, parse_cores, spans
+from crossdraft.cli.cores import choose_cores, parse_cores, spans
 from crossdraft.cli.options import PairOptions, check_recorded, reads_events
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view

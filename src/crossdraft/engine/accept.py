@@ -6,7 +6,7 @@ themselves live in `engine/rules/`, one file each; here is what they share.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -74,6 +74,19 @@ class Rule:
             return self.name
         settings = [f"{one.name}={getattr(self.verify, one.name)}" for one in fields(self.verify)]
         return f"{self.name}:{','.join(settings)}"
+
+
+@runtime_checkable
+class TrainedRule(Protocol):
+    """What `Rule.verify` is where the rule has weights, which belong to one target."""
+
+    def read(self) -> object:
+        """The weights; CrossdraftError if they cannot be read."""
+        ...
+
+    def check_target(self, source: str) -> None:
+        """Refuse another target than the weights' own; `source` is the folder that the target was loaded from."""
+        ...
 
 
 class Chance(Protocol):
@@ -221,3 +234,15 @@ def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
         return tree
     used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows after these belong to nodes cut off
     return replace(tree, dists=to_device(used, probs.device).to(probs))
+
+
+def divergence(p: Tensor, q: Tensor) -> float:
+    """Jensen-Shannon divergence of p and q [V], in nats."""
+    return divergences(p, q[None]).item()
+
+
+def divergences(p: Tensor, dists: Tensor) -> Tensor:
+    """[k] Jensen-Shannon divergences of p [V] and each of `dists` [k, V], in nats."""
+    both = torch.stack([(p + dists) / 2, p.expand_as(dists), dists])
+    entropy = torch.special.entr(both.double()).sum(-1)
+    return (entropy[0] - (entropy[1] + entropy[2]) / 2).clamp_min(0)

@@ -21,6 +21,7 @@ from crossdraft.heads.folders import CONFIG, FORMAT, check_head, check_trained_f
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.models.shards import read_weights
+from crossdraft.plugins import more_to_install
 
 WEIGHTS = "model.safetensors"
 KEYS = ("format", "network", "target", "config")
@@ -79,7 +80,7 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
             another kind or makes no sense.
     """
     if network not in NETWORKS:
-        hint = suggestion(network, NETWORKS, f"choose among {', '.join(NETWORKS)}.")
+        hint = suggestion(network, NETWORKS, f"choose among {', '.join(NETWORKS)}.{more_to_install()}")
         raise CrossdraftError(f"{where}: there is no network '{network}'; {hint}")
     kind = NETWORKS[network].config_class
     known = [field.name for field in fields(kind)]

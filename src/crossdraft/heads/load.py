@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from crossdraft.checkpoints.locate import HEAD_WEIGHTS
+from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
@@ -21,7 +21,6 @@ from crossdraft.heads.folders import check_event_head
 from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance
 from crossdraft.heads.networks.base import Head, SharedWeights
-from crossdraft.heads.online import HeadOrigin, OnlineDrafter, check_folder
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.heads.registry import HEADS, STATIC, weights_of
@@ -44,7 +43,7 @@ def shipped_folder(network: str, target: str, written: str) -> Path:
             f"The {network} that is shipped is the reference target's; write {written}, a folder of 'crossdraft train "
             f"{network}'."
         )
-    return HEAD_WEIGHTS / network
+    return shipped_at(f"heads/{network}")
 
 
 def load_head_drafter(
@@ -72,7 +71,7 @@ def load_head_drafter(
         CrossdraftError: the head is missing, damaged, another target's or another method's, or an unknown tree.
     """
     record = HEADS[name]
-    path = folder or HEAD_WEIGHTS / weights_of(name)
+    path = folder or shipped_at(f"heads/{weights_of(name)}")
     head = load_head(path, SharedWeights.of(host.model), target_fingerprint(source), record.network)
     head = head.to(host.device, _head_dtype(host))
     if packed:
@@ -162,38 +161,8 @@ def load_pass_drafter(
         CrossdraftError: the embeddings are missing, damaged, or another target's.
     """
     shared = SharedWeights.of(host.model)
-    head = load_head(folder or HEAD_WEIGHTS / "pass", shared, target_fingerprint(source), "pass")
+    head = load_head(folder or shipped_at("heads/pass"), shared, target_fingerprint(source), "pass")
     return PassDrafter(cast("LookaheadEmbeddings", head.to(host.device, host.model.dtype)), banned)
-
-
-def load_learning_drafter(
-    drafter: HeadDrafter[Any],
-    network: str,
-    host: Target,
-    source: str,
-    seconds: float,
-    keep: int,
-    rate: float,
-    folder: Path | None = None,
-) -> OnlineDrafter:
-    """A head's drafter that is trained online while it serves.
-
-    Args:
-        drafter: around the head, loaded with `packed=False`.
-        network: the head's.
-        host, source: as in `load_head_drafter`.
-        seconds, keep, rate: see `OnlineDrafter`.
-        folder: where the weights are saved, and loaded from if there are any.
-
-    Raises:
-        CrossdraftError: the folder holds something else, or a head that does not fit; and as `OnlineDrafter`.
-    """
-    shared, origin = SharedWeights.of(host.model), HeadOrigin(network, target_fingerprint(source))
-    head = drafter.head
-    if folder is not None and check_folder(folder):
-        head.restore(load_head(folder, shared, origin.target, network).stored())
-    lm_head = shared.lm_head.to(host.device)[head.draft_ids]
-    return OnlineDrafter(drafter, lm_head, seconds, keep, rate=rate, origin=origin, folder=folder)
 
 
 def _head_dtype(host: Target) -> torch.dtype:
@@ -204,7 +173,7 @@ def _head_dtype(host: Target) -> torch.dtype:
 
 def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
     """The folder of a head on the event model `source`."""
-    path = folder or HEAD_WEIGHTS / name
+    path = folder or shipped_at(f"heads/{name}")
     check_event_head(path, read_config(path).target, event_fingerprint(source), source)
     return path
 

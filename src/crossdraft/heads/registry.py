@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from crossdraft.plugins import Table
+
 if TYPE_CHECKING:
     from crossdraft.heads.networks.base import Head, HeadConfig
 
@@ -18,14 +20,14 @@ class HeadRecord:
 
     Args:
         network: its name in `config.json` and in recipes.
-        model, drafter: module (below `crossdraft.heads`, unless `package` says otherwise) and class of the network, and
+        model, drafter: module (below `package`) and class of the network, and
             of the drafter around it.
         summary: one line for the table of methods.
         paper: its source.
         tree: its default tree: one of `head_drafter.TREES`, or `STATIC`; empty = the drafter's own.
         weights: name of the shipped weights; default the method's own.
         sees: whether it reads the target's visual features.
-        package: below `crossdraft`.
+        package: to which the modules belong.
     """
 
     network: str
@@ -36,7 +38,7 @@ class HeadRecord:
     tree: str = ""
     weights: str | None = None
     sees: bool = False
-    package: str = "heads"
+    package: str = "crossdraft.heads"
 
     @property
     def network_class(self) -> "type[Head]":
@@ -53,7 +55,7 @@ class HeadRecord:
 
 def _imported(package: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
-    return getattr(import_module(f"crossdraft.{package}.{module}"), name)
+    return getattr(import_module(f"{package}.{module}"), name)
 
 
 AUTOREGRESSIVE = "drafting.autoregressive.AutoregressiveDrafter"
@@ -151,75 +153,9 @@ OTHER_HEADS: Mapping[str, HeadRecord] = {
 """Heads with drafters of their own, each in its own folder: `methods.SHIPPED` has the rest of their records."""
 
 
-def _adapter(name: str, model: str, summary: str, paper: str) -> HeadRecord:
-    return HeadRecord(name, f"networks.{model}", "drafter.AlignedDrafter", summary, paper, package="align")
-
-
-LEVELS = "the levels of xifan-zhang/EventGPT"
-ADAPTERS: Mapping[str, HeadRecord] = {
-    record.network: record
-    for record in (
-        _adapter("none", "pointwise.NoAdapter", "the drafter's feature padded with zeros: the control", "crossdraft"),
-        _adapter("linear", "pointwise.LinearAdapter", "a linear map", "crossdraft"),
-        _adapter("mlp", "pointwise.MLPAdapter", "a linear map and an inner layer beside it", "LLaVA 1.5: Liu 2023"),
-        _adapter("l1", "pointwise.Bottleneck", "a residual bottleneck", LEVELS),
-        _adapter("l2", "pointwise.Bottleneck", "three of them", LEVELS),
-        _adapter("l3", "pointwise.Wide", "three wide blocks", LEVELS),
-        _adapter("l4", "attention.AttentionAdapter", "a causal decoder layer", LEVELS),
-        _adapter(
-            "l4v", "visual.VisualAdapter", "l4 with cross-attention to the target's visual features",
-            "ParallelPrefillAdapter of xifan-zhang/EventGPT",
-        ),
-        _adapter("l5", "attention.AutoregressiveAdapter", "l4 with positions, tokens and its own outputs", LEVELS),
-        _adapter("b1", "fused.TargetAdapter", "l5 on the target's features alone: the ceiling", LEVELS),
-        _adapter("l5f", "fused.GatedAdapter", "l5 on a gated mean of both models' features", LEVELS),
-        _adapter("token", "token.TokenAdapter", "rewrites the drafter's own answer, token by token", LEVELS),
-        _adapter("levels", "pointwise.FusedAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
-    )
-}  # fmt: skip
-"""Adapters from a drafter's features to the target's, all with the drafter `aligned`."""
-
-ANSWER_ADAPTERS: Mapping[str, HeadRecord] = {
-    record.network: record
-    for record in (
-        _adapter(
-            "token_projection", "own_answer.TokenProjection", "maps the drafter's i-th token to the target's i-th",
-            "TokenProjection of xifan-zhang/EventGPT",
-        ),
-        _adapter(
-            "logit_alignment", "own_answer.LogitAlignment", "an MLP of the drafter's largest logits at the i-th token",
-            "LogitAlignment of xifan-zhang/EventGPT",
-        ),
-    )
-}  # fmt: skip
-"""Adapters from what a drafter says by itself, likewise."""
-
-ALIGNED: Mapping[str, HeadRecord] = {**ADAPTERS, **ANSWER_ADAPTERS}
-
-
-def _vision_adapter(name: str, model: str, summary: str, paper: str) -> HeadRecord:
-    drafter = "predicted.PredictedPrefill"
-    return HeadRecord(name, f"networks.vision.{model}", drafter, summary, paper, package="align")
-
-
-VISION_ADAPTERS: Mapping[str, HeadRecord] = {
-    record.network: record
-    for record in (
-        _vision_adapter("vision_linear", "LinearVision", "a mixture of patches and a linear map", "crossdraft"),
-        _vision_adapter("vision_mlp", "MLPVision", "the same and an inner layer beside it", "LLaVA 1.5: Liu 2023"),
-        _vision_adapter("vision_queries", "QueriesVision", "queries that attend to all patches", "BLIP-2: Li 2023"),
-    )
-}
-"""Adapters from an event encoder to the target's visual tokens, all with the drafter `predicted`."""
-
-PACKERS: Mapping[str, HeadRecord] = {
-    "token_packer": HeadRecord("token_packer", "packer_network.TokenPacker", package="compression")
-}
-"""Networks that read the target's own vision encoder, each with the compression of its name."""
-
-NETWORKS: Mapping[str, HeadRecord] = (
-    {record.network: record for record in HEADS.values()} | OTHER_HEADS | ALIGNED | VISION_ADAPTERS | PACKERS
-)
+OWN = {record.network: record for record in HEADS.values()} | OTHER_HEADS
+NETWORKS: Table[HeadRecord] = Table("crossdraft.networks", HeadRecord, "network", OWN)
+"""Every network that a head's folder may hold: those above, and those of other installed packages."""
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:

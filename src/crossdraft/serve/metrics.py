@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from crossdraft.align.checked import PrefillStatus, Read
+from crossdraft.compressions import BudgetStatus
 from crossdraft.engine.request import Finish
 from crossdraft.engine.stats import Stats
 
@@ -56,7 +56,7 @@ class ServerState:
     upload_bytes: int
     drafter: bool
     rows: int
-    prefill: PrefillStatus | None
+    prefill: BudgetStatus | None
 
 
 class Metrics:
@@ -195,15 +195,14 @@ class StateCollector(Collector):
         if state.prefill is not None:
             yield from self._prefill(state.prefill)
 
-    def _prefill(self, status: PrefillStatus) -> Iterator[Metric]:
+    def _prefill(self, status: BudgetStatus) -> Iterator[Metric]:
         """The threshold, how requests were read, and what checks found."""
         name, described = f"{PREFIX}:speculative_prefill", "Requests, by how they were read."
         yield self._gauge("speculative_prefill_threshold", "The gate's confidence that is asked for.", status.threshold)
         yield self._gauge("speculative_prefill_budget", "1 - ROUGE-L that may be lost on average.", status.budget)
         reads = CounterMetricFamily(f"{name}_requests", described, labels=[LABEL, "read"])
-        for read in Read:
-            reads.add_metric([self._model, str(read)], status.reads[read])
-        reads.add_metric([self._model, "unpredictable"], status.unpredictable)
+        for read, count in status.counts.items():
+            reads.add_metric([self._model, read], count)
         loss = SummaryMetricFamily(f"{name}_check_loss", "1 - ROUGE-L that checks have found.", labels=[LABEL])
         loss.add_metric([self._model], status.compared, status.loss)
         yield from (reads, loss)

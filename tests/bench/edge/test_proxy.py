@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crossdraft.bench.edge.proxy import DelayingProxy, Network
+from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
 
 
 class Echo(socketserver.BaseRequestHandler):

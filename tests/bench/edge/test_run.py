@@ -9,9 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossdraft.bench.edge import run as edge_run
-from crossdraft.bench.edge.proxy import Network
-from crossdraft.bench.edge.run import (
+from crossdraft.edge.client import EdgeAnswer
+from crossdraft.edge.frames import OFF
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.edge import run as edge_run
+from crossdraft_lab.bench.edge.proxy import Network
+from crossdraft_lab.bench.edge.run import (
     CLOUD,
     CLOUD_TOO,
     CLOUD_WAYS,
@@ -24,10 +28,6 @@ from crossdraft.bench.edge.run import (
     NetworkFigures,
     results_table,
 )
-from crossdraft.edge.client import EdgeAnswer
-from crossdraft.edge.frames import OFF
-from crossdraft.engine.request import Request
-from crossdraft.errors import CrossdraftError
 
 OWN = ((1, 2, 3), (4, 5))
 

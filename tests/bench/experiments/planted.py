@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from crossdraft.bench.experiments.record import UnitResult
-from crossdraft.bench.measure import Run
+from crossdraft_lab.bench.experiments.record import UnitResult
+from crossdraft_lab.bench.measure import Run
 
 TOKENS = (5, 6, 7, 8)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from crossdraft.bench.experiments.ablations import GROUPS, QUESTIONS, AblationsConfig, summarise
-from crossdraft.bench.experiments.parts import FASTER, NOT_SEEN, SLOWER, UNTESTED
+from crossdraft_lab.bench.experiments.ablations import GROUPS, QUESTIONS, AblationsConfig, summarise
+from crossdraft_lab.bench.experiments.parts import FASTER, NOT_SEEN, SLOWER, UNTESTED
 from tests.bench.experiments.planted import block, run
 
 PAIRS = 16

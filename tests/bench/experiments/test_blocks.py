@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft import scenes
-from crossdraft.bench.experiments.blocks import BlockPlan, answer_block, pooled, speed_json, speed_row, sure
-from crossdraft.bench.experiments.record import Setting
-from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.workload import Workload
-from crossdraft.bench.workload import questions as questions_of
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.experiments.blocks import BlockPlan, answer_block, pooled, speed_json, speed_row, sure
+from crossdraft_lab.bench.experiments.record import Setting
+from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.workload import Workload
+from crossdraft_lab.bench.workload import questions as questions_of
 from tests.bench.experiments.planted import TOKENS, block, run
 
 

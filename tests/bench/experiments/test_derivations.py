@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from crossdraft.bench.experiments.claims import CLAIMS, CONFIRMED, REFUTED, Claim, claims, measured
-from crossdraft.bench.experiments.derivations import DERIVATIONS, derived
-from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.runner import run_experiment
 from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.claims import CLAIMS, CONFIRMED, REFUTED, Claim, claims, measured
+from crossdraft_lab.bench.experiments.derivations import DERIVATIONS, derived
+from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
+from crossdraft_lab.bench.experiments.runner import run_experiment
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 COUNT = re.compile(r": \d+/\d+$")

@@ -1,7 +1,7 @@
 """Experiment 0 on planted runs: what its tables say of each kind of question."""
 
-from crossdraft.bench.experiments.drafters import COLUMNS, DraftersConfig, summarise
-from crossdraft.scenes import KINDS as ALL_KINDS
+from crossdraft_lab.bench.experiments.drafters import COLUMNS, DraftersConfig, summarise
+from crossdraft_lab.scenes import KINDS as ALL_KINDS
 from tests.bench.experiments.planted import block, run
 
 KINDS = ("weather", "layout", "weather", "layout")

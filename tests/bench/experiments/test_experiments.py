@@ -5,18 +5,18 @@ from html import unescape
 
 import pytest
 
-from crossdraft.bench.cores import choose_cores
-from crossdraft.bench.experiments import ablations, alignment_ladder, breakdown, drafters, prefill_hiding, quality
-from crossdraft.bench.experiments.registry import EXPERIMENTS, chosen
-from crossdraft.bench.experiments.report import write_report
-from crossdraft.bench.experiments.runner import run_experiment
-from crossdraft.bench.experiments.runs import plain, typed
-from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.heads_select import is_here
-from crossdraft.bench.specs import HUGGING_FACE, spec_of
+from crossdraft.cli.cores import choose_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import ALIGNED
-from crossdraft.train.heads.recipe import load_head_recipe
+from crossdraft_lab.bench.experiments import ablations, alignment_ladder, breakdown, drafters, prefill_hiding, quality
+from crossdraft_lab.bench.experiments.registry import EXPERIMENTS, chosen
+from crossdraft_lab.bench.experiments.report import write_report
+from crossdraft_lab.bench.experiments.runner import run_experiment
+from crossdraft_lab.bench.experiments.runs import plain, typed
+from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.heads_select import is_here
+from crossdraft_lab.bench.specs import HUGGING_FACE, spec_of
+from crossdraft_lab.networks import ALIGNED
+from crossdraft_lab.train.heads.recipe import load_head_recipe
 
 TINY = {
     "drafters": {"methods": ("hf", "memory", "eagle2"), "pairs": 1, "block": 1, "max_new_tokens": 12},

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.bench.experiments.blocks import BlockPlan, faults_of, pooled
-from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
-from crossdraft.bench.experiments.markdown import outcome_page
-from crossdraft.bench.experiments.record import ExperimentOutcome, RowFaults, UnitResult
-from crossdraft.bench.experiments.report import html_report
-from crossdraft.bench.experiments.streaming import StreamingConfig, summarise
-from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.workload import Workload
+from crossdraft_lab.bench.experiments.blocks import BlockPlan, faults_of, pooled
+from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
+from crossdraft_lab.bench.experiments.markdown import outcome_page
+from crossdraft_lab.bench.experiments.record import ExperimentOutcome, RowFaults, UnitResult
+from crossdraft_lab.bench.experiments.report import html_report
+from crossdraft_lab.bench.experiments.streaming import StreamingConfig, summarise
+from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.workload import Workload
 from tests.bench.experiments.planted import TOKENS, block, run
 
 LEAKED = (*TOKENS[:-1], 9)

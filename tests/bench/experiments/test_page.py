@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.experiments.drafters import COLUMNS, DRAFTERS
-from crossdraft.bench.experiments.kept import kept_outcome
-from crossdraft.bench.experiments.record import FigureTable
-from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.report import HTML, LEADERBOARD, html_report, leaderboard
-from crossdraft.scenes import KINDS
+from crossdraft_lab.bench.experiments.drafters import COLUMNS, DRAFTERS
+from crossdraft_lab.bench.experiments.kept import kept_outcome
+from crossdraft_lab.bench.experiments.record import FigureTable
+from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
+from crossdraft_lab.bench.experiments.report import HTML, LEADERBOARD, html_report, leaderboard
+from crossdraft_lab.scenes import KINDS
 from tests.bench.experiments.test_report import HOSTILE, outcome
 
 pytestmark = pytest.mark.slow

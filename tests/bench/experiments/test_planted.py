@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from crossdraft.bench.assembly import Models
-from crossdraft.bench.experiments import registry
-from crossdraft.bench.experiments.blocks import answer_block, loaded_methods, pooled
-from crossdraft.bench.experiments.drafters import DRAFTERS
-from crossdraft.bench.experiments.runner import run_experiment
-from crossdraft.bench.measure import BenchMethod, Run, measure
-from crossdraft.bench.significance import compare_paired
-from crossdraft.bench.workload import Item
-from crossdraft.cli.experiment import app
 from crossdraft.engine.request import Request
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.experiments import registry
+from crossdraft_lab.bench.experiments.blocks import answer_block, loaded_methods, pooled
+from crossdraft_lab.bench.experiments.drafters import DRAFTERS
+from crossdraft_lab.bench.experiments.runner import run_experiment
+from crossdraft_lab.bench.measure import BenchMethod, Run, measure
+from crossdraft_lab.bench.significance import compare_paired
+from crossdraft_lab.bench.workload import Item
+from crossdraft_lab.cli.experiment import app
 from tests.bench.experiments.planted import block, run
 
 

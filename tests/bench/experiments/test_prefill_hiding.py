@@ -1,10 +1,10 @@
 """Longer clips than the shipped weights were trained on: the heads read as long a text as the target does."""
 
-from crossdraft.bench.experiments.blocks import MODELS, loaded_methods
-from crossdraft.bench.experiments.prefill_hiding import lengthen
-from crossdraft.bench.experiments.record import Setting
-from crossdraft.bench.experiments.variants import Variant
-from crossdraft.bench.workload import Workload, items
+from crossdraft_lab.bench.experiments.blocks import MODELS, loaded_methods
+from crossdraft_lab.bench.experiments.prefill_hiding import lengthen
+from crossdraft_lab.bench.experiments.record import Setting
+from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.workload import Workload, items
 
 
 def test_a_head_that_has_too_few_positions_says_so_and_drafts_once_it_is_lengthened(tmp_path):

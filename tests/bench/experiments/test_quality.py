@@ -2,10 +2,10 @@
 
 import pytest
 
-from crossdraft.bench.experiments.blocks import ALL
-from crossdraft.bench.experiments.quality import SHORT, QualityConfig, summarise
 from crossdraft.errors import CrossdraftError
-from crossdraft.scenes import KINDS, ask, make_scene, split_seeds, stated
+from crossdraft_lab.bench.experiments.blocks import ALL
+from crossdraft_lab.bench.experiments.quality import SHORT, QualityConfig, summarise
+from crossdraft_lab.scenes import KINDS, ask, make_scene, split_seeds, stated
 from tests.bench.experiments.planted import block, run
 
 CONFIG = QualityConfig(

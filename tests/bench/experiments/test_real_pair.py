@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from crossdraft.bench.experiments.real_pair import EVERY, question_row, real_pair
-from crossdraft.bench.experiments.report import has_experiments, write_real_pair
-from crossdraft.bench.replay import ReplayConfig, StageCosts, TraceReplay
-from crossdraft.bench.traces import Trace
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.real_pair import EVERY, question_row, real_pair
+from crossdraft_lab.bench.experiments.report import has_experiments, write_real_pair
+from crossdraft_lab.bench.replay import ReplayConfig, StageCosts, TraceReplay
+from crossdraft_lab.bench.traces import Trace
 
 STAGES = (0.0, 0.0, 20.0, 80.0, 40.0)  # load, preprocess, encode, prefill, decode: 100 ms, then 4 steps of 10
 

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.common import write_json
-from crossdraft.bench.environment import environment
-from crossdraft.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
-from crossdraft.bench.experiments.claims import CLAIMS
-from crossdraft.bench.experiments.drafters import DRAFTERS
-from crossdraft.bench.experiments.kept import kept_outcome
-from crossdraft.bench.experiments.markdown import outcome_page
-from crossdraft.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
-from crossdraft.bench.experiments.registry import EXPERIMENTS
-from crossdraft.bench.experiments.report import (
+from crossdraft.cli.outputs import write_json
+from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
+from crossdraft_lab.bench.experiments.claims import CLAIMS
+from crossdraft_lab.bench.experiments.drafters import DRAFTERS
+from crossdraft_lab.bench.experiments.kept import kept_outcome
+from crossdraft_lab.bench.experiments.markdown import outcome_page
+from crossdraft_lab.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
+from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
+from crossdraft_lab.bench.experiments.report import (
     LEADERBOARD,
     has_experiments,
     html_report,
@@ -26,10 +28,8 @@ from crossdraft.bench.experiments.report import (
     sort_key,
     write_report,
 )  # fmt: skip
-from crossdraft.bench.experiments.runner import run_experiment, write_outcome
-from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile
-from crossdraft.drawing.charts import IntervalBar, interval_bars
-from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.runner import run_experiment, write_outcome
+from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile
 
 HOSTILE = '<script>alert("x")</script>|<img src="https://elsewhere.example/x.png">'
 VOID = {"meta", "link", "br", "img", "input", "hr"}

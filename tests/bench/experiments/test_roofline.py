@@ -5,9 +5,9 @@ import time
 import torch
 from torch import nn
 
-from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.load import load_target
+from crossdraft_lab.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
 
 
 def test_peaks_are_positive():

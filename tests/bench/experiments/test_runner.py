@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.experiments import registry
-from crossdraft.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft.bench.experiments.runner import read_outcome, run_experiment
-from crossdraft.bench.experiments.runs import RUNS
 from crossdraft.cli.main import main
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments import registry
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft_lab.bench.experiments.runner import read_outcome, run_experiment
+from crossdraft_lab.bench.experiments.runs import RUNS
 
 
 @dataclass(frozen=True)

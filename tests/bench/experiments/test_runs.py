@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from crossdraft.bench.experiments.record import UnitResult
-from crossdraft.bench.experiments.runs import RUNS, RunLine, RunsFile, plain, read_lines, typed
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.record import UnitResult
+from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, plain, read_lines, typed
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Seeds stand in every line, as docs/experiments.md promises, and what they are the seeds of was asked."""
 
-from crossdraft import scenes
-from crossdraft.bench.experiments import alignment, streaming
-from crossdraft.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, AlignmentConfig, training
-from crossdraft.bench.experiments.record import Setting
-from crossdraft.bench.watch import StreamRun
-from crossdraft.bench.watch_rates import RateTry
 from crossdraft.streams import WatchSummary
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.experiments import alignment, streaming
+from crossdraft_lab.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, AlignmentConfig, training
+from crossdraft_lab.bench.experiments.record import Setting
+from crossdraft_lab.bench.watch import StreamRun
+from crossdraft_lab.bench.watch_rates import RateTry
 
 SMALL = AlignmentConfig(rungs=("linear", "l6"), clips=3, validation_clips=2, test_clips=1, questions=2, learned=2)
 TEST, TRAIN, VALIDATION = map(scenes.split_seeds, ("test", "train", "validation"))

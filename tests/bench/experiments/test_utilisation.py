@@ -4,13 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.bench.experiments import utilisation
-from crossdraft.bench.experiments.blocks import pooled
-from crossdraft.bench.experiments.record import Setting
-from crossdraft.bench.experiments.roofline import MachinePeak, ModelShape, PassWork
-from crossdraft.bench.experiments.utilisation import UtilisationConfig, busy_shares, machine_peaks, reached, summarise
-from crossdraft.bench.statistics import Interval
 from crossdraft.load import load_target
+from crossdraft_lab.bench.experiments import utilisation
+from crossdraft_lab.bench.experiments.blocks import pooled
+from crossdraft_lab.bench.experiments.record import Setting
+from crossdraft_lab.bench.experiments.roofline import MachinePeak, ModelShape, PassWork
+from crossdraft_lab.bench.experiments.utilisation import (
+    UtilisationConfig,
+    busy_shares,
+    machine_peaks,
+    reached,
+    summarise,
+)
+from crossdraft_lab.bench.statistics import Interval
 from tests.bench.experiments.planted import block, run
 
 PEAK = {"gflops": 100.0, "copy_gbs": 10.0, "cached_gbs": 20.0}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.serving.process import serving
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.serving.process import serving
 
 STARTS = """
 import sys, time
 from pathlib import Path
-from crossdraft.bench.serving.process import serving
+from crossdraft_lab.bench.serving.process import serving
 with serving(["--target", sys.argv[1], "--drafter", "none"], Path(sys.argv[2])) as server:
     print(server.pid, flush=True)
     time.sleep(600)

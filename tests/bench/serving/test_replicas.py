@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from typer.testing import CliRunner
 
-from crossdraft.bench.serving.plan import ServePlan
-from crossdraft.bench.serving.replicas import ServerReplies, against, lines, run_replicas, throughput_ratio
 from crossdraft.cli.main import app
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.serving.plan import ServePlan
+from crossdraft_lab.bench.serving.replicas import ServerReplies, against, lines, run_replicas, throughput_ratio
 
 
 def replies(singles: list[list[float]], tokens: list[int], seconds: list[float], wrong: int = 0) -> ServerReplies:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.bench.serving.load import MOST_FUZZED, WARM, most_wait_ms
-from crossdraft.bench.serving.plan import ServePlan, percentiles_ms
-from crossdraft.bench.serving.process import Connection, ServerProcess
-from crossdraft.bench.serving.run import ServeReport, lines, run_serve
-from crossdraft.bench.serving.throughput import Block, _compared
-from crossdraft.bench.serving.vllm_server import TimedReply, _level
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.logs import TextLines
+from crossdraft_lab.bench.serving.load import MOST_FUZZED, WARM, most_wait_ms
+from crossdraft_lab.bench.serving.plan import ServePlan, percentiles_ms
+from crossdraft_lab.bench.serving.process import Connection, ServerProcess
+from crossdraft_lab.bench.serving.run import ServeReport, lines, run_serve
+from crossdraft_lab.bench.serving.throughput import Block, _compared
+from crossdraft_lab.bench.serving.vllm_server import TimedReply, _level
 
 
 def test_percentiles_are_in_ms():

@@ -12,11 +12,11 @@ from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.rules.fuzzy import divergence
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
+from crossdraft_lab.rules.fuzzy import divergence
 
 QUESTION = "Describe the scene."
 WARM = Sampling(temperature=1.0)

@@ -13,7 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint, tokenizer_of, vocabulary_of
 from crossdraft.methods import DrafterContext, build
-from crossdraft.train.capture.store import CaptureStore
+from crossdraft_lab.train.capture.store import CaptureStore
 from tests.support import tiny_pair
 
 LINES = [
@@ -58,7 +58,7 @@ def test_a_capture_gives_its_answers_and_their_questions(pair, captured):
     known = SeedTarget("x", target_fingerprint(str(pair.target)), lambda ids: str(tokenizer.decode(list(ids))))
     found = read_seed(captured, known, question_number)
     assert [tokens for _, tokens in found] == [tokens.tolist() for tokens in store.answer_tokens()]
-    from crossdraft.train.heads.task import captured_source, question_of
+    from crossdraft_lab.train.heads.task import captured_source, question_of
 
     source = captured_source(store)
     expected = [question_number(question_of(source, number)) for number in range(len(store))]
@@ -68,7 +68,7 @@ def test_a_capture_gives_its_answers_and_their_questions(pair, captured):
 
 def test_it_drafts_the_captured_answer_as_a_hidden_draft(pair, captured):
     store = CaptureStore.open(captured)
-    from crossdraft.train.heads.task import captured_source, question_of
+    from crossdraft_lab.train.heads.task import captured_source, question_of
 
     question = question_of(captured_source(store), 1)
     answer = next(tokens for number, tokens in enumerate(store.answer_tokens()) if number == 1)

@@ -10,7 +10,6 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import crossdraft as cd
-from crossdraft.bench.scale_checkpoint import write_checkpoint
 from crossdraft.cli.main import main
 from crossdraft.engine.fast.quantized_linear import (
     DTYPE,
@@ -24,6 +23,7 @@ from crossdraft.engine.fast.quantized_linear import (
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target, tokenizer_of
 from crossdraft.models.eventgpt import convert_eventgpt
+from crossdraft_lab.bench.scale_checkpoint import write_checkpoint
 from tests.support import ClipPaths, PairPaths
 
 BITS = (8, 4)

@@ -10,13 +10,13 @@ from crossdraft.engine.accept import Acceptance
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, check_rule, rule_for
-from crossdraft.engine.rules.classifier import FILE, TARGET, Classifier
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.options import Options
+from crossdraft_lab.rules.classifier import FILE, TARGET, Classifier
 from tests.engine.zoo import VOCABULARY, ZOO, as_target, noisy
 
 RARE = torch.tensor([[1e-9, 1 - 2e-9, 1e-9]] * 3).double()  # the target writes 1, and next to nothing else

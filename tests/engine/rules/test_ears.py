@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from crossdraft.engine.accept import Chance
-from crossdraft.engine.rules.ears import Ears
 from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.rules.ears import Ears
 from tests.engine.exact import distribution
 
 P, Q = torch.tensor([0.5, 0.3, 0.2, 0.0]).double(), torch.tensor([0.1, 0.6, 0.1, 0.2]).double()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from crossdraft.engine.accept import Chance
-from crossdraft.engine.rules.easd import Easd
 from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.rules.easd import Easd
 from tests.engine.drafting import Language
 from tests.engine.exact import distribution
 

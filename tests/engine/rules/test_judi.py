@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from crossdraft.engine.accept import Acceptance, Chance
-from crossdraft.engine.rules.judi import Judi, divergences
 from crossdraft.engine.rules.rejection import try_children
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.rules.judi import Judi, divergences
 from tests.engine.exact import distribution
 
 P, NEAR, FAR = (torch.tensor(row).double() for row in ([0.6, 0.4, 0.0], [0.4, 0.5, 0.1], [0.01, 0.09, 0.9]))

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, longest
 from crossdraft.engine.rules import RULES
-from crossdraft.engine.rules.ensemble import Ensemble
-from crossdraft.engine.rules.fuzzy import Fuzzy, divergence
 from crossdraft.engine.rules.greedy import verify as greedy
-from crossdraft.engine.rules.relaxed import Relaxed
-from crossdraft.engine.rules.specpv import SpecPV
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.rules.ensemble import Ensemble
+from crossdraft_lab.rules.fuzzy import Fuzzy, divergence
+from crossdraft_lab.rules.relaxed import Relaxed
+from crossdraft_lab.rules.specpv import SpecPV
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution
 

@@ -12,9 +12,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessState
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.tree import DraftTree
-from crossdraft.integrations.vllm.hosting import DraftLimits, HostedDrafts
-from crossdraft.integrations.vllm.requests import QUESTION, RequestReader
-from crossdraft.integrations.vllm.scheduling import HiddenDrafts
+from crossdraft_vllm.hosting import DraftLimits, HostedDrafts
+from crossdraft_vllm.requests import QUESTION, RequestReader
+from crossdraft_vllm.scheduling import HiddenDrafts
 from tests.integrations.vllm.fake_vllm import FakeRequest, FakeScheduler
 
 

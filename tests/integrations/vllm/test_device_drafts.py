@@ -2,7 +2,7 @@
 
 import torch
 
-from crossdraft.integrations.vllm.device_drafts import write_drafts
+from crossdraft_vllm.device_drafts import write_drafts
 
 
 def test_drafts_are_written_into_their_rows_and_those_of_the_worker_stay():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.tree import DraftTree
-from crossdraft.integrations.vllm.hosting import DraftLimits, HostedDrafts
+from crossdraft_vllm.hosting import DraftLimits, HostedDrafts
 from tests.engine.scripted import Scripted
 from tests.integrations.vllm.fake_vllm import EOS, FakeRequest, FakeScheduler
 from tests.integrations.vllm.helpers import Hosting, ScriptedDrafter, ask, hosting
@@ -95,7 +95,7 @@ def test_a_draft_with_ids_off_the_vocabulary_is_dropped(bad):
 
 
 def test_planted_unchecked_ids_end_the_engine(monkeypatch):
-    monkeypatch.setattr("crossdraft.integrations.vllm.hosting.checked", lambda draft, *_, **__: draft)
+    monkeypatch.setattr("crossdraft_vllm.hosting.checked", lambda draft, *_, **__: draft)
     scheduler = hosting({"a": ANSWER}, ScriptedDrafter({"a": [1, 2, 100, *ANSWER[3:]]}))
     with pytest.raises(IndexError):
         answered(scheduler, ask("a"))
@@ -121,7 +121,7 @@ def test_what_cannot_be_asked_is_answered_without_drafts(caplog):
 
 def test_an_error_of_ours_does_not_end_the_engine(monkeypatch, caplog):
     scheduler = hosting({"a": ANSWER}, ScriptedDrafter({"a": ANSWER}))
-    monkeypatch.setattr("crossdraft.integrations.vllm.requests.Request", None)
+    monkeypatch.setattr("crossdraft_vllm.requests.Request", None)
     assert answered(scheduler, ask("a")) == {"a": ANSWER}
     assert "answered without drafts" in caplog.text
 

@@ -6,9 +6,9 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.integrations.vllm.compatibility import WORKER, check_config
-from crossdraft.integrations.vllm.requests import RequestReader
-from crossdraft.integrations.vllm.settings import LONGEST, HostSettings
+from crossdraft_vllm.compatibility import WORKER, check_config
+from crossdraft_vllm.requests import RequestReader
+from crossdraft_vllm.settings import LONGEST, HostSettings
 
 
 def test_settings_are_read_from_vllms_additional_config(tmp_path):

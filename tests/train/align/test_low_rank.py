@@ -6,8 +6,8 @@ from torch import nn
 
 from crossdraft.engine.fast.quantized_linear import QuantizedLinear
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.align.low_rank import Int4Linear, LowRankLinear, Scratch, attach_low_rank
-from crossdraft.train.core.finite import require_finite
+from crossdraft_lab.train.align.low_rank import Int4Linear, LowRankLinear, Scratch, attach_low_rank
+from crossdraft_lab.train.core.finite import require_finite
 
 
 def linear(wide: int = 64, out: int = 32) -> nn.Linear:

@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.align.pair import AnswerSettings, capture_splits, open_splits, scene_splits
+from crossdraft_lab.train.align.pair import AnswerSettings, capture_splits, open_splits, scene_splits
 
 
 def test_a_capture_of_more_clips_than_are_wanted_is_refused(pair, tmp_path):

@@ -14,14 +14,14 @@ from torch.distributed.tensor import DTensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_drafter
-from crossdraft.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
-from crossdraft.train.align.tuned_drafter import TunedDrafter, load_tuned
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.checkpoint import read_checkpoint
-from crossdraft.train.core.dist import SINGLE, Distributed, full_tensors, parallelise, rank_mesh
-from crossdraft.train.core.recipe import read_section
-from crossdraft.train.core.trainer import Trainer
-from crossdraft.train.reference.packed import read_together
+from crossdraft_lab.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
+from crossdraft_lab.train.align.tuned_drafter import TunedDrafter, load_tuned
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.checkpoint import read_checkpoint
+from crossdraft_lab.train.core.dist import SINGLE, Distributed, full_tensors, parallelise, rank_mesh
+from crossdraft_lab.train.core.recipe import read_section
+from crossdraft_lab.train.core.trainer import Trainer
+from crossdraft_lab.train.reference.packed import read_together
 from tests.train.align.test_tuned import SMALL, captured, losses  # noqa: F401 - one is a fixture
 from tests.train.core.two import run_command, run_two
 

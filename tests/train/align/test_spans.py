@@ -12,7 +12,7 @@ from crossdraft.drafters.cross_vocab.spans import AlignedSpan, span_divergence
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_model_drafter
-from crossdraft.train.align.spans import END, SpanAnswer, SpanRecipe, own_tokens, span_loss, spelled
+from crossdraft_lab.train.align.spans import END, SpanAnswer, SpanRecipe, own_tokens, span_loss, spelled
 from tests.drafters.bigram import bigram_model
 from tests.drafters.cross_vocab.tokenizers import byte_level_from
 from tests.train.capture.both import both_captures, capture_both

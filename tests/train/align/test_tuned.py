@@ -14,8 +14,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_drafter, load_output_head, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.align.merge import write_changed
-from crossdraft.train.align.tuned import (
+from crossdraft_lab.train.align.merge import write_changed
+from crossdraft_lab.train.align.tuned import (
     PROVENANCE,
     RECIPE,
     TuneInputs,
@@ -24,11 +24,11 @@ from crossdraft.train.align.tuned import (
     closest_projection,
     saved_figures,
 )
-from crossdraft.train.align.tuned_drafter import TunedDrafter
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.recipe import read_section
-from crossdraft.train.core.trainer import Trainer
-from crossdraft.train.heads.joint import copy_settings
+from crossdraft_lab.train.align.tuned_drafter import TunedDrafter
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.recipe import read_section
+from crossdraft_lab.train.core.trainer import Trainer
+from crossdraft_lab.train.heads.joint import copy_settings
 from tests.train.capture.both import both_captures, capture_both
 
 SMALL = (
@@ -159,7 +159,7 @@ def test_a_run_may_go_on_with_steps_cut_otherwise_and_is_not_done_twice(pair, ca
     first.write_text(now)
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr("crossdraft.train.align.tuned.load_tuned", once)  # nothing is left to learn
+        patch.setattr("crossdraft_lab.train.align.tuned.load_tuned", once)  # nothing is left to learn
         assert tune(pair, captured, whole, *quick) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == json.loads(first.read_text())["figures"]["steps"] == 6
     assert (whole / "drafter" / "model.safetensors").stat().st_mtime_ns == saved

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from crossdraft.engine.target import Target
-from crossdraft.train.capture.plan import CapturedTarget, CapturePlan
-from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec
-from crossdraft.train.capture.sources import PromptedClip
+from crossdraft_lab.train.capture.plan import CapturedTarget, CapturePlan
+from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft_lab.train.capture.sources import PromptedClip
 from tests.engine.zoo import ZOO, as_target
 
 WIDTH, VOCABULARY = 4, 99

@@ -6,10 +6,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.check import check_sample
-from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.store import CaptureStore
+from crossdraft_lab.train.capture.check import check_sample
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.run import capture
+from crossdraft_lab.train.capture.store import CaptureStore
 from tests.train.capture.helpers import FixedSource, some_clips, zoo_plan, zoo_target
 
 SOURCE = FixedSource(some_clips(3))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.overlap import BLOCK, refuse_overlap
-from crossdraft.train.capture.sources import ListSource, SceneSource
+from crossdraft_lab.train.capture.overlap import BLOCK, refuse_overlap
+from crossdraft_lab.train.capture.sources import ListSource, SceneSource
 from tests.support import ClipPaths
 
 

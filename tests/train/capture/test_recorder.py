@@ -16,11 +16,11 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture import recorder as module
-from crossdraft.train.capture.check import plain_pass
-from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard
-from crossdraft.train.capture.sources import PromptedClip
+from crossdraft_lab.train.capture import recorder as module
+from crossdraft_lab.train.capture.check import plain_pass
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard
+from crossdraft_lab.train.capture.sources import PromptedClip
 from tests.engine.zoo import VIDEO, ZOO
 from tests.train.capture.helpers import some_clips, zoo_target
 

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture import run as module
-from crossdraft.train.capture.plan import CaptureIndex, CapturePlan, estimate_disk, format_size
-from crossdraft.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
-from crossdraft.train.capture.run import CaptureReport, capture
-from crossdraft.train.capture.shard import CapturedAnswer
-from crossdraft.train.capture.sources import PromptedClip
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.provenance import sha256
+from crossdraft_lab.train.capture import run as module
+from crossdraft_lab.train.capture.plan import CaptureIndex, CapturePlan, estimate_disk, format_size
+from crossdraft_lab.train.capture.recorder import CaptureComparison, FeatureRecorder, InterleavedRecorder
+from crossdraft_lab.train.capture.run import CaptureReport, capture
+from crossdraft_lab.train.capture.shard import CapturedAnswer
+from crossdraft_lab.train.capture.sources import PromptedClip
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.provenance import sha256
 from tests.train.capture.helpers import SPEC, FixedSource, some_clips, zoo_plan, zoo_target
 
 

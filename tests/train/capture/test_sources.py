@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture.run import prefetch
-from crossdraft.train.capture.sources import ListSource, PromptedClip, SceneSource, grouped, source_of
+from crossdraft_lab import scenes
+from crossdraft_lab.train.capture.run import prefetch
+from crossdraft_lab.train.capture.sources import ListSource, PromptedClip, SceneSource, grouped, source_of
 from tests.support import ClipPaths
 
 # -- scenes ------------------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.capture import store as module
-from crossdraft.train.capture.plan import CapturedTarget, CaptureIndex, ShardInfo
-from crossdraft.train.capture.shard import CapturedAnswer, write_shard
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.provenance import sha256
+from crossdraft_lab.train.capture import store as module
+from crossdraft_lab.train.capture.plan import CapturedTarget, CaptureIndex, ShardInfo
+from crossdraft_lab.train.capture.shard import CapturedAnswer, write_shard
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.provenance import sha256
 from tests.train.capture.helpers import SPEC, VOCABULARY, WIDTH, answers
 
 SHA = "ab" * 32
@@ -194,7 +194,7 @@ def test_a_feature_that_is_no_number_is_named_with_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, shard: int, row: int, layer: int, number: int
 ) -> None:
     """Two answers of 4 features each in the first shard, one of 2 in the second; parts of three rows are read."""
-    monkeypatch.setattr("crossdraft.train.capture.shard.READ_VALUES", 3 * WIDTH + 1)
+    monkeypatch.setattr("crossdraft_lab.train.capture.shard.READ_VALUES", 3 * WIDTH + 1)
     shards = [answers(3, (2, 3), (4, 1)), answers(3, (1, 2), base=100)]
     flat = [features for one in shards[shard] for features in one.hidden[layer]]
     flat[row][WIDTH - 1] = value  # a view

@@ -8,12 +8,12 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
-from crossdraft.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
-from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.capture.workers import CapturedShard, ShardRecorder, ShardTask, capture_by, tasks_of
+from crossdraft_lab.train.capture.plan import CapturedTarget, CapturePlan, capture_spec
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.run import capture
+from crossdraft_lab.train.capture.sources import SceneSource
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.capture.workers import CapturedShard, ShardRecorder, ShardTask, capture_by, tasks_of
 
 
 @pytest.fixture(scope="module")

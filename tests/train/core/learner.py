@@ -13,9 +13,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.train.core.dist import SINGLE, Distributed, MicroBatch
-from crossdraft.train.core.recipe import Optim
-from crossdraft.train.core.trainer import Stage, Trainer
+from crossdraft_lab.train.core.dist import SINGLE, Distributed, MicroBatch
+from crossdraft_lab.train.core.recipe import Optim
+from crossdraft_lab.train.core.trainer import Stage, Trainer
 
 WORDS, WIDTH, ANSWERS, LONGEST = 11, 6, 4, 9
 DRAFTED = torch.tensor([10, 8, 7, 5, 3, 2, 1, 0])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.checkpoint import (
+from crossdraft_lab.train.core.checkpoint import (
     config_fingerprint,
     read_checkpoint,
     read_weights,
@@ -17,8 +17,8 @@ from crossdraft.train.core.checkpoint import (
     restore_weights,
     write_checkpoint,
 )
-from crossdraft.train.core.dist import Distributed, full_batch
-from crossdraft.train.core.trainer import AveragedWeights, Stage, Trainer
+from crossdraft_lab.train.core.dist import Distributed, full_batch
+from crossdraft_lab.train.core.trainer import AveragedWeights, Stage, Trainer
 from tests.train.core import learner
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.checkpoint import read_checkpoint
-from crossdraft.train.core.dist import (
+from crossdraft_lab.train.core.checkpoint import read_checkpoint
+from crossdraft_lab.train.core.dist import (
     SINGLE,
     Distributed,
     MicroBatch,
@@ -18,7 +18,7 @@ from crossdraft.train.core.dist import (
     merge_losses,
     micro_weight,
 )
-from crossdraft.train.core.trainer import Stage, load_weights
+from crossdraft_lab.train.core.trainer import Stage, load_weights
 from tests.train.core.learner import disagreed, fresh, learn, logged, refused, settings, train
 from tests.train.core.two import run_two
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.log import MetricsLog, complete_lines
+from crossdraft_lab.train.core.log import MetricsLog, complete_lines
 
 
 def filled(log: MetricsLog) -> MetricsLog:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core import recipe as recipe_module
-from crossdraft.train.core.recipe import Optim, learning_rate
-from crossdraft.train.reference.recipe import REFERENCE_RECIPE, load_recipe
+from crossdraft_lab.train.core import recipe as recipe_module
+from crossdraft_lab.train.core.recipe import Optim, learning_rate
+from crossdraft_lab.train.reference.recipe import REFERENCE_RECIPE, load_recipe
 
 
 def test_the_shipped_recipe_is_valid_and_overrides_reach_it() -> None:

@@ -12,10 +12,10 @@ from torch import nn
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.train.core.checkpoint import read_checkpoint, restore_tensors
-from crossdraft.train.core.dist import MicroBatch, full_batch
-from crossdraft.train.core.recipe import Optim
-from crossdraft.train.core.trainer import AveragedWeights, EarlyStop, Stage, Trainer, load_weights, watched_figure
+from crossdraft_lab.train.core.checkpoint import read_checkpoint, restore_tensors
+from crossdraft_lab.train.core.dist import MicroBatch, full_batch
+from crossdraft_lab.train.core.recipe import Optim
+from crossdraft_lab.train.core.trainer import AveragedWeights, EarlyStop, Stage, Trainer, load_weights, watched_figure
 from tests.train.core.learner import TinyHead, entries, learn, logged, loss_for, settings
 
 
@@ -299,7 +299,7 @@ def test_a_batch_that_ruins_the_loss_is_named(tmp_path: Path) -> None:
 def test_bf16_is_for_products_and_weights_stay_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
 ) -> None:
-    monkeypatch.setattr("crossdraft.train.core.trainer.has_bf16", lambda: able)
+    monkeypatch.setattr("crossdraft_lab.train.core.trainer.has_bf16", lambda: able)
     model, observed = fresh(), []
 
     def loss_of(step: int) -> tuple[torch.Tensor, dict[str, float]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.train.core.dist import Distributed, init_distributed
+from crossdraft_lab.train.core.dist import Distributed, init_distributed
 
 Train = Callable[[Path, Mapping[str, Any], Distributed], object]
 """(folder, settings, ranks): one training, in one of the ranks."""

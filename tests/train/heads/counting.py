@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft.train.core.dist import SINGLE, Distributed
-from crossdraft.train.heads.feature_task import HeadLoss
-from crossdraft.train.heads.recipe import HeadRecipe
-from crossdraft.train.heads.run import HeadRun, train_head
-from crossdraft.train.heads.task import TaskData
+from crossdraft_lab.train.core.dist import SINGLE, Distributed
+from crossdraft_lab.train.heads.feature_task import HeadLoss
+from crossdraft_lab.train.heads.recipe import HeadRecipe
+from crossdraft_lab.train.heads.run import HeadRun, train_head
+from crossdraft_lab.train.heads.task import TaskData
 from tests.train.heads.small import HIDDEN, IDS, LAYERS, VOCABULARY, Counting, recipe, shared_weights
 
 SCALED = {

@@ -8,8 +8,8 @@ from crossdraft.heads.files import config_of, make
 from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.recipe import HeadRecipe
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.recipe import HeadRecipe
 
 HIDDEN, VOCABULARY, LAYERS = 16, 30, 4
 IDS = tuple(range(2, 22))

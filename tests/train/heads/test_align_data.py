@@ -5,23 +5,23 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from crossdraft.align.networks.base import TARGET
 from crossdraft.heads.networks.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.models.eventgpt import EventGPTProcessor
-from crossdraft.train.capture.shard import CapturedAnswer
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads import align_data
-from crossdraft.train.heads.align_data import (
+from crossdraft_lab.align.networks.base import TARGET
+from crossdraft_lab.train.capture.shard import CapturedAnswer
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads import align_data
+from crossdraft_lab.train.heads.align_data import (
     AlignmentData,
     EventPromptCodec,
     PairedAnswers,
     drafter_states,
     train_batch,
 )
-from crossdraft.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
-from crossdraft.train.heads.state_file import StateFile
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec
+from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
+from crossdraft_lab.train.heads.state_file import StateFile
+from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
 from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
 
 DEPTH, WIDTH = 3, 5

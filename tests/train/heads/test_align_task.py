@@ -15,13 +15,13 @@ from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import load_drafter
-from crossdraft.methods import task_of
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
-from crossdraft.train.heads.align_task import TargetHead, alignment_loss, paired_answers
-from crossdraft.train.heads.recipe import load_head_recipe
-from crossdraft.train.heads.run import TASKS
-from crossdraft.train.heads.task import check_of
+from crossdraft_lab.networks import task_of
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
+from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, paired_answers
+from crossdraft_lab.train.heads.recipe import load_head_recipe
+from crossdraft_lab.train.heads.run import TASKS
+from crossdraft_lab.train.heads.task import check_of
 from tests.train.capture.both import both_captures, capture_both
 
 SMALL = (

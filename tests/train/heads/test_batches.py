@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.batches import StoredBatches, _order
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.batches import StoredBatches, _order
 from tests.train.capture.test_store import answers, write
 
 ALIKE = (0,) * 64  # clips of one size

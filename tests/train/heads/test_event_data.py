@@ -11,9 +11,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_drafter
-from crossdraft.train.capture.shard import CapturedAnswer
-from crossdraft.train.capture.sources import PromptedClip, SceneSource
-from crossdraft.train.heads.event_data import (
+from crossdraft_lab.train.capture.shard import CapturedAnswer
+from crossdraft_lab.train.capture.sources import PromptedClip, SceneSource
+from crossdraft_lab.train.heads.event_data import (
     EpochSampler,
     FeatureCache,
     GlanceData,
@@ -77,7 +77,7 @@ def test_a_clip_is_encoded_once_and_not_again_after_an_interruption(model, clip,
     source, encoded = Listed(clip.events, clip.events), []
     encode = FeatureCache._encode
     monkeypatch.setattr(FeatureCache, "_encode", lambda cache, clip: encoded.append(clip) or encode(cache, clip))
-    monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 2)
+    monkeypatch.setattr("crossdraft_lab.train.heads.event_data.WRITE_EVERY", 2)
     cache = FeatureCache(model, source, 0, tmp_path, "me")
     first = cache.visual(0, [0])
     assert not cache.file.exists()
@@ -99,7 +99,7 @@ def test_features_in_another_precision_are_others(pair, tmp_path):
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(model, clip, tmp_path, monkeypatch):
-    monkeypatch.setattr("crossdraft.train.heads.event_data.WRITE_EVERY", 1)
+    monkeypatch.setattr("crossdraft_lab.train.heads.event_data.WRITE_EVERY", 1)
     (tmp_path / "full").write_bytes(b"")  # a file where a folder is needed
     cache = FeatureCache(model, Listed(clip.events), 0, tmp_path / "full", "me")
     assert torch.equal(cache.visual(0, [0]), cache.visual(1, [0]))

@@ -11,15 +11,15 @@ from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaCo
 from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.capture.shard import CapturedAnswer
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.event_data import EventAnswers, answers_by_clip
-from crossdraft.train.heads.event_task import event_head_loss, fast_figures, fast_loss, first_words
-from crossdraft.train.reference.batches import BatchSpec, QAPair
-from crossdraft.train.reference.clips import ClipCache
-from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.recipe import Jitter
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
+from crossdraft_lab.train.capture.shard import CapturedAnswer
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.event_data import EventAnswers, answers_by_clip
+from crossdraft_lab.train.heads.event_task import event_head_loss, fast_figures, fast_loss, first_words
+from crossdraft_lab.train.reference.batches import BatchSpec, QAPair
+from crossdraft_lab.train.reference.clips import ClipCache
+from crossdraft_lab.train.reference.models import TrainableEventGPT
+from crossdraft_lab.train.reference.recipe import Jitter
+from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
 from tests.support import EVENT_FRAMES, SIDE, tiny_pair
 
 CLIPS, QUESTIONS = 2, 2

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.core.trainer import Stage, Trainer
-from crossdraft.train.heads.batches import add_noise
-from crossdraft.train.heads.feature_task import HeadLoss
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.core.trainer import Stage, Trainer
+from crossdraft_lab.train.heads.batches import add_noise
+from crossdraft_lab.train.heads.feature_task import HeadLoss
 from tests.train.heads.small import IDS, Counting, counting, recipe, shared_weights, small_head
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.align.gate import PrefillGate, load_gate, save_gate
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.heads.gate import Agreements, answer_losses, fit_gate, gate_figures
+from crossdraft_lab.align.gate import PrefillGate, load_gate, save_gate
+from crossdraft_lab.train.heads.gate import Agreements, answer_losses, fit_gate, gate_figures
 from tests.engine.zoo import ZOO, as_target
 
 

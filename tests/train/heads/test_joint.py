@@ -12,9 +12,9 @@ from crossdraft.files import fingerprint
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
-from crossdraft.train.capture.check import full_pass
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.joint import JointModel, add_low_rank, low_rank_of, save_joint
+from crossdraft_lab.train.capture.check import full_pass
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.joint import JointModel, add_low_rank, low_rank_of, save_joint
 from tests.engine.zoo import VIDEO, VOCABULARY, ZOO, as_target
 
 OBJECTIVE = Objective({"cross_entropy": 1.0}, 0.8)

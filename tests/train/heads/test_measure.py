@@ -7,7 +7,7 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.engine.request import Request
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
-from crossdraft.train.heads.measure import measure_hidden, with_tree
+from crossdraft_lab.train.heads.measure import measure_hidden, with_tree
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.heads.consistency import some_head
 

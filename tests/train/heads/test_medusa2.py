@@ -8,11 +8,11 @@ from crossdraft.engine.decode import Decoder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import load_target
-from crossdraft.train.capture.sources import SceneSource
-from crossdraft.train.heads.joint import JointModel, low_rank_of
-from crossdraft.train.heads.measure import DraftFigures
-from crossdraft.train.heads.medusa2 import OnPolicyData, PairFigures, compare_pairs, joint_card
-from crossdraft.train.heads.recipe import Measure
+from crossdraft_lab.train.capture.sources import SceneSource
+from crossdraft_lab.train.heads.joint import JointModel, low_rank_of
+from crossdraft_lab.train.heads.measure import DraftFigures
+from crossdraft_lab.train.heads.medusa2 import OnPolicyData, PairFigures, compare_pairs, joint_card
+from crossdraft_lab.train.heads.recipe import Measure
 from tests.support import PairPaths
 from tests.train.heads.small import medusa_for
 

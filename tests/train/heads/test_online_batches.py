@@ -7,11 +7,11 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.train.capture.recorder import FeatureRecorder
-from crossdraft.train.capture.run import capture
-from crossdraft.train.capture.store import CaptureStore
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads.batches import OnlineBatches
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.run import capture
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.batches import OnlineBatches
 from tests.train.capture.helpers import SPEC, FixedSource, some_clips, zoo_plan, zoo_target
 
 SOURCE = FixedSource(some_clips(3))

@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from crossdraft.align.networks.own_answer import IndexedBatch, OwnAnswer
-from crossdraft.train.heads import own_answer_data
-from crossdraft.train.heads.align_data import drafter_states, own_answers
-from crossdraft.train.heads.own_answer_data import OwnAnswerData
-from crossdraft.train.heads.state_file import StateFile
+from crossdraft_lab.align.networks.own_answer import IndexedBatch, OwnAnswer
+from crossdraft_lab.train.heads import own_answer_data
+from crossdraft_lab.train.heads.align_data import drafter_states, own_answers
+from crossdraft_lab.train.heads.own_answer_data import OwnAnswerData
+from crossdraft_lab.train.heads.state_file import StateFile
 from tests.train.heads.test_align_data import answers, paired  # noqa: F401 - fixtures
 
 OWN, TOP = 6, 5

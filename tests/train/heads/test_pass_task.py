@@ -9,9 +9,9 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.train.core.dist import MicroBatch
-from crossdraft.train.heads import pass_task as pass_
-from crossdraft.train.heads.pass_task import AnsweredPrompt, lookahead_logits, pass_loss, read_answer
+from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads import pass_task as pass_
+from crossdraft_lab.train.heads.pass_task import AnsweredPrompt, lookahead_logits, pass_loss, read_answer
 from tests.engine.zoo import ZOO, as_target
 from tests.heads.pass_.test_drafter import rows_for
 

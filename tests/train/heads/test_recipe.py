@@ -10,23 +10,23 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from crossdraft.align.networks.vision import QueriesConfig
-from crossdraft.checkpoints.locate import REFERENCE
-from crossdraft.compression.packer_network import TokenPackerConfig
+from crossdraft.checkpoints.locate import shipped_at, shipped_heads
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
-from crossdraft.heads.registry import ALIGNED, NETWORKS, VISION_ADAPTERS
+from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_drafter, load_target, target_fingerprint
-from crossdraft.methods import task_of
-from crossdraft.train.heads.event_data import patches_per_frame
-from crossdraft.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
-from crossdraft.train.heads.run import head_config
+from crossdraft_lab.align.networks.vision import QueriesConfig
+from crossdraft_lab.compression.packer_network import TokenPackerConfig
+from crossdraft_lab.networks import ALIGNED, VISION_ADAPTERS, task_of
+from crossdraft_lab.train.heads.event_data import patches_per_frame
+from crossdraft_lab.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
+from crossdraft_lab.train.heads.run import head_config
 from tests.support import ClipPaths
 
-HEADS = REFERENCE / "heads"
+HEADS = {name: shipped_at(f"heads/{name}") for name in shipped_heads()}
 
 
 # Sizes of what is encoded of a clip, which these read instead of the target's features.
@@ -70,20 +70,20 @@ def event(target: Target) -> Target:
     return load_drafter("event", "cpu", "float32", tuple(sorted(target.reserved))).model
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in HEADS.iterdir()))
+@pytest.mark.parametrize("name", HEADS)
 def test_the_shipped_recipe_gives_the_shipped_network(
     name: str, target: Target, event: Target, clip: ClipPaths
 ) -> None:
     """The same configuration and as many parameters, though recipes name no sizes but those that differ."""
     recipe = load_head_recipe(name, reference=True)
-    shipped = read_config(HEADS / name).config
+    shipped = read_config(HEADS[name]).config
     host = event if task_of(recipe.network) == "events" else target
     task = ReferenceTask(host, target, shipped.draft_ids, clip.video, shipped)
     config = head_config(recipe, task)  # pyright: ignore[reportArgumentType]
     assert config == shipped
     size = (config.vocab_size, config.hidden_size)
     head = make(name, config, SharedWeights(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))
-    with safe_open(HEADS / name / "model.safetensors", "pt") as file:
+    with safe_open(HEADS[name] / "model.safetensors", "pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.offset_keys()}
     assert {key: tuple(value.shape) for key, value in head.stored().items()} == stored
 
@@ -127,7 +127,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
 
 
 def test_every_level_is_one_that_a_capture_keeps() -> None:
-    from crossdraft.train.capture.plan import default_layers
+    from crossdraft_lab.train.capture.plan import default_layers
 
     for depth in range(2, 80):
         assert set(default_levels(depth)) <= set(default_layers(depth))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.heads.files import load_head, stored_weights
-from crossdraft.train.heads.run import head_config, training_config
+from crossdraft_lab.train.heads.run import head_config, training_config
 from tests.train.core.two import run_two
 from tests.train.heads.counting import CountingTask, run_of, train, train_rank
 from tests.train.heads.small import shared_weights

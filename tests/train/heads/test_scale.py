@@ -5,13 +5,13 @@ import json
 import pytest
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
-from crossdraft.align.networks.pointwise import MLPAdapter
-from crossdraft.bench.scale_models import DRAFTERS, TARGETS, shape_of
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
-from crossdraft.train.heads import scale
-from crossdraft.train.heads.scale import LM_HEAD, NAMES, PairShapes, network_costs, parameters_of
+from crossdraft_lab.align.networks.pointwise import MLPAdapter
+from crossdraft_lab.bench.scale_models import DRAFTERS, TARGETS, shape_of
+from crossdraft_lab.train.heads import scale
+from crossdraft_lab.train.heads.scale import LM_HEAD, NAMES, PairShapes, network_costs, parameters_of
 
 H, MLP, S = 4096, 11008, 1024
 LAYER = 4 * H * H + 3 * H * MLP + 2 * H  # attention, gated MLP, two norms

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.heads import state_file
-from crossdraft.train.heads.state_file import StateFile
+from crossdraft_lab.train.heads import state_file
+from crossdraft_lab.train.heads.state_file import StateFile
 
 
 def some(number: int) -> tuple[torch.Tensor, ...]:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft import scenes
-from crossdraft.engine.rules.classifier import FILE, Classifier, read_classifier
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint
-from crossdraft.train.heads import token_classifier
-from crossdraft.train.heads.token_classifier import (
+from crossdraft_lab import scenes
+from crossdraft_lab.rules.classifier import FILE, Classifier, read_classifier
+from crossdraft_lab.train.heads import token_classifier
+from crossdraft_lab.train.heads.token_classifier import (
     ClassifierRecipe,
     FittedClassifier,
     Labelled,

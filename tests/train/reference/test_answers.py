@@ -2,16 +2,16 @@
 
 import pytest
 
-from crossdraft import scenes
-from crossdraft.train.reference.answers import (
+from crossdraft_lab import scenes
+from crossdraft_lab.train.reference.answers import (
     ClipAnswer,
     answer_rows,
     evaluation_questions,
     facts_right,
     mean_acceptance_length,
 )
-from crossdraft.train.reference.ship import answer_vocabulary
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec, train_tokenizer
+from crossdraft_lab.train.reference.ship import answer_vocabulary
+from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec, train_tokenizer
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft import scenes
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.train.reference import clips
-from crossdraft.train.reference.batches import (
+from crossdraft.video import read_frames
+from crossdraft.video.preprocess import FrameSpec, preprocess
+from crossdraft_lab import scenes
+from crossdraft_lab.train.reference import clips
+from crossdraft_lab.train.reference.batches import (
     BatchSpec,
     attribute_labels,
     augment_question,
@@ -19,7 +21,7 @@ from crossdraft.train.reference.batches import (
     draw_questions,
     question_words,
 )
-from crossdraft.train.reference.clips import (
+from crossdraft_lab.train.reference.clips import (
     PALETTE,
     ClipCache,
     augment_frames,
@@ -29,9 +31,7 @@ from crossdraft.train.reference.clips import (
     sample_times,
     to_pixels,
 )
-from crossdraft.train.reference.recipe import Jitter
-from crossdraft.video import read_frames
-from crossdraft.video.preprocess import FrameSpec, preprocess
+from crossdraft_lab.train.reference.recipe import Jitter
 
 
 @pytest.fixture

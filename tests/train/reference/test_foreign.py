@@ -9,22 +9,23 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.scenes import KINDS, ask, make_scene, wordings
-from crossdraft.scenes.captions import CAPTIONS
-from crossdraft.train.core.provenance import sha256
-from crossdraft.train.reference import batches, losses
-from crossdraft.train.reference.answers import ClipAnswer
-from crossdraft.train.reference.batches import QAPair
-from crossdraft.train.reference.clips import clip_seed
-from crossdraft.train.reference.foreign import hidden_draft
-from crossdraft.train.reference.models import build_drafter
-from crossdraft.train.reference.phases import load_vision_encoder
-from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.run import SHIPPED, ReferenceRun
-from crossdraft.train.reference.stages import run_stages
-from crossdraft.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
+from crossdraft_lab.scenes import KINDS, ask, make_scene, wordings
+from crossdraft_lab.scenes.captions import CAPTIONS
+from crossdraft_lab.train.core.provenance import sha256
+from crossdraft_lab.train.reference import batches, losses
+from crossdraft_lab.train.reference.answers import ClipAnswer
+from crossdraft_lab.train.reference.batches import QAPair
+from crossdraft_lab.train.reference.clips import clip_seed
+from crossdraft_lab.train.reference.foreign import hidden_draft
+from crossdraft_lab.train.reference.models import build_drafter
+from crossdraft_lab.train.reference.phases import load_vision_encoder
+from crossdraft_lab.train.reference.recipe import load_recipe
+from crossdraft_lab.train.reference.run import ReferenceRun
+from crossdraft_lab.train.reference.stages import run_stages
+from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
 
 MICRO = Path(__file__).parent / "micro.yaml"
 BEFORE = ("tokenizer", "cache", "target-sight", "target", "event-sight")
@@ -40,7 +41,7 @@ def learned() -> list[QAPair]:
 def finished(tmp_path_factory: pytest.TempPathFactory, learned: list[QAPair]) -> ReferenceRun:
     run = ReferenceRun(load_recipe(MICRO), tmp_path_factory.mktemp("run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossdraft.train.reference.clips.CHUNK", 2)  # a micro run renders no more than it looks at
+        patch.setattr("crossdraft_lab.train.reference.clips.CHUNK", 2)  # a micro run renders no more than it looks at
         run_stages(run, BEFORE)
         packed = batches.pack_pairs
         patch.setattr(losses, "pack_pairs", lambda codec, pairs: learned.extend(pairs) or packed(codec, pairs))
@@ -99,7 +100,7 @@ def test_what_is_learned_are_captions_and_no_answers(finished: ReferenceRun, lea
 
 
 def test_accepted_of_a_hidden_draft_worked_by_hand() -> None:
-    codec = PromptCodec(load_tokenizer(SHIPPED / "event"), EVENT)
+    codec = PromptCodec(load_tokenizer(shipped_at("event")), EVENT)
 
     def answered(*texts: str) -> list[ClipAnswer]:
         return [ClipAnswer(0, "count", "How many?", text, True) for text in texts]
@@ -113,10 +114,10 @@ def test_accepted_of_a_hidden_draft_worked_by_hand() -> None:
 
 def test_a_run_without_a_sight_stage_takes_the_shipped_vision_encoder(tmp_path: Path) -> None:
     run = ReferenceRun(load_recipe(), tmp_path)
-    assert run.sight("foreign") == SHIPPED / "event" / "model.safetensors"
+    assert run.sight("foreign") == shipped_at("event") / "model.safetensors"
     with pytest.raises(CrossdraftError, match="run the stage 'event-sight' first"):
         run.sight("event")
-    tower = build_drafter(run.recipe, load_tokenizer(SHIPPED / "event")).model.vision_tower
+    tower = build_drafter(run.recipe, load_tokenizer(shipped_at("event"))).model.vision_tower
     load_vision_encoder(tower, run.sight("foreign"))
     shipped = load_file(run.sight("foreign"))
     for name, value in tower.state_dict().items():
@@ -126,7 +127,7 @@ def test_a_run_without_a_sight_stage_takes_the_shipped_vision_encoder(tmp_path: 
 def test_a_vision_encoder_of_another_shape_is_refused(finished: ReferenceRun) -> None:
     tower = build_drafter(finished.recipe, finished.tokenizer).model.vision_tower
     with pytest.raises(CrossdraftError, match="is of another network than the recipe's"):
-        load_vision_encoder(tower, SHIPPED / "event" / "model.safetensors")
+        load_vision_encoder(tower, shipped_at("event") / "model.safetensors")
 
 
 def test_without_a_target_of_this_vocabulary_nothing_is_trained(tmp_path: Path) -> None:

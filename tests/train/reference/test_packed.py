@@ -5,9 +5,9 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlamaForCausalLM
 
 from crossdraft.models.eventgpt import EventGPTConfig, EventGPTForConditionalGeneration
-from crossdraft.train.reference.batches import IGNORE, pack
-from crossdraft.train.reference.models import TrainableEventGPT
-from crossdraft.train.reference.packed import (
+from crossdraft_lab.train.reference.batches import IGNORE, pack
+from crossdraft_lab.train.reference.models import TrainableEventGPT
+from crossdraft_lab.train.reference.packed import (
     BranchCache,
     branch_states,
     greedy_decode,

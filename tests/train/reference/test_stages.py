@@ -11,11 +11,11 @@ from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft.train.reference.answers import append_answers, read_answers
-from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.run import MODELS, ReferenceRun
-from crossdraft.train.reference.ship import run_ship
-from crossdraft.train.reference.stages import STAGES, run_stages
+from crossdraft_lab.train.reference.answers import append_answers, read_answers
+from crossdraft_lab.train.reference.recipe import load_recipe
+from crossdraft_lab.train.reference.run import MODELS, ReferenceRun
+from crossdraft_lab.train.reference.ship import run_ship
+from crossdraft_lab.train.reference.stages import STAGES, run_stages
 
 MICRO = Path(__file__).parent / "micro.yaml"
 
@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, module_chunk: None) -> Re
 def module_chunk() -> Iterator[None]:
     """Chunks of two clips: a micro run renders no more than it looks at."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossdraft.train.reference.clips.CHUNK", 2)
+        patch.setattr("crossdraft_lab.train.reference.clips.CHUNK", 2)
         yield
 
 
@@ -185,11 +185,11 @@ def test_models_over_the_limit_leave_what_was_shipped_before(
 ) -> None:
     (tmp_path / "shipped" / "target").mkdir(parents=True)
     (tmp_path / "shipped" / "target" / "model.safetensors").write_bytes(b"before")
-    monkeypatch.setattr("crossdraft.train.reference.ship.LIMIT_MB", 0.01)
+    monkeypatch.setattr("crossdraft_lab.train.reference.ship.LIMIT_MB", 0.01)
     with pytest.raises(CrossdraftError, match="more than 0; make the shapes smaller"):
         run_ship(finished, tmp_path / "shipped")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["model.safetensors"]
-    monkeypatch.setattr("crossdraft.train.reference.ship.LIMIT_MB", 48)
+    monkeypatch.setattr("crossdraft_lab.train.reference.ship.LIMIT_MB", 48)
     run_ship(finished, tmp_path / "shipped")
     assert (tmp_path / "shipped" / "target" / "model.safetensors").read_bytes() != b"before"
     assert {path.name for path in tmp_path.iterdir()} == {"shipped"}

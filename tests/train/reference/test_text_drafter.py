@@ -8,12 +8,12 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.core.provenance import sha256
-from crossdraft.train.reference.recipe import load_recipe
-from crossdraft.train.reference.run import ReferenceRun
-from crossdraft.train.reference.stages import run_stages
-from crossdraft.train.reference.text_drafter import PROMPT, minify_json
-from crossdraft.train.reference.tokenizer import TEXT_ALPHABET, TEXT_SPECIALS, train_text_tokenizer
+from crossdraft_lab.train.core.provenance import sha256
+from crossdraft_lab.train.reference.recipe import load_recipe
+from crossdraft_lab.train.reference.run import ReferenceRun
+from crossdraft_lab.train.reference.stages import run_stages
+from crossdraft_lab.train.reference.text_drafter import PROMPT, minify_json
+from crossdraft_lab.train.reference.tokenizer import TEXT_ALPHABET, TEXT_SPECIALS, train_text_tokenizer
 
 MICRO = Path(__file__).parent / "micro.yaml"
 TEXTS = ["the car in front is turning left near the red light"] * 4

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.train.reference.tokenizer import BOS, SPECIALS, PromptCodec, load_tokenizer, token_id, train_tokenizer
+from crossdraft_lab.train.reference.tokenizer import (
+    BOS,
+    SPECIALS,
+    PromptCodec,
+    load_tokenizer,
+    token_id,
+    train_tokenizer,
+)
 
 TEXTS = ["USER: \nWhat is ahead? ASSISTANT: A red car is ahead of us.", "There is no cyclist on the road."] * 20
 TOKENIZER = train_tokenizer(TEXTS, 400)

@@ -23,10 +23,9 @@ from crossdraft.drafters.base import PerRequestDrafter, show
 from crossdraft.drafters.combine.tree_merger import default_probs
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.drafters.settings import CascadeSettings, PyramidSettings
-from crossdraft.engine.accept import as_wide
+from crossdraft.engine.accept import as_wide, divergence
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.rules.fuzzy import Fuzzy
 from crossdraft.engine.sampling import warp
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -275,7 +274,7 @@ class CascadeDrafter(TwoLevelDrafter):
 
 
 class PyramidDrafter(TwoLevelDrafter):
-    """`inner` drafts, `outer` (the qualifier, a model between the two in size) accepts by the measure of rule `fuzzy`.
+    """`inner` drafts, `outer` (the qualifier, a model between the two in size) accepts by Jensen-Shannon divergence.
 
     A token is accepted if the distribution it was drawn from is close enough to the qualifier's own,
 
@@ -321,10 +320,9 @@ def lenient(leniency: float) -> Accepts:
 
 def close(threshold: float) -> Accepts:
     """Tokens whose distribution is at most this far from the qualifier's, whichever they are."""
-    fuzzy = Fuzzy(threshold)
 
     def accepts(p: Tensor, token: int, q: Tensor) -> bool:
-        return fuzzy.accepts(p, q)
+        return divergence(p, q) <= threshold
 
     return accepts
 

@@ -6,84 +6,42 @@ their answers says so.
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from crossdraft.checks import did_you_mean, text
-from crossdraft.engine.accept import Rule
+from crossdraft.engine.accept import Rule, TrainedRule
 from crossdraft.engine.rules import block, greedy, gumbel, rejection
-from crossdraft.engine.rules.classifier import CONTEXTUAL, Classifier
-from crossdraft.engine.rules.ears import Ears
-from crossdraft.engine.rules.easd import Easd
-from crossdraft.engine.rules.ensemble import Ensemble
-from crossdraft.engine.rules.fuzzy import Fuzzy
-from crossdraft.engine.rules.judi import Judi
-from crossdraft.engine.rules.relaxed import Relaxed
-from crossdraft.engine.rules.specpv import SpecPV
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
+from crossdraft.plugins import Table, more_to_install
 from crossdraft.specs import NoSettings, parse, read_settings
 
 if TYPE_CHECKING:
     from crossdraft.engine.target import Target
 
-RULE = "acceptance rule"
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.name: rule
-        for rule in (
-            Rule(
-                "greedy", lossless=True, greedy=True, verify=greedy.verify, invariant=True, paper="Stern et al. 2018",
-            ),
-            Rule(
-                "gumbel", lossless=True, greedy=False, verify=gumbel.verify, invariant=True,
-                paper="drafter-invariant speculative decoding, Daliri et al. 2024",
-            ),
-            Rule(
-                "rejection", lossless=True, greedy=False, verify=rejection.verify,
-                paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
-            ),
-            Rule(
-                "block", lossless=True, greedy=False, verify=block.verify, chains=True, takes="a chain",
-                paper="block verification, Sun et al. 2024",
-            ),
-            Rule("typical", lossless=False, greedy=False, verify=Typical(), paper="Medusa, Cai et al. 2024"),
-            Rule(
-                "fuzzy", lossless=False, greedy=False, verify=Fuzzy(), takes="a sampled draft",
-                paper="fuzzy speculative decoding, Holsman et al. 2025; PyramidSD 2025",
-            ),
-            Rule(
-                "ensemble", lossless=False, greedy=False, verify=Ensemble(), takes="a sampled draft",
-                paper="DIVERSE; `assistant_ensemble_weight` in `transformers`",
-            ),
-            Rule(
-                "ears", lossless=False, greedy=False, verify=Ears(),
-                paper="efficient adaptive rejection sampling, Sun et al. 2025",
-            ),
-            Rule(
-                "easd", lossless=False, greedy=False, verify=Easd(), takes="a sampled draft",
-                paper="entropy-aware speculative decoding, Su et al. 2025",
-            ),
-            Rule(
-                "judi", lossless=False, greedy=False, verify=Judi(), takes="a sampled draft",
-                paper="JuDi, Sun et al. 2026, after judge decoding, Bachmann et al. 2025",
-            ),
-            Rule(
-                "judge", lossless=False, greedy=False, verify=Classifier(), reads_logits=True,
-                paper="judge decoding, Bachmann et al. 2025",
-            ),
-            Rule(
-                "relaxed", lossless=False, greedy=True, verify=Relaxed(),
-                takes="any tree, of ids whose neighbours mean neighbouring values", paper="Spec-VLA, Wang et al. 2025",
-            ),
-            Rule(
-                "specpv", lossless=False, greedy=True, verify=SpecPV(), drafter="partial",
-                paper="SpecPV, Tan et al. 2025",
-            ),
-        )
-    }
+KIND = "acceptance rule"
+NO_LOGITS = (
+    "The acceptance rule '{}' reads the target's own logits; leave out settings that need a logits processor for each "
+    "context, such as typical_p or no_repeat_ngram_size."
+)
+OWN = (
+    Rule("greedy", lossless=True, greedy=True, verify=greedy.verify, invariant=True, paper="Stern et al. 2018"),
+    Rule(
+        "gumbel", lossless=True, greedy=False, verify=gumbel.verify, invariant=True,
+        paper="drafter-invariant speculative decoding, Daliri et al. 2024",
+    ),
+    Rule(
+        "rejection", lossless=True, greedy=False, verify=rejection.verify,
+        paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
+    ),
+    Rule(
+        "block", lossless=True, greedy=False, verify=block.verify, chains=True, takes="a chain",
+        paper="block verification, Sun et al. 2024",
+    ),
+    Rule("typical", lossless=False, greedy=False, verify=Typical(), paper="Medusa, Cai et al. 2024"),
 )  # fmt: skip
+RULES: Mapping[str, Rule] = Table("crossdraft.rules", Rule, KIND, {rule.name: rule for rule in OWN})
 
 
 def check_rule(spec: str | None) -> Rule | None:
@@ -112,7 +70,7 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
             f"{kind}; name no rule, and the exact one is taken."
         )
     if rule.reads_logits and sampling.contextual:
-        raise CrossdraftError(CONTEXTUAL)
+        raise CrossdraftError(NO_LOGITS.format(rule.name))
     return rule
 
 
@@ -124,20 +82,20 @@ def check_target(spec: str | None, target: "Target") -> None:
         target: see above.
 
     Raises:
-        CrossdraftError: as `check_rule`, or as `Classifier.check_target`.
+        CrossdraftError: as `check_rule`, or as `TrainedRule.check_target`.
     """
     rule = check_rule(spec)
-    if rule is not None and isinstance(rule.verify, Classifier):
+    if rule is not None and isinstance(rule.verify, TrainedRule):
         rule.verify.check_target(target.source)
 
 
 def _rule(text: str) -> Rule:
     """The rule that a spec names, with its settings."""
-    spec = parse(text, RULE)
+    spec = parse(text, KIND)
     if spec.name not in RULES:
         raise CrossdraftError(
             f"There is no acceptance rule '{spec.name}'{did_you_mean(spec.name, RULES)}; choose one of: "
-            f"{', '.join(RULES)}."
+            f"{', '.join(RULES)}.{more_to_install()}"
         )
     rule = RULES[spec.name]
     if spec.runs_in is not None:
@@ -147,9 +105,9 @@ def _rule(text: str) -> Rule:
             f"The acceptance rule '{rule.name}' cannot read '{spec.parts[0]}'; write its settings as in {rule.spec}."
         )
     if not is_dataclass(rule.verify):
-        read_settings(NoSettings, spec, RULE)
+        read_settings(NoSettings, spec, KIND)
         return rule
-    verify = read_settings(type(rule.verify), spec, RULE)
-    if isinstance(verify, Classifier):
+    verify = read_settings(type(rule.verify), spec, KIND)
+    if isinstance(verify, TrainedRule):
         verify.read()  # refused now rather than with the first draft
     return replace(rule, verify=verify)

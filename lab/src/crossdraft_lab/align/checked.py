@@ -1,0 +1,200 @@
+"""Speculative prefill with checks on a sample of requests, and a threshold that keeps to a quality budget. LOSSY.
+
+    nothing can be predicted    the whole clip is read; it is counted, and nothing is learned of it
+    confidence < threshold      the whole clip is read
+    otherwise                   the predicted one; but some of these requests, by chance, are checked: the whole clip is
+                                read, and its answer compared with the one that predicted tokens would have led to
+
+Each check moves the threshold: up where an answer lost more than the budget, down where it lost less, as in adaptive
+conformal inference (Gibbs & Candes 2021). A clip that is read whole because of the gate has lost nothing, and moves it
+down by as much as such a check would, times the chance of one. So in the long run requests that could be predicted lose
+the budget on average, however well or badly the gate knows what it says.
+
+The threshold stays between 0 and 1. What would take it below 0 is forgotten: less was lost than might have been. What
+takes it above 1 is owed: nothing is predicted until requests that are read whole have paid for it.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+
+
+class Read(StrEnum):
+    """How a request is read that could be predicted."""
+
+    PREDICTED = "predicted"
+    CHECKED = "checked"  # whole, and compared with what predicted tokens would have led to
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class QualityBudget:
+    """What may be lost.
+
+    Args:
+        loss: 1 - ROUGE-L between an answer and the target's own, on average over all requests.
+        check: share of the requests with a predicted prefill that are checked.
+        rate: how far a check moves the threshold, for each unit of loss beyond the budget; about the spread of the
+            gate's confidence over clips.
+        seed: of the choice which are checked.
+
+    Raises:
+        CrossdraftError: a share that is none, or no check at all.
+    """
+
+    loss: float = 0.05
+    check: float = 0.1
+    rate: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss <= 1:
+            raise CrossdraftError(f"A quality budget is a loss from 0 to 1; {self.loss} is none.")
+        if not 0 < self.check <= 1:
+            raise CrossdraftError(f"The share of checked requests is above 0 and at most 1; {self.check} is not.")
+        if not 0 < self.rate <= 1:
+            raise CrossdraftError(f"The rate of a threshold is above 0 and at most 1; {self.rate} is not.")
+
+
+@dataclass(frozen=True)
+class PrefillStatus:
+    """How a budget is kept, at one moment.
+
+    Args:
+        budget: the loss that is allowed on average.
+        threshold: the gate's confidence, 0..1, that is asked for now.
+        reads: how many requests that could be predicted were read in each way.
+        unpredictable: how many could not, and were read whole.
+        compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
+        loss: the sum of their losses, each 0..1.
+    """
+
+    budget: float
+    threshold: float
+    reads: dict[Read, int]
+    unpredictable: int
+    compared: int
+    loss: float
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Of the checks that ended; `None` before the first."""
+        return self.loss / self.compared if self.compared else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many requests were read in each way."""
+        return {str(read): self.reads[read] for read in Read} | {"unpredictable": self.unpredictable}
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        mean = self.mean_loss
+        return {
+            "budget": self.budget,
+            "threshold": round(self.threshold, 6),
+            **self.counts,
+            "compared": self.compared,
+            "mean_loss": None if mean is None else round(mean, 4),
+        }
+
+
+class PrefillController:
+    """Says how each request is read, and learns from checks; see the module's text. For any number of threads.
+
+    Args:
+        budget: see there.
+        threshold: with which it begins, 0..1, in the gate's own metric; see `PrefillGate.threshold`.
+
+    Raises:
+        CrossdraftError: a threshold outside its range.
+    """
+
+    def __init__(self, budget: QualityBudget, threshold: float) -> None:
+        if not 0 <= threshold <= 1:
+            raise CrossdraftError(f"A threshold of confidence is a number from 0 to 1; {threshold} is none.")
+        self.budget = budget
+        self._level = threshold  # above 1 by what is owed
+        self._chance = np.random.default_rng(budget.seed)
+        self._reads, self._unpredictable = Counter[Read](), 0
+        self._compared, self._loss = 0, 0.0
+        self._lock = threading.Lock()  # of all these
+
+    @property
+    def threshold(self) -> float:
+        """Confidence that is asked for now, 0..1."""
+        return min(1.0, self._level)
+
+    @property
+    def status(self) -> PrefillStatus:
+        """How the budget is kept until now."""
+        with self._lock:
+            reads = {read: self._reads[read] for read in Read}
+            return PrefillStatus(
+                self.budget.loss, self.threshold, reads, self._unpredictable, self._compared, self._loss
+            )
+
+    def choose(self, confidence: float) -> Read:
+        """How the next request is read; one whose confidence is no number is read whole, and nothing follows of it.
+
+        Whoever is told that it is checked says what became of it by `learn`.
+        """
+        if math.isnan(confidence):
+            return Read.WHOLE
+        with self._lock:
+            read = self._would_read(confidence)
+            if read is Read.WHOLE:
+                self._move(0.0, self.budget.check)
+            elif self._chance.random() < self.budget.check:
+                read = Read.CHECKED
+            self._reads[read] += 1
+            return read
+
+    def count_unpredictable(self) -> None:
+        """A request cannot be predicted, and is read whole: nothing follows of it."""
+        with self._lock:
+            self._unpredictable += 1
+
+    def would_read(self, confidence: float) -> Read:
+        """How it is read by the threshold as it is, unchecked; nothing is learned or counted."""
+        with self._lock:
+            return self._would_read(confidence)
+
+    def _would_read(self, confidence: float) -> Read:
+        return Read.PREDICTED if confidence >= self._level else Read.WHOLE
+
+    def learn(self, loss: float) -> None:
+        """A check has ended: what predicted tokens would have lost, 0..1."""
+        with self._lock:
+            self._compared, self._loss = self._compared + 1, self._loss + loss
+            self._move(loss, 1.0)
+
+    def _move(self, loss: float, weight: float) -> None:
+        self._level = max(0.0, self._level + self.budget.rate * (loss - self.budget.loss) * weight)
+
+
+def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
+    """ROUGE-L (Lin 2004) of two texts, by tokens: F1 of their longest common subsequence.
+
+    That is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): the zeros of `bits` in the end are its
+    length.
+
+    >>> rouge_l([1, 2, 3, 4], [1, 3, 4, 5]), rouge_l([], []), rouge_l([1], [])
+    (0.75, 1.0, 0.0)
+    """
+    if not found and not wanted:
+        return 1.0
+    masks: dict[Hashable, int] = {}  # of each token, where it stands
+    for at, token in enumerate(wanted):
+        masks[token] = masks.get(token, 0) | 1 << at
+    ones = bits = (1 << len(wanted)) - 1
+    for token in found:
+        matches = bits & masks.get(token, 0)
+        bits = (bits + matches | bits - matches) & ones
+    return 2 * (len(wanted) - bits.bit_count()) / (len(found) + len(wanted))

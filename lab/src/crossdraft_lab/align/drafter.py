@@ -1,0 +1,165 @@
+"""The drafter `aligned`: an event drafter whose features an adapter translates; logits are the target's head's.
+
+It needs nothing of the target but rows of its head, which are read from the target's folder: so it drafts during the
+target's prefill, in a process of its own, as the event drafter does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.base import Draws, read_prompt
+from crossdraft.drafters.independent import IndependentDrafter, IndependentState
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.align.networks.attention import AutoregressiveAdapter
+from crossdraft_lab.align.networks.base import Adapter, Past
+
+
+@dataclass(eq=False)
+class AlignedState(IndependentState):
+    """One answer. `past` and `outputs` are the adapter's: of all that was fed; of what stands behind `logits`, [n, H].
+
+    `text` counts the prompt's tokens after the events, where the adapter begins.
+    """
+
+    past: Past = ()
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0))
+    text: int = 0
+
+
+@dataclass(frozen=True)
+class AlignedOptions:
+    """How a drafter with an adapter drafts.
+
+    Args:
+        banned, words: as in `IndependentDrafter`.
+        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` and `b1` can.
+        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
+    """
+
+    banned: Sequence[int] = ()
+    words: int = 1
+    alone: int = 0
+    host: Target | None = None
+
+
+PLAIN = AlignedOptions()
+
+
+class AlignedDrafter(IndependentDrafter):
+    """Drafts with an event model and an adapter.
+
+    Args:
+        model: the event model behind the adapter of models, with its own `prepare`.
+        adapter: on the model's device.
+        options: see there.
+
+    Raises:
+        CrossdraftError: the adapter reads another model's features, or cannot draft alone.
+    """
+
+    state_class: type[AlignedState] = AlignedState
+
+    def __init__(self, model: Target, adapter: Adapter, options: AlignedOptions = PLAIN) -> None:
+        super().__init__(model.features_only(), options.banned, words=options.words)
+        config, text = adapter.config, model.text_config
+        if config.source_size != text.hidden_size or config.source_layers[-1] > text.num_hidden_layers:
+            raise CrossdraftError(
+                f"The adapter reads layers {', '.join(map(str, config.source_layers))} of {config.source_size} "
+                f"features; the event model has {text.num_hidden_layers} of {text.hidden_size}; train one for it."
+            )
+        check_vocabulary(adapter, model)
+        if options.alone and not adapter.drafts_alone:
+            raise CrossdraftError(
+                "Only the adapters l5 and b1 draft alone; leave out `alone`, or name the folder of one of them."
+            )
+        self.needs = Needs()
+        self.adapter = adapter.eval()
+        self.capture = adapter.reads
+        self.alone = options.alone
+
+    def _begin(self, request: Request) -> AlignedState:
+        prompt, cache, out = read_prompt(
+            self.model, request, request.token_limit, self.capture, self.prefixes, self._senses
+        )
+        draws, ids = Draws(request.sampling, self.model.device), prompt.input_ids.tolist()
+        text = len(out.hidden[0][0])
+        state = self.state_class(request.sampling, cache, ids, draws, torch.empty(0), text=text)
+        self._see(state, request)
+        self._read(state, out, ids[-text:])
+        return state
+
+    def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
+        state = cast("AlignedState", state)
+        chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
+        out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
+        self._read(state, out, [*chunk.tokens.tolist(), *candidates])
+        state.fed = written
+
+    def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:
+        """The adapter after a pass of the model over `tokens`, the last of which are candidates."""
+        source = self.source_of(out)
+        ids = torch.tensor(tokens, device=source.device)
+        past = first_positions(state.past, state.text + len(state.fed))
+        features, state.past = self._align(state, source[None], ids[None], past)
+        self.set_outputs(state, features[0, -len(out.logits[0]) :])
+
+    def _see(self, state: AlignedState, request: Request) -> None:
+        """Take up what the adapter sees besides what the model reads: by default nothing."""
+
+    def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        """See `Adapter.align`."""
+        return self.adapter.align(source, tokens, past)
+
+    def source_of(self, out: TargetOut) -> Tensor:
+        """[n, S · layers] what the adapter reads of a pass of the model."""
+        hidden = dict(zip(self.capture, out.hidden[0], strict=True))
+        return self.adapter.source(hidden).to(self.adapter.embeddings)
+
+    def set_outputs(self, state: AlignedState, outputs: Tensor) -> None:
+        """Outputs [n, H] after what was fed last and after each candidate, and their logits."""
+        state.outputs = outputs
+        state.logits = self.adapter.to_full_vocab(self.adapter.logits(outputs)).float()
+
+    def _write(self, state: IndependentState, most: int) -> list[int]:
+        state, new = cast("AlignedState", state), super()._write(state, most)
+        state.outputs = state.outputs[len(new) - 1 :]  # as `logits`: after the last candidate that held
+        if self.alone:
+            new += self._go_on(state, min(self.alone, most - len(new)))
+        return new
+
+    def _go_on(self, state: AlignedState, most: int) -> list[int]:
+        """Tokens that the adapter drafts by itself; the model reads them in its next pass."""
+        adapter, new = cast("AutoregressiveAdapter", self.adapter), list[int]()
+        logits, features = state.logits, state.outputs[:1]
+        past = first_positions(state.past, state.text + len(state.fed))
+        while len(new) < most and not self.ended(state) and not state.ends_early and self.room(state):
+            token = torch.tensor([[state.pending[-1]]], device=features.device)
+            output, past = adapter.go_on(features[None], token, past)
+            features = output[0]
+            state.logits = adapter.to_full_vocab(adapter.logits(features)).float()
+            new += self._choose(state, [])
+        state.logits = logits
+        return new
+
+
+def check_vocabulary(adapter: Adapter, model: Target) -> None:
+    """Raise CrossdraftError unless an adapter drafts the vocabulary that the event model reads."""
+    if adapter.config.vocab_size != model.vocab_size:
+        raise CrossdraftError(
+            f"The adapter drafts a vocabulary of {adapter.config.vocab_size} tokens, the event model reads one of "
+            f"{model.vocab_size}; both must be the target's."
+        )
+
+
+def first_positions(past: Past, count: int) -> Past:
+    """The past of the first `count` positions."""
+    return tuple((key[:, :, :count], value[:, :, :count]) for key, value in past)

@@ -1,0 +1,150 @@
+"""Adapters that attend to earlier positions: `l4`, and `l5` which can go on by itself.
+
+The project xifan-zhang/EventGPT, whose levels these are, lets each position of `l4` see later ones, which no drafter
+has; here all attention is causal.
+
+`l5` in training, as in EAGLE-3's training-time test (Li et al. 2025), and while it drafts:
+
+    step 0   the drafter's feature h(t)        the token x(t)      ->  g(t)      what the target has at t
+    step 1   its own output g(t)               the token x(t+1)    ->  g(t+1)    … at t + 1, the drafter not being asked
+    step 2   its own output g(t+1)             the token x(t+2)    ->  g(t+2)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import SharedWeights, shifted
+from crossdraft.heads.networks.layers import Attend, DecoderConfig, DecoderLayer, KeyValue, Rotary, TTTAttention
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft_lab.align.networks.base import Adapter, AdapterConfig, Past, identity_projection
+from crossdraft_lab.align.networks.pointwise import ALPHA
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(AdapterConfig, DecoderConfig):
+    """An adapter with a decoder layer; `steps` are those of the training-time test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoregressiveConfig(AttentionConfig):
+    """`l5`.
+
+    Args:
+        reads_tokens: add the target's embedding of the token at each position.
+        positions: learned positions of a text; what is behind the last has no position of its own.
+    """
+
+    reads_tokens: bool = True
+    positions: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions < 1:
+            raise CrossdraftError(f"An adapter has learned positions for {self.positions} tokens; give it 1 or more.")
+
+
+class Unrotated(Rotary):
+    """No rotary positions: heads are returned as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1.0, 1)
+
+    def forward(self, heads: Tensor, positions: Tensor) -> Tensor:
+        return heads
+
+
+class PastAttention:
+    """`Attend`, causal, of new positions to those of the past and to one another."""
+
+    def __init__(self, past: Past) -> None:
+        self.past = past
+        self.new: list[KeyValue] = []
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+        if self.past:
+            before = self.past[layer]
+            key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
+        self.new.append((key, value))
+        count, length, grouped = query.shape[2], key.shape[2], key.shape[1] != query.shape[1]
+        if count in {1, length}:
+            return F.scaled_dot_product_attention(query, key, value, is_causal=count > 1, enable_gqa=grouped)
+        mask = torch.ones(count, length, dtype=torch.bool, device=query.device).tril_(length - count)
+        return F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=grouped)
+
+    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
+        raise NotImplementedError("adapters have no keys and values of the target")
+
+
+class AttentionAdapter(Adapter):
+    """`l4`: g + α · (layer(g) − g) and a norm, where g = project(h) and `layer` is a causal decoder layer."""
+
+    config_class = AttentionConfig
+
+    def __init__(self, config: AttentionConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        self.layer = DecoderLayer(config)
+        self.alpha = nn.Parameter(torch.tensor(ALPHA))
+        self.norm = nn.LayerNorm(config.hidden_size)
+
+    def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
+        attend = PastAttention(past)
+        return self.run(self.project(source), attend), tuple(attend.new)
+
+    def run(self, rows: Tensor, attend: Attend) -> Tensor:
+        """[B, n, H] -> [B, n, H]."""
+        return self.norm(rows + self.alpha * (self.layer(rows, attend) - rows))
+
+
+class AutoregressiveAdapter(AttentionAdapter):
+    """`l5`: `l4` with positions and tokens, which also reads its own outputs; see the module's text."""
+
+    config_class = AutoregressiveConfig
+    embeds_tokens = True
+    drafts_alone = True
+
+    def __init__(self, config: AutoregressiveConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        self.steps = config.steps
+        self.own_proj = identity_projection(config.hidden_size, config.hidden_size)
+        self.embed_positions = nn.Parameter(torch.zeros(config.positions, config.hidden_size))
+        self.embed_proj = identity_projection(config.hidden_size, config.hidden_size) if config.reads_tokens else None
+
+    def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
+        return self._step(self.project(source), tokens, past)
+
+    def go_on(self, features: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        """The target's next feature without the drafter.
+
+        Args:
+            features: [B, 1, H] its own output at the position before.
+            tokens: [B, 1] the token after that.
+            past: of the positions so far.
+
+        Returns:
+            As `align`.
+        """
+        return self._step(self.own_proj(features), tokens, past)
+
+    def _step(self, rows: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
+        attend, start = PastAttention(past), past[0][0].shape[2] if past else 0
+        return self.run(rows + self._at(tokens, start), attend), tuple(attend.new)
+
+    def _at(self, tokens: Tensor, start: int) -> Tensor:
+        """What the tokens [B, n] and their positions from `start` on add: [B, n, H]."""
+        last = len(self.embed_positions) - 1
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device).clamp(max=last)
+        known = self.embed_positions[positions][None]
+        return known if self.embed_proj is None else known + self.embed_proj(self.embed(tokens).to(known))
+
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        attend, predictions = TTTAttention(Unrotated()), []
+        rows, tokens = self.project(self.source(batch.hidden)), batch.tokens
+        for step in range(self.steps):
+            features = self.run(rows + self._at(tokens, step), attend.at(step))
+            predictions.append(self.prediction(step, features))
+            rows, tokens = self.own_proj(features), shifted(tokens, 1)
+        return predictions

@@ -1,0 +1,165 @@
+"""`l4v`: `l4` behind cross-attention to the target's visual features of a few frames.
+
+An event camera records no colour, and a drafter that never saw the target's answers has no word for what it does not
+see. The target's vision encoder is done long before its prefill ends, so what is drafted is still hidden. This is
+`glance`'s layer (`heads.glance.network`) in front of an adapter; the `ParallelPrefillAdapter` of the project
+xifan-zhang/EventGPT was planned as an MLP with such an attention, and never run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.glance.network import GlanceConfig, GlanceLayer, check_visual
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.heads.networks.layers import KeyValue, TTTAttention
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.specs import Count
+from crossdraft_lab.align.networks.attention import AttentionAdapter, AttentionConfig, PastAttention, Unrotated
+from crossdraft_lab.align.networks.base import TARGET, Past
+
+DROPS = 1  # tells the draws of dropped frames from others of a seed and a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisualConfig(AttentionConfig):
+    """`l4v`.
+
+    Args:
+        visual_size: E, of the target's visual features.
+        frames: how many frames are read, evenly spread over those that the target reads.
+        patches: n, features of a frame.
+        cross_layers: layers of cross-attention.
+        frames_dropped: share of the training steps in which only the first frames are seen: none up to all but one of
+            them. Above 0 the adapter has learned to read with fewer, and drafts with those that have come; at 0 the
+            drafter waits for all of them.
+
+    Raises:
+        CrossdraftError: as `AttentionConfig`, or a share that is none.
+    """
+
+    visual_size: Count
+    frames: Count = 3
+    patches: Count
+    cross_layers: Count = 1
+    frames_dropped: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.frames_dropped <= 1:
+            raise CrossdraftError(
+                f"Frames are dropped in a share of {self.frames_dropped:g} of the steps; give a number from 0 to 1."
+            )
+
+    def features_seen(self, seed: int, step: int) -> int:
+        """How many features a training step sees: those of the first frames."""
+        rng = np.random.default_rng([seed, step, DROPS])
+        frames = int(rng.integers(self.frames)) if rng.random() < self.frames_dropped else self.frames
+        return frames * self.patches
+
+    @property
+    def glance(self) -> GlanceConfig:
+        """Of the cross-attention."""
+        return GlanceConfig(
+            hidden_size=self.hidden_size,
+            vocab_size=self.vocab_size,
+            num_layers=self.num_layers,
+            draft_ids=self.draft_ids,
+            tower="",
+            visual_size=self.visual_size,
+            frames=self.frames,
+            patches=self.patches,
+            layers=self.cross_layers,
+            heads=self.heads,
+            intermediate_size=self.intermediate_size,
+        )
+
+
+class VisualAdapter(AttentionAdapter):
+    """See the module's text. The cross-attention is the identity at first."""
+
+    config_class = VisualConfig
+    extras = ("contrastive",)
+    config: VisualConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, config: VisualConfig, shared: SharedWeights) -> None:
+        super().__init__(config, shared)
+        self.cross = nn.ModuleList([GlanceLayer(config.glance) for _ in range(config.cross_layers)])
+
+    @property
+    def visual_reads(self) -> tuple[int, ...]:
+        return (0,)
+
+    def keys_values(self, visual: Tensor, first: int = 0) -> list[KeyValue]:
+        """[B, F · n, E] the vision encoder's features of the frames from the `first` on -> each layer's keys, values.
+
+        All frames, or fewer where it has learned to read with fewer.
+
+        Raises:
+            CrossdraftError: as `check_visual`.
+        """
+        glance = self.config.glance
+        if self.config.frames_dropped and not visual.shape[1] % glance.patches:
+            check_visual(visual, replace(glance, frames=min(visual.shape[1] // glance.patches, glance.frames - first)))
+        else:
+            check_visual(visual, glance)
+        return [layer.keys_values(visual.to(self.embeddings), first * glance.patches) for layer in self._cross]
+
+    def align(
+        self, source: Tensor, tokens: Tensor, past: Past = (), visual: Sequence[KeyValue] = ()
+    ) -> tuple[Tensor, Past]:
+        """As `Adapter.align`; `visual` are `keys_values`, without which it sees nothing of the frames."""
+        attend = PastAttention(past)
+        return self.run(self._seen(source, visual), attend), tuple(attend.new)
+
+    def forward(self, batch: TrainBatch) -> list[DraftLogits]:
+        visual = self.keys_values(batch.visual[0]) if batch.visual else ()
+        rows = self._seen(self.source(batch.hidden), visual)
+        return [self.prediction(0, self.run(rows, TTTAttention(Unrotated()).at(0)))]
+
+    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
+        """`contrastive`: events, images and texts of one answer find each other among those of the batch.
+
+        Without images where a step sees no frame.
+        Events are the mean of what is predicted along the answer, texts that of the target's features, images that of
+        the first layer's values. The mean of `clip_loss` of the three pairs; all answers about a clip share its image.
+        """
+        asked = batch.loss_mask(0)[..., None].float()
+        features = cast("Tensor", predictions[0].features), batch.hidden[TARGET]
+        events, texts = ((rows.float() * asked).sum(1) / asked.sum(1).clamp(min=1) for rows in features)
+        own = torch.eye(len(texts), dtype=torch.bool, device=texts.device)
+        pairs = [clip_loss(events, texts, own)]
+        if batch.visual:
+            images = self.keys_values(batch.visual[0])[0][1].mean(2).flatten(1).float()
+            clips = batch.visual[0].mean(1)
+            same = (clips[:, None] == clips[None]).all(-1)
+            pairs += clip_loss(events, images, same), clip_loss(images, texts, same)
+        return {"contrastive": torch.stack(pairs).mean()}
+
+    def _seen(self, source: Tensor, visual: Sequence[KeyValue]) -> Tensor:
+        rows = self.project(source)
+        for layer, keys_values in zip(self._cross, visual, strict=bool(visual)):
+            rows = layer(rows, keys_values)
+        return rows
+
+    @property
+    def _cross(self) -> Sequence[GlanceLayer]:
+        return cast("Sequence[GlanceLayer]", self.cross)
+
+
+def clip_loss(one: Tensor, other: Tensor, same: Tensor) -> Tensor:
+    """InfoNCE in both directions, as CLIP trains (Radford et al. 2021), over τ = 0.07.
+
+    Args:
+        one, other: [B, H] each.
+        same: [B, B] which of them belong together; the loss of several partners is their mean (Khosla et al. 2020).
+    """
+    scores = F.normalize(one, dim=-1) @ F.normalize(other, dim=-1).T / 0.07
+    losses = [-torch.where(same, scores.log_softmax(dim), 0).sum(dim) / same.sum(dim) for dim in (0, 1)]
+    return torch.cat(losses).mean()

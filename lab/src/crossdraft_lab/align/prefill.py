@@ -1,0 +1,315 @@
+"""Speculative prefill: a target that reads predicted visual tokens in place of those of its clip. LOSSY.
+
+    the gate is confident    the tokens of a few key frames, which alone are encoded, at their own positions, and K
+                             predicted tokens, spread over the positions of all other frames
+    it is not                the whole clip
+
+The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
+decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole; so
+is one whose events cannot be read, or lie at an edge, and, with key frames, one whose clip gives another number of
+frames than those of which the adapter learned.
+
+The gate's threshold is a fixed one, or that of a controller, which keeps to a quality budget by checks on a sample of
+requests: see `align.checked`. What is checked is read whole; who asks for the answer is told, and sees to the check.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.compressions import READ_WHOLE
+from crossdraft.edge.events import EdgeEvents
+from crossdraft.engine.arrivals import evenly
+from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.scheduler import Scheduler
+from crossdraft.engine.target import Target
+from crossdraft.engine.weak import weakly
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Limit, Share, check_settings
+from crossdraft.video.clip import FrameSampling, count_frames, read_clip
+from crossdraft.video.inputs import clip_inputs
+from crossdraft.video_prompt import VideoPrompt
+from crossdraft_lab.align.checked import PrefillController, PrefillStatus, QualityBudget, Read
+from crossdraft_lab.align.gate import PrefillGate, load_gate
+from crossdraft_lab.align.networks.vision import VisionConfig, spread
+from crossdraft_lab.align.predicted import (
+    PredictedPrefill,
+    encoded_rows,
+    encoder_features,
+    load_vision,
+    shipped_vision,
+    stretched_positions,
+)
+
+if TYPE_CHECKING:
+    from crossdraft_lab.align.prefill_check import PrefillCheck
+
+ROWS = "predicted"  # among the inputs of a prompt: what was predicted
+NOT_PREDICTABLE = "it takes one clip with events to predict what it looks like"
+AT_AN_EDGE = "its events lie at an edge, and are not sent"
+UNREADABLE = "its events cannot be read"
+NOT_CONFIDENT = "the gate was not confident"
+CHECKED = "this request is a check"
+
+
+FromNoneToAll = Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSettings:
+    """How much is predicted, and when.
+
+    Args:
+        dir: the folder of an adapter on the vision side; the one shipped for the reference pair by default.
+        model: the event model whose encoder it reads.
+        frames: key frames that are encoded as ever.
+        confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 asks no gate. With a
+            budget the threshold begins there, and at 0 where `PrefillGate.threshold` says.
+        budget: what answers may lose on average, 1 - ROUGE-L; then requests are checked, and the threshold moves.
+        check, rate: see `QualityBudget`.
+
+    Raises:
+        CrossdraftError: a number outside its range, or checks without a budget.
+    """
+
+    dir: Path | None = None
+    model: str = "event"
+    frames: Annotated[int, Limit("0 or more", lambda value: value >= 0)] = 0
+    confidence: FromNoneToAll = 0.0
+    budget: FromNoneToAll | None = None
+    check: Share | None = None
+    rate: Share | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, "predicted", "compression")
+        if self.budget is None and (self.check, self.rate) != (None, None):
+            raise CrossdraftError(
+                "The compression 'predicted' checks requests to keep a budget, and none is named; write budget=0.05, "
+                "or leave out check and rate."
+            )
+
+    @property
+    def quality(self) -> QualityBudget | None:
+        """The budget with its checks; `None`: nothing is checked."""
+        if self.budget is None:
+            return None
+        default = QualityBudget(self.budget)
+        return replace(default, check=self.check or default.check, rate=self.rate or default.rate)
+
+
+class Checker(Protocol):
+    """Sees to the check of one request; a request has it as its `prefill`."""
+
+    def start(self, prepared: Request) -> None:
+        """The request is chosen for a check: to be called once, while its prompt is prepared."""
+
+
+class SpeculativePrefill(Target):
+    """A target that reads what is predicted of its clip, where the gate lets it.
+
+    `controller` is that of a budget; `None` = there is none. It chooses for requests whose `prefill` is a `Checker`,
+    except those without a namespace, of which nothing is to be learned. `prefill` may also say how one is to be read
+    (`Read`). Any other is read by the threshold as it is.
+
+    Raises:
+        CrossdraftError: the target reads no clips or has its own way with visual tokens, or as
+            `load_vision` and `load_gate`.
+    """
+
+    keeps_prefixes = False  # what stands for a clip depends on its events
+
+    def __init__(self, target: Target, settings: PrefillSettings) -> None:
+        if not isinstance(target.prepare, VideoPrompt):
+            raise CrossdraftError(
+                "Speculative prefill needs a target that reads the frames of a clip; choose another compression."
+            )
+        super().__init__(
+            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+        )
+        self.settings, self._whole = settings, target.prepare
+        source = target.model.name_or_path or ""
+        self.folder = settings.dir or shipped_vision(source)
+        events, adapter = load_vision(self.folder, target, source, settings.model)
+        self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
+        self._clip_frames = adapter.config.length // adapter.config.tokens  # of a clip
+        self._key_frames = self._chosen_frames()
+        self.places, self.order = layout(adapter.config, self._key_frames)
+        self._gate: PrefillGate | None = None
+        self.controller: PrefillController | None = None
+        if settings.confidence or settings.quality is not None:
+            self.gate()  # refused now rather than with the first request
+        if (budget := settings.quality) is not None:
+            self.controller = PrefillController(budget, settings.confidence or self.gate().threshold(budget.loss))
+
+    @property
+    def sampling(self) -> FrameSampling:
+        """Which frames of a clip the whole target reads."""
+        return self._whole.sampling
+
+    def gate(self) -> PrefillGate:
+        """The adapter's gate; see `load_gate`."""
+        if self._gate is None:
+            config = self.predicting.adapter.config
+            self._gate = load_gate(self.folder, config.source_frames, config.source_size)
+            self._gate.to(self.predicting.events.device)
+        return self._gate
+
+    @property
+    def status(self) -> PrefillStatus | None:
+        """How its budget is kept until now; `None` without a budget."""
+        return None if self.controller is None else self.controller.status
+
+    def check_of(self, request: Request, scheduler: Scheduler) -> "PrefillCheck | None":
+        """What checks a request that the scheduler is to answer; `None` without a budget."""
+        from crossdraft_lab.align.prefill_check import PrefillCheck
+
+        if self.controller is None:
+            return None
+        return PrefillCheck(self.controller, request, partial(scheduler.submit, counted=False))
+
+    def _chosen_frames(self) -> list[int]:
+        """Which of the clip's frames are encoded."""
+        frames, count = self._clip_frames, self.settings.frames
+        if count >= frames:
+            raise CrossdraftError(f"Of {frames} frames {count} key frames leave nothing to predict; name fewer.")
+        return evenly(frames, count) if count else []
+
+    @torch.inference_mode()
+    def _prepare(self, request: Request) -> Prompt:
+        """The prompt with what is predicted, or with the whole clip."""
+        if (why := self._unpredictable_because(request)) is not None:
+            return self._read_unpredictable(request, why)
+        try:
+            request = replace(request, event_features=self._event_features(request))
+        except CrossdraftError as error:  # may name a file, which a server keeps for itself: a note of its own
+            return self._read_unpredictable(request, UNREADABLE, str(error))
+        if (why := self._whole_because(request)) is not None:
+            return self._read_whole(request, why)
+        ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
+        return Prompt(ids, {ROWS: self.predicting.predict(request.event_features), **shown})
+
+    def _unpredictable_because(self, request: Request) -> str | None:
+        """Why nothing can be predicted of a request, before its events are read; `None`: it may be."""
+        if not _predictable(request):
+            return NOT_PREDICTABLE
+        if isinstance(request.events, EdgeEvents):
+            return AT_AN_EDGE
+        if (
+            not self._key_frames
+            or (found := count_frames(request.visuals[0].value, self.sampling)) == self._clip_frames
+        ):
+            return None
+        return f"its clip gives {found} frames, and the adapter learned of {self._clip_frames}"
+
+    def _read_unpredictable(self, request: Request, why: str, *notes: str) -> Prompt:
+        """The prompt of a request of which nothing can be predicted."""
+        if self.controller is not None and _counts(request):
+            self.controller.count_unpredictable()
+        return self._read_whole(request, why, *notes)
+
+    def _read_whole(self, request: Request, why: str, *notes: str) -> Prompt:
+        """The prompt with the whole clip, which says why."""
+        prompt = self._whole(request)
+        return replace(prompt, notes=(*prompt.notes, f"{READ_WHOLE}: {why}.", *notes))
+
+    def _whole_because(self, request: Request) -> str | None:
+        """Why the whole clip of a request is read whose events are encoded; `None`: it is not."""
+        controller, least, asker = self.controller, self.settings.confidence, request.prefill
+        if isinstance(asker, Read) or (controller is None and not least):
+            return CHECKED if asker is Read.WHOLE else None
+        sure = self._sure(request.event_features)
+        if controller is None:
+            return NOT_CONFIDENT if sure < least else None
+        read = controller.choose(sure) if _counts(request) else controller.would_read(sure)
+        if read is Read.CHECKED:
+            cast("Checker", asker).start(request)
+        return {Read.PREDICTED: None, Read.CHECKED: CHECKED, Read.WHOLE: NOT_CONFIDENT}[read]
+
+    def _event_features(self, request: Request) -> Tensor:
+        """[T, P, S] what the event encoder makes of a request's events."""
+        if request.event_features is not None:
+            return request.event_features
+        events = self.predicting.events
+        return encoder_features(events, events.prepare(request))
+
+    def _sure(self, features: Tensor) -> float:
+        gate = self.gate()
+        return float(gate(features[None].to(gate.mean)))
+
+    def _with_key_frames(self, request: Request, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """A prompt with more placeholders, and the encoder's inputs of the key frames."""
+        if not (chosen := self._key_frames):
+            return ids, {}
+        frames = read_clip(request.visuals[0].value, FrameSampling(self._clip_frames))
+        _, shown = clip_inputs(self.model.config, self._whole.spec, frames.frames[chosen], frames.times_s[chosen])
+        visual = torch.isin(ids, torch.tensor(sorted(self.traits.visual_ids))).nonzero().flatten()
+        more = ids[visual[0]].expand(len(self.order) - len(visual))
+        return torch.cat((ids[: visual[0]], more, ids[visual[0] :])), shown
+
+    @torch.inference_mode()
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The visual features: predicted ones, and those of key frames between them."""
+        if ROWS not in prompt.features:
+            return super().encode(prompt)
+        rows = prompt.features[ROWS]
+        shown = {name: value for name, value in prompt.features.items() if name != ROWS}
+        true = [visual_rows(found) for found in super().encode(Prompt(prompt.input_ids, shown)).values()]
+        return encoded_rows(self.predicting.kind, torch.cat((rows, *(one.to(rows) for one in true)))[self.order])
+
+    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
+        if ROWS not in prompt.features:
+            return super()._positions(prompt)
+        length = self.predicting.adapter.config.length
+        return stretched_positions(prompt.input_ids, self.traits.visual_ids, self.places, length)
+
+
+def speculative(target: Target) -> SpeculativePrefill:
+    """A target that is known to read what is predicted, such as that of an engine with this `lossy_prefill`.
+
+    Raises:
+        CrossdraftError: it reads its clips in another way.
+    """
+    if not isinstance(target, SpeculativePrefill):
+        raise CrossdraftError("This target predicts nothing of its clips; compress it with predicted:dir=FOLDER.")
+    return target
+
+
+def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
+    """Where predicted tokens and those of key frames stand among the clip's, in order; no two at one place.
+
+    Predicted tokens keep their order, and are spread over the places that are not a key frame's. So none stands inside
+    a key frame, and with no key frame they stand where the adapter was trained to have them.
+
+    Returns:
+        [M] their places, rising; [M] which of (predicted, key frames) stands there.
+
+    Raises:
+        CrossdraftError: the key frames leave fewer places than there are predicted tokens.
+    """
+    own = (torch.tensor(frames, dtype=torch.long)[:, None] * config.tokens + torch.arange(config.tokens)).flatten()
+    free = torch.ones(config.length, dtype=torch.bool)
+    free[own] = False
+    others = free.nonzero().flatten()
+    if len(others) < config.predicted:
+        raise CrossdraftError(
+            f"{len(frames)} key frames leave {len(others)} places for {config.predicted} predicted tokens; name fewer."
+        )
+    places, order = torch.cat((others[spread(config.predicted, len(others))], own)).sort()
+    return places, order
+
+
+def _counts(request: Request) -> bool:
+    """Whether a request is one of those that the status counts, and not one by itself, a check or a warm-up."""
+    return request.prefill is not None and not isinstance(request.prefill, Read) and request.namespace is not None
+
+
+def _predictable(request: Request) -> bool:
+    clip_alone = request.inputs is None and [part.kind for part in request.visuals] == ["video"]
+    one_turn = [one.role for one in request.conversation if one.role != "system"] == ["user"]
+    return clip_alone and request.events is not None and one_turn

@@ -1,0 +1,143 @@
+"""The check of a speculative prefill: what would a request have been answered after predicted tokens?
+
+    the request           reads the whole clip; its pieces go out as they are written, and are the target's own
+    a shadow request      reads the predicted tokens, in the same batch; nobody sees its answer
+    both are over         the threshold learns what was lost, and the answer is handed over, with a note
+
+So a checked request has the target's own answer, whatever the check finds: there is nothing to take back. It alone
+waits for its shadow, which is queued as any request is, but takes no room there, and no longer than it may take itself
+(`Request.max_time`): then it is handed over unchecked, and its shadow is cancelled. A sampled request has two, both
+greedy: one of the whole clip, too, as what is sampled differs by chance.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+
+from crossdraft.engine.request import Answer, Finish, Request
+from crossdraft.engine.scheduler import HandOver, PendingAnswer
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.align.checked import PrefillController, Read, rouge_l
+
+log = logging.getLogger(__name__)
+
+ENDED = frozenset((Finish.EOS, Finish.LENGTH, Finish.STOP))  # an answer that ended so is all of it
+NOT_ENDED = "The check did not end, and nothing was learned of it."
+
+
+class PrefillCheck:
+    """The check of one request, if it is chosen for one: an `AnswerCheck`, from any thread.
+
+    Args:
+        controller: learns what was lost.
+        request: which is on its way.
+        ask: queues a shadow request.
+    """
+
+    def __init__(
+        self, controller: PrefillController, request: Request, ask: Callable[[Request], PendingAnswer]
+    ) -> None:
+        self.controller = controller
+        self._request, self._ask = request, ask
+        self._shadows: list[PendingAnswer] = []  # a single one's answer is compared with the request's own
+        self._lock = threading.Lock()
+        self._over = False  # nothing more is begun
+        self._max_time: float | None = None  # of the request
+
+    def start(self, prepared: Request) -> None:
+        """The request is chosen, and read whole; `prepared` is that request, with what the gate read of its events."""
+        shadow = replace(self._request, namespace=None, logprobs=False, top_logprobs=0)
+        greedy = prepared.sampling.greedy
+        if not greedy:
+            shadow = replace(shadow, sampling=replace(shadow.sampling, temperature=0.0))
+        ways = (Read.PREDICTED,) if greedy else (Read.PREDICTED, Read.WHOLE)
+        with self._lock:
+            self._max_time = prepared.max_time
+            try:
+                for way in () if self._over else ways:
+                    asked = replace(shadow, prefill=way, event_features=prepared.event_features)
+                    self._shadows.append(self._ask(asked))
+            except CrossdraftError:  # the engine is being closed
+                log.info("A speculative prefill is not checked.", exc_info=True)
+                self._over = True
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        with self._lock:
+            self._over = True
+            shadows = [*self._shadows]
+        for one in shadows:
+            one.cancel()
+
+    def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
+        """The answer is written: it is handed over once it has been compared."""
+        with self._lock:
+            chosen, wanted, self._over = bool(self._shadows), not self._over, True
+        if not chosen or not isinstance(result, Answer):
+            self.cancel()
+            hand_over(result)
+        elif not wanted or result.finish not in ENDED:
+            self.cancel()
+            hand_over(_noted(result, NOT_ENDED))
+        else:
+            self._wait(result, hand_over)
+
+    def _wait(self, answer: Answer, hand_over: HandOver) -> None:
+        """Hand the answer over with what its check found, once all shadow requests are over, or its time is."""
+        written, left = time.perf_counter(), {one.future for one in self._shadows}
+
+        def ended(future: "Future[Answer]") -> None:
+            with self._lock:
+                last = left == {future}
+                left.discard(future)
+            if last:
+                timer.cancel()
+                hand_over(self._compared(answer, time.perf_counter() - written))
+
+        def late() -> None:
+            with self._lock:
+                waiting = bool(left)
+                left.clear()
+            if waiting:
+                self.cancel()
+                answer.stats.check_s = time.perf_counter() - written
+                hand_over(_noted(answer, NOT_ENDED))
+
+        timer = threading.Timer(self._left_s(answer), late)
+        timer.daemon = True
+        if self._max_time is not None:
+            timer.start()
+        for future in [*left]:
+            future.add_done_callback(ended)
+
+    def _left_s(self, answer: Answer) -> float:
+        """Seconds that the request may still take."""
+        left = math.inf if self._max_time is None else self._max_time - answer.stats.total_s
+        return min(max(0.0, left), threading.TIMEOUT_MAX)
+
+    def _compared(self, answer: Answer, waited_s: float) -> Answer:
+        """The answer with what its check found."""
+        found = [_whole_answer(one.future) for one in self._shadows]
+        lossy, own = found[0], answer if len(found) == 1 else found[1]
+        answer.stats.check_s = waited_s
+        if lossy is None or own is None:
+            return _noted(answer, NOT_ENDED)
+        answer.stats.prefill_loss = loss = 1 - rouge_l(lossy.tokens, own.tokens)
+        self.controller.learn(loss)
+        greedy = "" if own is answer else ", greedily,"
+        return _noted(answer, f"The check: after predicted tokens the answer would{greedy} have lost {loss:.2f}.")
+
+
+def _whole_answer(done: "Future[Answer]") -> Answer | None:
+    """The answer, unless it was cancelled, failed, or ran out of time."""
+    if done.cancelled() or done.exception() is not None or done.result().finish not in ENDED:
+        return None
+    return done.result()
+
+
+def _noted(answer: Answer, note: str) -> Answer:
+    return replace(answer, notes=(*answer.notes, note))

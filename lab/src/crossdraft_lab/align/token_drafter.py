@@ -1,0 +1,144 @@
+"""`aligned` with `token`: the event model answers in its own words, and the adapter says it in the target's.
+
+Both happen before the target has said anything; after a rejection the adapter goes on after the target's own token.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
+from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias
+from crossdraft.drafters.independent import IndependentDrafter, top_tokens
+from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling, warp_tree
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree, common_prefix
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.align.drafter import PLAIN, AlignedOptions, check_vocabulary, first_positions
+from crossdraft_lab.align.networks.base import Past
+from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
+from crossdraft_lab.align.networks.token import TokenAdapter
+
+NOTHING_DRAFTED = DraftTree.chain([])
+
+
+@dataclass(eq=False)
+class TokenState:
+    """One answer. `prompt` are the question and the drafter's own answer; `past` is of these and of `read`."""
+
+    sampling: Sampling
+    draws: Draws
+    prompt: list[int]
+    past: Past = ()
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))  # [1, V] after these
+    read: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    drafted: list[TokenAlternatives] = field(default_factory=list)
+    dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
+
+    @property
+    def written(self) -> list[int]:
+        """The answer so far, with what is not verified yet."""
+        return [*self.committed, *(one.tokens[0] for one in self.drafted)]
+
+
+class TokenDrafter(PerRequestDrafter[TokenState]):
+    """See the module's text.
+
+    Args:
+        model: the event model behind the adapter of models, with its own LM head.
+        adapter: on its device.
+        options: see there.
+
+    Raises:
+        CrossdraftError: the event model reads another vocabulary than the adapter, or it is told to draft alone.
+    """
+
+    def __init__(
+        self, model: Target, adapter: TokenAdapter | OwnAnswerAdapter, options: AlignedOptions = PLAIN
+    ) -> None:
+        if options.alone:
+            raise CrossdraftError("An adapter on the drafter's own answer always drafts alone; leave out `alone`.")
+        check_vocabulary(adapter, model)
+        self.needs = Needs()
+        self.model = model
+        self.writer = IndependentDrafter(model, options.banned)
+        self.adapter = adapter.eval()
+        self.banned = banned_bias(model, options.banned)
+        self.words = options.words
+
+    def _begin(self, request: Request) -> TokenState:
+        question, own = self.own_answer(request)
+        state = TokenState(request.sampling, Draws(request.sampling, self.model.device), [*question, *own])
+        self._read(state, state.prompt)
+        return state
+
+    def own_answer(self, request: Request) -> tuple[list[int], list[int]]:
+        """The prompt's tokens after the events, and what the event model says by itself, greedily."""
+        return self.own_words(request)[:2]
+
+    def own_words(self, request: Request) -> tuple[list[int], list[int], list[Tensor]]:
+        """As `own_answer`, and the features [S] that each token came from, where the writer captures them."""
+        self.writer.prefixes = self.prefixes
+        greedy = replace(request, sampling=Sampling(), max_new_tokens=self.adapter.config.own)
+        (state,) = self.writer.begin([greedy])
+        (draft,) = self.writer.propose([state], [Budget(self.adapter.config.own)])
+        self.writer.end([state])
+        visual = self.model.traits.visual_ids
+        last = max((at for at, token in enumerate(state.prompt) if token in visual), default=-1)
+        return state.prompt[last + 1 :], list(draft.tree.tokens), state.features
+
+    def _read(self, state: TokenState, tokens: Sequence[int]) -> None:
+        ids = torch.tensor([list(tokens)], device=self.adapter.embeddings.device)
+        no_features = torch.empty(*ids.shape, 0, device=ids.device)
+        features, state.past = self.adapter.align(no_features, ids, state.past)
+        state.logits = self.adapter.to_full_vocab(self.adapter.logits(features[0, -1:])).float()
+
+    def _propose(self, state: TokenState, budget: Budget) -> Draft:
+        while len(state.drafted) < budget.nodes and not budget.stopped:
+            written = state.written
+            likely = math.prod(one.probs[0] for one in state.drafted)
+            if self.ended(state) or likely < budget.min_confidence:
+                break
+            if missing := written[len(state.read) :]:
+                self._read(state, missing)
+                state.read = written
+            self._choose(state)
+            if budget.on_token is not None:
+                budget.on_token(state.drafted[-1].tokens[0])
+        if state.sampling.greedy:
+            return tree_from_topk(state.drafted, budget.nodes, self.words, self.model.eos)
+        count = min(budget.nodes, len(state.drafted))
+        chain = [one.tokens[0] for one in state.drafted[:count]]
+        return Draft(state.draws.chain(chain, state.dists[:count]))
+
+    def ended(self, state: TokenState) -> bool:
+        """Whether what is written, verified or not, ends the answer."""
+        return not self.model.eos.isdisjoint(state.written[-1:])
+
+    def _choose(self, state: TokenState) -> None:
+        before = [*state.prompt, *state.written]
+        scores = warp_tree(state.logits + self.banned, NOTHING_DRAFTED, before, state.sampling)
+        if state.sampling.greedy:
+            state.drafted += top_tokens(scores)
+            return
+        token = state.draws.token(scores[0], len(state.written))
+        state.drafted.append(TokenAlternatives((token,), (float(scores[0, token]),)))
+        if state.draws.independent:
+            state.dists.append(scores[0].clone())
+
+    def _commit(self, state: TokenState, output: VerifyOutput) -> None:
+        """What was drafted stays as far as the target agrees, and after that where it said nothing else."""
+        agreed = common_prefix([one.tokens[0] for one in state.drafted], output.tokens)
+        kept = agreed if agreed == len(output.tokens) else len(state.drafted)
+        del state.drafted[:kept], state.dists[:kept]
+        state.committed += output.tokens
+        read = common_prefix(state.read, state.written)
+        if read < len(state.read):
+            state.read = state.read[:read]
+            state.past = first_positions(state.past, len(state.prompt) + read)

@@ -1,0 +1,387 @@
+"""`crossdraft bench align`: how far drafters that were, or were not, aligned with the target speak its language.
+
+What counts is the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
+rounds after it. Beside them, for adapters, stand the figures that feature alignment is usually judged by: they are
+taken along the target's own answer, position by position. Every row is measured on the same clips, which no training
+has seen, with questions in wordings that no training has seen, and in those of the training.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from crossdraft.checkpoints.locate import EVENT_MODELS
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.stats import Stats
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import read_config
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.methods import method_in
+from crossdraft.specs import Spec
+from crossdraft_lab.align.drafter import AlignedDrafter, AlignedOptions
+from crossdraft_lab.align.networks.base import AdapterConfig
+from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
+from crossdraft_lab.align.networks.pointwise import NoAdapter
+from crossdraft_lab.align.networks.token import TokenAdapter
+from crossdraft_lab.bench.align_controls import accepted, best_text, templates
+from crossdraft_lab.bench.align_features import clips_of, feature_figures, identity_figures, target_features
+from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, Results
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.figure import Figure
+from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers
+from crossdraft_lab.bench.specs import is_blind, spec_of
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.workload import Item, Workload, describe, items
+from crossdraft_lab.networks import ALIGNED
+
+HELD_OUT, TRAINED = "held-out wordings", "training wordings"
+NODES = 8
+CONTROLS = ("constant", "template", "memory", "blind")
+UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
+Tick = Callable[[str], None]
+
+
+class AlignQuestions(Protocol):
+    """What is asked, and what the controls learn from."""
+
+    @property
+    def tests(self) -> Mapping[str, Iterable[Item]]:
+        """The questions by `HELD_OUT` and `TRAINED`; one of them may be left out."""
+        ...
+
+    @property
+    def ticks(self) -> int:
+        """Answers that are generated besides those of the rows."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Questions in all."""
+        ...
+
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> "KnownAnswers":
+        """Answers about clips that the drafters were trained on."""
+        ...
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswers:
+    """What controls are made of.
+
+    Args:
+        answers: kinds of question, and the target's answers.
+        memory: makes a `memory` that knows them.
+    """
+
+    answers: Sequence[tuple[str, Sequence[int]]]
+    memory: Callable[[], Drafter[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneQuestions:
+    """Questions about the road world, whose training answers are generated anew.
+
+    Args:
+        work: the test questions; those in training wordings are about the same clips.
+        learned: how many questions about training clips.
+    """
+
+    work: Workload
+    learned: int
+
+    @property
+    def tests(self) -> Mapping[str, Iterable[Item]]:
+        return {HELD_OUT: items(self.work), TRAINED: items(replace(self.work, trained_wordings=True))}
+
+    @property
+    def ticks(self) -> int:
+        return 3 * self.learned
+
+    @property
+    def count(self) -> int:
+        return 2 * self.work.pairs
+
+    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
+        training = replace(self.work, split="train", pairs=self.learned)
+        learned = list(reference_answers(target, items(training), tick))
+
+        def memory() -> Drafter[Any]:
+            made = models.build(spec_of("memory"), target)
+            _generate(target, made, [pair.item.request for pair in learned], nodes, tick, "memory")
+            return made
+
+        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in learned], memory)
+
+    def to_json(self) -> dict[str, object]:
+        return {"workload": describe(self.work), "learned": self.learned}
+
+
+@dataclass(frozen=True, slots=True)
+class AlignBench:
+    """What is measured.
+
+    Args:
+        models: the pair.
+        questions: what is asked.
+        drafters: specs, in the order of the table.
+        nodes: of the chains after the hidden draft.
+        one_by_one: each drafter is made when its turn comes: large ones need not fit beside each other.
+    """
+
+    models: Models
+    questions: AlignQuestions
+    drafters: tuple[str, ...]
+    nodes: int = NODES
+    one_by_one: bool = False
+
+    @property
+    def ticks(self) -> int:
+        """What a progress bar counts to."""
+        rows = 2 + len(self.drafters) + (self.feature_drafter is not None)
+        return self.questions.ticks + (1 + rows) * self.questions.count
+
+    @property
+    def feature_drafter(self) -> str | None:
+        """Whose feature the target's head reads as it is, a control: the first adapter's, else the first EventGPT's.
+
+        Of adapters those that translate features, and no tokens.
+        """
+        adapters = [spec for spec in self.drafters if _translates_features(spec_of(spec))]
+        models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in EVENT_MODELS]
+        return next(iter((*adapters, *models)), None)
+
+    def check(self) -> None:
+        """Refuse what cannot be measured, before a model is loaded.
+
+        Raises:
+            CrossdraftError: as `check_drafters`, or no answers for the controls.
+        """
+        check_drafters(self.drafters)
+        if self.nodes < 1 or (isinstance(self.questions, SceneQuestions) and self.questions.learned < 1):
+            raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
+
+
+def check_drafters(drafters: Sequence[str]) -> None:
+    """Refuse drafters that cannot be compared, before a model is loaded.
+
+    Raises:
+        CrossdraftError: none, one that stands there twice or has a control's name, an unknown spec, or a memory that is
+            kept in a folder.
+    """
+    if not drafters or len(set(drafters)) != len(drafters):
+        raise CrossdraftError("Name one drafter or more, each once, such as --drafter aligned:dir=FOLDER,model=FOLDER.")
+    taken = [name for name in drafters if name in {*CONTROLS, IDENTITY, UNTRAINED}]
+    if taken:
+        raise CrossdraftError(f"'{taken[0]}' is the name of a control, which is always measured; leave it out.")
+    for spec in map(spec_of, drafters):
+        if any(leaf.name == "memory" and "folder" in leaf.settings for leaf in spec.leaves):
+            raise CrossdraftError(
+                f"The memory of {spec} is kept in a folder, and would know the answers to test questions when they "
+                "are asked in other words; leave its folder out, or name what it shall know as seed=CAPTURE."
+            )
+
+
+def _translates_features(spec: Spec) -> bool:
+    """Whether it is an adapter between features, which are there without it, too."""
+    if spec.name != "aligned" or "dir" not in spec.settings:
+        return False
+    network = read_config(Path(spec.settings["dir"])).network
+    return network in ALIGNED and not issubclass(ALIGNED[network].network_class, TokenAdapter | OwnAnswerAdapter)
+
+
+def run_align(plan: AlignBench, tick: Tick = lambda name: None, kept: KeptRows | None = None) -> Results:
+    """Measure every drafter and the controls.
+
+    Args:
+        plan: what is measured.
+        tick: called for every answer, with the name of what gave it.
+        kept: rows that are measured already, and where each further one is left.
+
+    Raises:
+        CrossdraftError: as `AlignBench.check`, or a model cannot be loaded.
+    """
+    plan.check()
+    kept = kept or KeptRows()
+    models, target = plan.models, plan.models.load_target()
+    built = {} if plan.one_by_one else {name: models.build(spec_of(name), target) for name in plan.drafters}
+    known = plan.questions.learn(models, target, plan.nodes, tick)
+    tests = {name: _answered(target, name, asked, tick, kept) for name, asked in plan.questions.tests.items()}
+    run = _AlignRun(plan, target, tests, tick, kept)
+    results = {
+        name: run.row(name, partial(models.build, spec_of(name), target), built.get(name)) for name in plan.drafters
+    }
+    return results | _controls(run, built, known)
+
+
+def _answered(
+    target: Target, wordings: str, asked: Iterable[Item], tick: Tick, kept: KeptRows
+) -> list[ReferenceAnswer]:
+    """What the target alone answers."""
+    known = kept.answers(wordings)
+    if known is None:
+        found = list(reference_answers(target, asked, tick))
+        kept.add_answers(wordings, [pair.tokens for pair in found])
+        return found
+    found = [ReferenceAnswer(item, tokens) for item, tokens in zip(asked, known, strict=True)]
+    for _ in found:
+        tick("target")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _AlignRun:
+    """One measurement.
+
+    Args:
+        tests: questions by their wordings, with the target's own answers. Others as of `run_align`.
+    """
+
+    plan: AlignBench
+    target: Target
+    tests: Mapping[str, Sequence[ReferenceAnswer]]
+    tick: Tick
+    kept: KeptRows
+    _features: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def features(self, wordings: str) -> list[Tensor]:
+        """[A, H] of each answer, the target's own; read once, and only if a row asks for them."""
+        if wordings not in self._features:
+            self._features[wordings] = [target_features(self.target, pair) for pair in self.tests[wordings]]
+        return self._features[wordings]
+
+    def row(
+        self, name: str, make: Callable[[], Drafter[Any]], drafter: Drafter[Any] | None = None
+    ) -> dict[str, DraftResult]:
+        """A drafter on every set of questions.
+
+        Args:
+            name: of the row.
+            make: makes the drafter: anew for each set, if it learns from answers. The sets are about the same clips,
+                and what one taught it must not help with the other.
+            drafter: a fresh one, if there is one already.
+        """
+        found: dict[str, DraftResult] = {}
+        for wordings, pairs in self.tests.items():
+            known = self.kept.result(name, wordings)
+            if known is None:
+                drafter = make() if drafter is None else drafter
+                known = self._drafted(name, drafter, wordings)
+                self.kept.add(name, wordings, known)
+                drafter = None if drafter.needs.learns else drafter
+            else:
+                for _ in pairs:
+                    self.tick(name)
+            found[wordings] = known
+        return found
+
+    def identity(self, wordings: str) -> DraftResult:
+        """The target's own feature offered as a prediction of itself; it drafts nothing."""
+        known = self.kept.result(IDENTITY, wordings)
+        if known is None:
+            figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
+            known = DraftResult((), (), features=figures)
+            self.kept.add(IDENTITY, wordings, known)
+        return known
+
+    def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> DraftResult:
+        """A drafter under the real engine and, of an adapter, its features along the answers."""
+        plan, target, pairs = self.plan, self.target, self.tests[wordings]
+        requests = [pair.item.request for pair in pairs]
+        if name == "blind" or (name in plan.drafters and is_blind(spec_of(name))):
+            blank = blank_window(plan.models.blind)
+            requests = [replace(request, events=blank) for request in requests]
+        answers = _generate(target, drafter, requests, plan.nodes, self.tick, name)
+        stats, clips = [answer.stats for answer in answers], clips_of(pairs)
+        is_adapter = isinstance(drafter, AlignedDrafter)
+        return DraftResult(
+            tuple(one.hidden_accepted for one in stats),
+            clips,
+            _tau_after(stats, clips),
+            sum(tuple(answer.tokens) == tuple(pair.tokens) for answer, pair in zip(answers, pairs, strict=True)),
+            feature_figures(drafter, target, pairs, self.features(wordings)) if is_adapter else None,
+        )
+
+
+def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
+    """Tokens a pass after that of the hidden draft; `None` if there was no such pass."""
+    later = [
+        (one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1, clip)
+        for one, clip in zip(stats, clips, strict=True)
+        if one.rounds > 1
+    ]
+    return Figure.ratio("τ", *zip(*later, strict=True), of="clips").interval if later else None
+
+
+def _controls(
+    run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers
+) -> dict[str, dict[str, DraftResult]]:
+    """What the drafters have to beat."""
+    plan, target = run.plan, run.target
+    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
+
+    def said(text_of: Callable[[Item], Sequence[int]]) -> dict[str, DraftResult]:
+        return {
+            wordings: DraftResult(tuple(accepted(text_of(one.item), one.tokens) for one in pairs), clips_of(pairs))
+            for wordings, pairs in run.tests.items()
+        }
+
+    found = {
+        "constant": said(lambda item: constant),
+        "template": said(lambda item: by_kind.get(item.kind, constant)),
+        "memory": run.row("memory", known.memory),
+        "blind": run.row("blind", partial(plan.models.build, spec_of("blind"), target)),
+        IDENTITY: {wordings: run.identity(wordings) for wordings in run.tests},
+    }
+    name = plan.feature_drafter
+    if name is not None:
+        drafter = built[name] if name in built else plan.models.build(spec_of(name), target)
+        if isinstance(drafter, IndependentDrafter) and drafter.model.vocab_size == target.vocab_size:
+            found[UNTRAINED] = run.row(UNTRAINED, partial(untrained, drafter, target))
+        else:
+            for _ in range(plan.questions.count):
+                run.tick(UNTRAINED)
+    return found
+
+
+def untrained(drafter: IndependentDrafter, target: Target) -> AlignedDrafter:
+    """The same event model with nothing between its last feature and the target's head."""
+    own, text = drafter.model.text_config, target.text_config
+    config = AdapterConfig(
+        hidden_size=text.hidden_size,
+        vocab_size=target.vocab_size,
+        num_layers=text.num_hidden_layers,
+        draft_ids=tuple(token for token in range(target.vocab_size) if token not in target.reserved),
+        drafter="",
+        source_size=own.hidden_size,
+        source_layers=(own.num_hidden_layers,),
+    )
+    adapter = NoAdapter(config, SharedWeights.of(target.model))
+    like = next(drafter.model.model.parameters())
+    return AlignedDrafter(drafter.model, adapter.to(like.device, like.dtype), AlignedOptions(sorted(target.reserved)))
+
+
+def _generate(
+    target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, tick: Tick, name: str
+) -> list[Answer]:
+    """Greedy answers: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then chains of `nodes` a round."""
+    decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
+    answers = []
+    for request in requests:
+        answers += decoder.generate([replace(request, sampling=Sampling())])
+        tick(name)
+    return answers

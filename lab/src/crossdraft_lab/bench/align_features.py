@@ -1,0 +1,146 @@
+"""Features that an adapter predicts beside the target's own: cosines, and whether the target's head says the same."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState
+from crossdraft_lab.align.fused_drafter import FusedState
+from crossdraft_lab.bench.figure import Figure
+from crossdraft_lab.bench.identity import ReferenceAnswer
+from crossdraft_lab.bench.statistics import Interval
+
+THRESHOLDS = (0.80, 0.90)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFigures:
+    """Predictions of an adapter along the target's own answers; pooled over positions, intervals drawn over clips.
+
+    Args:
+        cosine: mean with the target's feature.
+        above: share of positions whose cosine is above each of `THRESHOLDS`.
+        consecutive: mean number of positions in a row from the first on whose cosine is above the last of these.
+        same, shifted: share whose likeliest token, by the target's head, is the target's at that position, and at the
+            next, which nothing predicts that draws on this one alone.
+    """
+
+    cosine: Interval
+    above: tuple[Interval, ...]
+    consecutive: Interval
+    same: Interval
+    shifted: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        found = {f"acceptance@{one:.2f}": share for one, share in zip(THRESHOLDS, self.above, strict=True)}
+        found |= {"cosine": self.cosine, "consecutive@0.90": self.consecutive}
+        found |= {"same_position": self.same, "shifted": self.shifted}
+        return {name: figure.to_json() for name, figure in found.items()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "FeatureFigures":
+        """As `to_json` wrote it."""
+        known = {name: Interval.from_json(figure) for name, figure in found.items()}
+        above = tuple(known[f"acceptance@{one:.2f}"] for one in THRESHOLDS)
+        return cls(known["cosine"], above, known["consecutive@0.90"], known["same_position"], known["shifted"])
+
+
+def figures_of(
+    found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
+) -> FeatureFigures:
+    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer; all on the CPU.
+
+    Args:
+        found: both, of each answer.
+        lm_head: [V, H] of the target.
+        answers: their tokens.
+        clips: what each is about.
+    """
+    cosines, same, shifted, rows = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
+    for (predicted, own), tokens in zip(found, answers, strict=True):
+        cosine = F.cosine_similarity(predicted, own, dim=-1)
+        likeliest, wanted = (predicted @ lm_head.T).argmax(-1), torch.tensor(tokens)
+        cosines.append(cosine)
+        same.append(likeliest == wanted)
+        shifted.append(likeliest[:-1] == wanted[1:])
+        rows.append(int((cosine > THRESHOLDS[-1]).long().cumprod(0).sum()))
+    return FeatureFigures(
+        _pooled("cosine", cosines, clips),
+        tuple(_pooled(f"> {one:.2f}", [cosine > one for cosine in cosines], clips) for one in THRESHOLDS),
+        Figure.mean("in a row", rows, clips).interval,
+        _pooled("same token", same, clips),
+        _pooled("shifted", shifted, clips),
+    )
+
+
+def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Interval:
+    """Mean over the positions of all answers."""
+    sums = [float(one.float().sum()) for one in answers]
+    return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval
+
+
+@torch.inference_mode()
+def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
+    """[A, H] the target's last features that its answer of A tokens comes from, on the CPU."""
+    prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
+    length = len(prompt) + len(pair.tokens)
+    cache = target.new_cache(capacity=length)
+    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
+    rows = [read.out.hidden[0][0][-1:]]
+    if len(pair.tokens) > 1:
+        chunk = Chunk(torch.tensor(pair.tokens[:-1]))
+        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
+    return torch.cat(rows).float().cpu()
+
+
+@torch.inference_mode()
+def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
+    """[A, H] what the adapter has for these, the drafter having read the same tokens; on the CPU.
+
+    One that reads the target's features has `own` [A, H], each one position late.
+    """
+    state = cast("AlignedState", drafter.begin([pair.item.request])[0])
+    if isinstance(state, FusedState):
+        state.target = own.to(state.aligned)
+    rows, tokens = [state.outputs[-1:]], list(pair.tokens[:-1])
+    if tokens:
+        drafter.feed(state, tokens[:1], tokens[1:])
+        rows.append(state.outputs)
+    return torch.cat(rows).float().cpu()
+
+
+def feature_figures(
+    drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
+) -> FeatureFigures:
+    """An adapter's predictions along the answers."""
+    found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
+    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
+
+
+def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
+    """The same of the target's own features, offered as predictions of themselves.
+
+    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
+    given the target's feature.
+    """
+    found = [(own, own) for own in features]
+    return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
+
+
+def lm_head_of(target: Target) -> Tensor:
+    """[V, H] in float32, on the CPU: target and drafter need not be on one device."""
+    return SharedWeights.of(target.model).lm_head.float().cpu()
+
+
+def clips_of(pairs: Sequence[ReferenceAnswer]) -> tuple[int, ...]:
+    """The clip that each question is about."""
+    return tuple(pair.item.seed for pair in pairs)

@@ -1,0 +1,304 @@
+"""The methods by name: our engine with each drafter in each placement, and the baselines."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from crossdraft.api import Engine, new_decoder
+from crossdraft.assembly import assemble
+from crossdraft.cli.cores import Cores
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cost_model import CostModel
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.ledger import READING
+from crossdraft.engine.request import Answer, Piece, Request
+from crossdraft.engine.runner.parallel import policy_for
+from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.target import Target
+from crossdraft.engine.timeline import Timeline, covered
+from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
+from crossdraft.methods import DrafterContext, build_spec
+from crossdraft.options import Options
+from crossdraft.specs import Spec, renamed
+from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
+from crossdraft_lab.bench.measure import BenchMethod, Run
+from crossdraft_lab.bench.specs import (
+    ALONE,
+    HUGGING_FACE,
+    ON_TARGETS_CORES,
+    POLICIES,
+    check_methods,
+    is_blind,
+    needs_no_process,
+    runs_in_process,
+    spec_of,
+)
+from crossdraft_lab.bench.workload import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Where the models come from and where they run; see `crossdraft.api.Options` for the meaning of each."""
+
+    target: str = "reference"
+    event: str = "event"
+    blind: str = "blind"
+    device: str | None = None
+    dtype: str | None = None
+    draft_device: str | None = None
+    draft_dtype: str | None = None
+    num_frames: int | None = None
+    quantize: str | None = None
+
+    def load_target(self, *, packed: bool = True) -> Target:
+        """The target that our methods share; plain, as Hugging Face has it, for theirs."""
+        frames, bits = self.num_frames, self.quantize
+        return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
+
+    def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
+        """A picklable factory of the drafter of this name, or of the one that a spec names."""
+        return partial(build_spec, self.spec(name), self.context(target))
+
+    def spec(self, name: str) -> Spec:
+        """What drafts under that name, the models of the pair being ours."""
+        return self.named(spec_of(name))
+
+    def named(self, spec: Spec) -> Spec:
+        """A spec, the models of the pair being ours."""
+        return renamed(spec, {"event": self.event, "blind": self.blind})
+
+    def build(self, spec: Spec, target: Target) -> Drafter[Any]:
+        """The drafter of a spec in this process, whatever it needs of the target."""
+        return build_spec(self.named(spec), replace(self.context(target), host=target))
+
+    def context(self, target: Target) -> DrafterContext:
+        """Where drafters for that target run."""
+        return DrafterContext(
+            self.target,
+            self.draft_device or self.device,
+            self.draft_dtype or self.dtype,
+            target.vocab_size,
+            tuple(sorted(target.eos)),
+            tuple(sorted(target.reserved)),
+            quantize=self.quantize,
+            num_frames=self.num_frames,
+        )
+
+    def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
+        """A picklable factory of a drafter for that target, in its precision: on a CPU Hugging Face is faster so."""
+        return partial(
+            load_drafter,
+            source,
+            device=self.draft_device or self.device,
+            dtype=self.draft_dtype or str(target.model.dtype).removeprefix("torch."),
+            banned=tuple(sorted(target.reserved)),
+            vocabulary=vocabulary_of(self.target),
+        )
+
+
+class EngineMethod:
+    """Our engine. `blank` replaces the events of every request: what a blind twin is shown.
+
+    Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
+    for every thread that computes, and as soon as a process has more of them than cores, libgomp has all of them sleep
+    between two operations. With a pool for each method none would gain from a second core.
+    """
+
+    def __init__(
+        self, engine: Engine, blank: object = None, *, blind: bool = False, cores: Cores | None = None
+    ) -> None:
+        self.engine = engine
+        self.cores = cores
+        self.blank = blank
+        self.blind = blind
+        self._times: Counter[tuple[int, str]] = Counter()
+        self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
+
+    @property
+    def workers(self) -> list[int]:
+        drafter = self.engine.drafter
+        return [worker.pid for worker in drafter.workers if isinstance(worker, ProcessDrafter)] if drafter else []
+
+    def answer(self, item: Item) -> Run:
+        request = replace(item.request, events=self.blank) if self.blind else item.request
+        # What is learned from an answer must not help when the same question comes again.
+        pair = item.seed, item.request.prompt
+        self._times[pair] += 1
+        request = replace(request, namespace=f"repeat {self._times[pair]}")
+        start = time.perf_counter()
+        (answer,) = self._loop.generate([request])
+        return run_of(answer, time.perf_counter() - start)
+
+    def ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
+        """Answer a request as it is, telling its final pieces as they appear."""
+        number = self._loop.submit(request, on_piece, provisional=False)
+        while self._loop.busy:
+            self._loop.step()
+        return self._loop.answer(number)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def run_of(answer: Answer, total_s: float) -> Run:
+    """An engine's answer as a run.
+
+    `draft` holds the drafter's computing that the target waited for, `communication` what else passed until a reply was
+    here: sending, packing, idling. Drafting during the target's own work is in neither.
+    """
+    stats, times = answer.stats, answer.stats.stages_s
+    rounds = times.get("rounds", 0.0)
+    overhead = max(0.0, rounds - times.get("verify", 0.0) - times.get("draft", 0.0))
+    stages = {name: times.get(name, 0.0) for name in (*READING, "ride-along")}
+    stages["draft"] = times.get("draft", 0.0) + times.get("hidden draft", 0.0)
+    stages["communication"] = times.get("communication", 0.0) + times.get("hidden communication", 0.0)
+    stages["verify"] = times.get("verify", 0.0)
+    stages["engine"] = max(0.0, overhead - times.get("communication", 0.0))
+    stages["other"] = max(0.0, total_s - sum(stages.values()))
+    return Run(
+        tokens=answer.tokens,
+        total_s=total_s,
+        ttft_s=stats.ttft_s,
+        stages_s=stages,
+        rounds=stats.rounds,
+        accepted_at=tuple(stats.accepted_at),
+        offered_at=tuple(stats.drafted_at),
+        prefill_s=stages["encode"] + stages["prefill"],
+        provisional_s=stats.first_provisional_s if stats.drafted else None,
+        hidden_drafting_s=stats.hidden_drafting_s,
+        hidden_inside_s=stats.hidden_inside_s,
+        rounds_s=rounds,
+        overhead_s=overhead,
+        notes=answer.other_notes,
+        lossy=None if stats.lossless else stats.rule,
+        prompt_tokens=stats.prompt_tokens,
+        busy_s=busy(answer.timeline),
+        drafter_error=answer.drafter_error,
+    )
+
+
+def busy(timeline: Timeline) -> dict[str, float]:
+    """Seconds in which something ran, by lane.
+
+    >>> from crossdraft.engine.timeline import Span
+    >>> busy(Timeline([Span("target", "encode", 0, 2), Span("drafter", "read", 0, 1), Span("target", "verify", 3, 4)]))
+    {'target': 3.0, 'drafter': 1.0}
+    """
+    lanes = dict.fromkeys(span.lane for span in timeline.spans)
+    return {
+        lane: covered([span for span in timeline.spans if span.lane == lane], timeline.start, math.inf)
+        for lane in lanes
+    }
+
+
+def make_methods(
+    names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
+) -> dict[str, BenchMethod]:
+    """The methods by name, in the order given, then those that are named by their specs. Close them all when done.
+
+    Args:
+        names: out of `ALL_METHODS`.
+        target: what ours share; Hugging Face gets one of its own.
+        models: the checkpoints.
+        cores: of the pair: each method gets those that its name says.
+        specs: further drafters.
+
+    Raises:
+        CrossdraftError: as `check_methods`, or a model cannot be loaded.
+    """
+    check_methods(names, specs)
+    made: dict[str, BenchMethod] = {}
+    try:
+        plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
+        for name in (*names, *specs):
+            own = plain if name in HUGGING_FACE else target
+            made[name] = make_method(name, own, models, cores)
+    except BaseException:
+        close_all(made.values())
+        raise
+    return made
+
+
+def make_method(
+    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
+) -> BenchMethod:
+    """The method of a name in `ALL_METHODS`, or a drafter under its spec; close it when done.
+
+    `cache_bytes` as in `Options`: usually the same clips are read by every method, and again in every repetition.
+    """
+    if name in HUGGING_FACE:
+        return _hf(name, target, models, cores)
+    return make_engine_method(name, target, models, cores, cache_bytes)
+
+
+def close_all(methods: Iterable[BenchMethod]) -> None:
+    """Stop every method."""
+    for method in methods:
+        method.close()
+
+
+def cores_of(name: str, cores: Cores | None) -> Cores | None:
+    """The cores of the method of that name, those of the pair being `cores`.
+
+    What drafts in the target's process has all of them, as it has for users: the hardware is the same for everybody.
+
+    >>> names = "target", "target-all", "hf-all", "event", "memory", "eagle2"
+    >>> [str(cores_of(name, Cores((0,), (1,)))) for name in names]
+    ['0', '0-1', '0-1', '0 + 1', '0-1', '0-1']
+    """
+    if cores is None or runs_in_process(name):
+        return cores
+    return Cores(cores.target if name in ON_TARGETS_CORES else cores.pair)
+
+
+def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
+    """How our engine runs under that name: a policy of parallel drafting that is named is kept to, everywhere."""
+    own = cores_of(name, cores)
+    with pinned(None if cores is None else cores.pair):  # whoever is pinned to the target's may name the drafter's, too
+        return Options(
+            placement="process" if process else "inline",
+            parallel=POLICIES.get(name, "auto"),
+            device=models.device,
+            draft_device=models.draft_device,
+            target_cores=None if own is None else own.target,
+            draft_cores=None if own is None else own.draft or None,
+            cache_bytes=0,
+        )
+
+
+def parallel_of(name: str, models: Models, cores: Cores | None = None) -> str:
+    """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
+    own = cores is not None and bool(cores.draft)
+    return POLICIES.get(name) or policy_for(models.device, models.draft_device, own_cores=own)
+
+
+def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
+    """Hugging Face's `generate`, with the layers as it loads them."""
+    own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
+    if name == "hf-assisted":
+        twin = models.drafter(models.blind, plain)(packed=False)
+        return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
+    return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
+
+
+def make_engine_method(
+    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
+) -> EngineMethod:
+    """As `make_method`, of ours alone."""
+    inline = name == "event-inline"
+    drafter = "event" if inline else name
+    own, cost = cores_of(name, cores), CostModel()
+    if name in ALONE:
+        alone = replace(options_of(name, models, cores, process=False), cache_bytes=cache_bytes)
+        return EngineMethod(Engine(target, None, alone, cost), cores=own)
+    spec = spec_of(drafter)
+    options = options_of(name, models, cores, process=not inline and not needs_no_process(spec))
+    options = replace(options, cache_bytes=cache_bytes)
+    runner = assemble(models.spec(drafter), models.context(target), target, options)
+    engine = Engine(target, runner, options, cost)
+    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

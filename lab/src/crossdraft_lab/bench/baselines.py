@@ -1,0 +1,233 @@
+"""Baselines: Hugging Face `generate` on the very same target: alone, with prompt lookup, and assisted.
+
+All get their inputs from the same `prepare` as our engine, inside the clock. Everything else is HF's own choice: its
+growing cache, prompt lookup with 10 tokens and n-grams of 2, assistants that draft 20 tokens or stop below a
+confidence of 0.4.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
+from transformers.generation.streamers import BaseStreamer
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from crossdraft.cli.cores import Cores
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.processors import generation_config
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.models.eventgpt import EventGPTConfig
+from crossdraft_lab.bench.measure import Run
+from crossdraft_lab.bench.workload import Item
+
+LOOKUP_TOKENS = 10
+
+
+def blank_window(source: str) -> NDArray[np.uint8] | None:
+    """The events of a blind twin's requests: nothing for the shipped one, which never looks, else white frames."""
+    return None if source == "blind" else white_frames(EventGPTConfig.from_pretrained(source))
+
+
+def white_frames(config: EventGPTConfig) -> NDArray[np.uint8]:
+    """uint8 [T, s, s, 3]."""
+    side = config.vision_config.image_size
+    return np.full((config.num_event_frames, side, side, 3), 255, np.uint8)
+
+
+@contextmanager
+def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float]]]:
+    """Start and end of every forward of a module while the context is open, in seconds; none of `None`."""
+    starts: list[float] = []
+    spans: list[tuple[float, float]] = []
+
+    def end(*_: object) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the caller reads the result next in any case
+        spans.append((starts.pop(), time.perf_counter()))
+
+    with ExitStack() as hooks:
+        if module is not None:
+            begin = module.register_forward_pre_hook(lambda *_: starts.append(time.perf_counter()))
+            hooks.callback(begin.remove)
+            hooks.callback(module.register_forward_hook(end).remove)
+        yield spans
+
+
+def seconds_in(spans: Sequence[tuple[float, float]], until: float = float("inf")) -> float:
+    """Time in passes that ended by then."""
+    return sum(end - start for start, end in spans if end <= until)
+
+
+class FirstToken(BaseStreamer):
+    """Notes when `generate` handed out its first new token: the second `put`, the first is the prompt."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self.at = 0.0
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate`."""
+        self.puts += 1
+        if self.puts == 2:
+            self.at = time.perf_counter()
+
+    def end(self) -> None:
+        """Called by `generate`."""
+
+
+class HFBaseline:
+    """`generate` of the target's own class.
+
+    Args:
+        target: gives the model and its inputs.
+        cores: those that it may use.
+        lookup: draft by copying from the prompt and the answer so far.
+        assistant: draft with this model.
+        tokenizer: the target's, where the checkpoint or a request has stop strings.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        cores: Cores | None = None,
+        *,
+        lookup: bool = False,
+        assistant: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        self.target = target
+        self.cores = cores
+        self.lookup = lookup
+        self.assistant = assistant
+        self.tokenizer = tokenizer
+        self.workers: tuple[int, ...] = ()
+
+    @torch.inference_mode()
+    def answer(self, item: Item) -> Run:
+        start = time.perf_counter()
+        prompt = self.target.prepare(item.request)
+        prepared = time.perf_counter()
+        first = FirstToken()
+        request = self.target.defaults.resolve(item.request)
+        config = self.config(request, len(prompt))
+        if request.sampling.seed is not None:
+            torch.manual_seed(request.sampling.seed)  # HF draws from torch's global generator
+        model: Any = self.target.model
+        with clocked_passes(model) as passes, clocked_passes(self.assistant) as drafts, saying_nothing(model):
+            ids = model.generate(
+                **self.inputs(prompt),
+                generation_config=config,
+                assistant_model=self.assistant,
+                streamer=first,
+                tokenizer=self.tokenizer if config.stop_strings else None,
+            )
+        end = time.perf_counter()
+        tokens = tuple(ids[0, len(prompt) :].tolist())
+        first_pass = passes[0][1]
+        hidden = seconds_in(drafts, first_pass)
+        stages = {
+            "prepare": prepared - start,
+            "prefill": first_pass - prepared - hidden,  # encoding included
+            "draft": seconds_in(drafts),
+            "verify": seconds_in(passes) - seconds_in(passes, first_pass),
+        }
+        stages["other"] = end - start - sum(stages.values())
+        return Run(tokens=tokens, total_s=end - start, ttft_s=first.at - start, stages_s=stages, rounds=len(passes))
+
+    def close(self) -> None:
+        """Nothing else runs."""
+
+    def inputs(self, prompt: Prompt) -> dict[str, Tensor]:
+        """What `generate` takes of a prompt, a batch of one, where and in which precision the model is."""
+        device, dtype = self.target.device, self.target.model.dtype
+        ids = prompt.input_ids[None].to(device)
+        features = {name: value.to(device) for name, value in prompt.features.items()}
+        cast = {name: v.to(dtype) if v.is_floating_point() else v for name, v in features.items()}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **cast}
+
+    def config(self, request: Request, prompt: int) -> GenerationConfig:
+        """The settings of `generate` that say what our engine goes by for the resolved request."""
+        limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
+        config = generation_config(request.sampling, sorted(self.target.eos), prompt, limit)
+        config.stop_strings = list(request.stops) or None
+        config.max_time = request.max_time
+        if self.lookup:
+            config.prompt_lookup_num_tokens = LOOKUP_TOKENS
+            # Lookup would copy the clip's placeholders after "USER:" into its first draft, and the forward would
+            # then refuse the prompt ("features and tokens do not match"); it leaves out what may not be generated.
+            config.suppress_tokens = sorted(self.target.traits.visual_ids.union(request.sampling.suppress_tokens or ()))
+        return config
+
+
+@contextmanager
+def saying_nothing(model: Any) -> Iterator[None]:
+    """A model without settings of its own: `generate` would fill whatever a request leaves out from the checkpoint."""
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+class Assistant(LlamaForCausalLM):
+    """The blind twin's language model as an assistant of HF's kind, in the fairest form that HF can use.
+
+    HF (5.17 to 5.23) has an assistant read the target's own prompt, and drops whatever is not text from its first
+    call. A stock `LlamaForCausalLM` would read hundreds of placeholders that it never saw in training, and agree with
+    little. Here the last placeholders stand for the blank window that the twin was trained with, and the others are
+    masked away, positions included: it reads exactly its own prompt and drafts what it drafts in our engine.
+    """
+
+    def __init__(self, target: Target, twin: IndependentDrafter) -> None:
+        network: Any = twin.model.model
+        super().__init__(network.config.text_config)
+        self.text: Any = network.model.language_model
+        self.model, self.lm_head = self.text, network.lm_head
+        blank = twin.model.prepare(Request("What is ahead?", events=white_frames(network.config)))
+        encoded: Any = twin.model.encode(blank)["video"]
+        self.blank: Tensor = encoded.pooler_output[0]  # [T+P+1, h]
+        self.banned = twin.banned
+        self.placeholder = int(target.model.config.video_token_id)
+        self.skipped = torch.zeros(0, dtype=torch.long)  # positions of the current prompt that do not exist for it
+        self.eval()
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **unused: object,
+    ) -> CausalLMOutputWithPast:
+        """Logits at the last token. HF hands over the target's pixels and features too; they stay unread."""
+        embeds = self.text.embed_tokens(input_ids)
+        positions = (input_ids[0] == self.placeholder).nonzero()[:, 0]
+        if len(positions):  # the first call of a request
+            if len(positions) < len(self.blank):
+                raise CrossdraftError(
+                    f"The target's clip takes {len(positions)} tokens, fewer than the blind twin's blank window of "
+                    f"{len(self.blank)}, so HF cannot show it to an assistant; leave hf-assisted out."
+                )
+            embeds[0, positions[-len(self.blank) :]] = self.blank
+            self.skipped = positions[: -len(self.blank)]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        mask = torch.ones(1, past + input_ids.shape[1], dtype=torch.long, device=input_ids.device)
+        mask[:, self.skipped] = 0
+        out = self.text(
+            inputs_embeds=embeds,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1)[:, past:],
+            past_key_values=past_key_values,
+            use_cache=True,
+        )
+        logits = self.lm_head(out.last_hidden_state[:, -1:]) + self.banned
+        return CausalLMOutputWithPast(logits=logits, past_key_values=out.past_key_values)

@@ -1,0 +1,208 @@
+"""Closed batches: N requests handed over at once, answered by our engine or by Hugging Face's padded `generate`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
+
+from crossdraft.api import new_decoder
+from crossdraft.cli.cores import Cores
+from crossdraft.engine.cost_model import CostModel
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Origin, Piece
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Target
+from crossdraft.options import Options
+from crossdraft_lab.bench.baselines import HFBaseline, saying_nothing
+from crossdraft_lab.bench.workload import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request of a batch: its tokens, and seconds from the batch's arrival to its first and its last token."""
+
+    tokens: tuple[int, ...]
+    ttft_s: float
+    total_s: float
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Served":
+        """As `to_json` wrote it."""
+        return cls(tuple(values["tokens"]), values["ttft_s"], values["total_s"])
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"tokens": list(self.tokens), "ttft_s": self.ttft_s, "total_s": self.total_s}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch: its requests in their order."""
+
+    served: tuple[Served, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last answer was there; what is cleared up afterwards is in nobody's time."""
+        return max(one.total_s for one in self.served)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(len(one.tokens) for one in self.served)
+
+
+class BatchMethod(Protocol):
+    """What answers closed batches; `cores` are those that its thread may use, None = any, or its own process's."""
+
+    cores: Cores | None
+
+    def answer(self, items: Sequence[Item]) -> BatchRun:
+        """Answer all of them; the clock starts when they are handed over."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        ...
+
+
+class EngineBatch:
+    """Our engine, `max_batch` being the size of each batch. Its loop runs in the calling thread; see `EngineMethod`.
+
+    Args:
+        target: what answers.
+        drafter: its runner; `None` = the target alone. `close` ends it.
+        options: how the pair runs.
+        cores: those that the loop's thread may use.
+    """
+
+    def __init__(self, target: Target, drafter: DraftRunner[Any] | None, options: Options, cores: Cores | None) -> None:
+        self.cores = cores
+        self.drafter = drafter
+        self._loops: dict[int, Decoder] = {}
+        self._make = partial(new_decoder, target, drafter)
+        # Cores are checked against those of the thread, which by then has its own alone.
+        self._options = replace(options, target_cores=None, draft_cores=None)
+        self._cost, self._batches = CostModel(), 0
+
+    def answer(self, items: Sequence[Item]) -> BatchRun:
+        if len(items) not in self._loops:  # one at a time: each holds a cache of its rows
+            options = replace(self._options, max_batch=len(items))
+            self._loops = {len(items): self._make(options, self._cost)}
+        self._batches += 1
+        # What is learned from an answer must not help when the same question comes again.
+        space = f"batch {self._batches}"
+        asked = [replace(item, request=replace(item.request, namespace=space)) for item in items]
+        return run_batch(self._loops[len(items)], asked)
+
+    def close(self) -> None:
+        if self.drafter is not None:
+            self.drafter.close()
+
+
+def run_batch(loop: Decoder, items: Sequence[Item]) -> BatchRun:
+    """Submit all, and step until all are answered."""
+    first: dict[int, float] = {}
+    ended: dict[int, float] = {}
+
+    def on_piece(number: int, piece: Piece) -> None:
+        if piece.origin is not Origin.PROVISIONAL:
+            first.setdefault(number, time.perf_counter())
+
+    start = time.perf_counter()
+    tickets = [
+        loop.submit(item.request, partial(on_piece, number), provisional=False) for number, item in enumerate(items)
+    ]
+    while loop.busy:
+        loop.step()
+        now = time.perf_counter()
+        for ticket in loop.finished():
+            ended.setdefault(ticket, now)
+    answers = [loop.answer(ticket) for ticket in tickets]
+    return BatchRun(
+        tuple(
+            Served(answer.tokens, first.get(number, ended[ticket]) - start, ended[ticket] - start)
+            for number, (ticket, answer) in enumerate(zip(tickets, answers, strict=True))
+        )
+    )
+
+
+class TokenTimes(BaseStreamer):
+    """When `generate` handed out each step's tokens; its first `put` is the prompt's."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self._prompt = True
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate`."""
+        if self._prompt:
+            self._prompt = False
+        else:
+            self.at.append(time.perf_counter())
+
+    def end(self) -> None:
+        """Called by `generate`."""
+
+
+class PaddedBatch:
+    """`generate` of the target's own class on a batch that is padded on the left.
+
+    A request's own end is when its last token was handed out, though `generate` returns only when all are done.
+
+    Args:
+        target: gives the model and its inputs.
+        cores: those that it may use.
+    """
+
+    def __init__(self, target: Target, cores: Cores | None = None) -> None:
+        self.target = target
+        self.cores = cores
+        self._settings = HFBaseline(target)
+
+    @torch.inference_mode()
+    def answer(self, items: Sequence[Item]) -> BatchRun:
+        start = time.perf_counter()
+        inputs = padded([self._settings.inputs(self.target.prepare(item.request)) for item in items])
+        longest = inputs["input_ids"].shape[1]
+        config = self._settings.config(self.target.defaults.resolve(items[0].request), longest)
+        eos = sorted(self.target.eos)
+        config.pad_token_id = eos[0]  # what an answer that is over goes on with; it is cut off
+        times, model = TokenTimes(), self.target.model
+        with saying_nothing(model):
+            generate: Any = model.generate
+            ids = generate(**inputs, generation_config=config, streamer=times)
+        answers = [until_end(row, eos) for row in ids[:, longest:].tolist()]
+        return BatchRun(
+            tuple(Served(tokens, times.at[0] - start, times.at[len(tokens) - 1] - start) for tokens in answers)
+        )
+
+    def close(self) -> None:
+        """Nothing else runs."""
+
+
+def padded(inputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Batches of one as one batch: ids and masks [1, L] filled up with 0 on the left, features one after another."""
+    longest = max(one["input_ids"].shape[1] for one in inputs)
+
+    def fill(name: str, value: Tensor) -> Tensor:
+        if name not in ("input_ids", "attention_mask", "mm_token_type_ids"):
+            return value
+        return torch.nn.functional.pad(value, (longest - value.shape[1], 0))
+
+    return {name: torch.cat([fill(name, one[name]) for one in inputs]) for name in inputs[0]}
+
+
+def until_end(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
+    """An answer's tokens up to its end token, which belongs to it.
+
+    >>> until_end([5, 7, 2, 2, 2], [2])
+    (5, 7, 2)
+    """
+    ends = [index for index, token in enumerate(tokens) if token in eos]
+    return tuple(tokens[: ends[0] + 1] if ends else tokens)

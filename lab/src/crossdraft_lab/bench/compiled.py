@@ -1,0 +1,191 @@
+"""`crossdraft bench compiled`: decode passes as compiled functions against the lean path, alternating in one process.
+
+Runs where only torch, transformers and numpy are installed: `python -m crossdraft_lab.bench.compiled --config
+video-llava-7b`. A config other than `reference` gets random weights.
+"""
+
+import argparse
+import copy
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from transformers.utils import logging
+
+from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.devices import resolve
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.common import add_output_arguments
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.scale import DTYPES
+from crossdraft_lab.bench.scale_measure import Bound, Pass, bandwidth, bound_of
+from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
+from crossdraft_lab.bench.statistics import Interval, Quartiles, median_ratio, quartiles
+
+WIDTHS = (1, 8, 16, 32)
+WARM_UPS = 3
+TOKENS = 460  # in the reference target's cache: a clip and a question
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPass:
+    """V(n) both ways in seconds, of the whole `extend`; the ratio of compiled to lean; whether both choose the same."""
+
+    n: int
+    lean: Quartiles
+    compiled: Quartiles
+    ratio: Interval
+    compile_s: float
+    same: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        times = {"lean_ms": self.lean.ms(), "compiled_ms": self.compiled.ms()}
+        ratio = self.ratio.to_json()
+        return {"n": self.n, **times, "ratio": ratio, "compile_s": round(self.compile_s, 1), "same_tokens": self.same}
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledResult:
+    """All passes, and how near a decode step comes to the time of reading its bytes, both ways."""
+
+    config: str
+    device: str
+    dtype: str
+    passes: list[ComparedPass]
+    lean: Bound
+    compiled: Bound
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        step = self.passes[0]
+        return {
+            "environment": environment(),
+            "workload": {"config": self.config, "device": self.device, "dtype": self.dtype},
+            "passes": [one.to_json() for one in self.passes],
+            "over_v1": {one.n: round(one.compiled.median / step.compiled.median, 3) for one in self.passes},
+            "bound": {"lean": asdict(self.lean), "compiled": asdict(self.compiled)},
+        }
+
+    def lines(self) -> list[str]:
+        """The result for people."""
+        step = self.passes[0].compiled.median
+        return [
+            f"{self.config}, {self.device}, {self.dtype}",
+            *(
+                f"V({one.n})  lean {one.lean.median * 1e3:.3f} ms, compiled {one.compiled.median * 1e3:.3f} ms "
+                f"({one.ratio.shown('runs')}), V({one.n})/V(1) {one.compiled.median / step:.2f}, "
+                f"compiled in {one.compile_s:.1f} s, {'same tokens' if one.same else 'NOT the same tokens'}"
+                for one in self.passes
+            ),
+            f"share of the bandwidth bound {self.lean.share:.0%} lean, {self.compiled.share:.0%} compiled",
+        ]
+
+
+@torch.inference_mode()
+def compare_passes(target: Target, config: str, repeats: int) -> CompiledResult:
+    """Measure V(n) after a prompt, both ways in turn.
+
+    Raises:
+        CrossdraftError: as `Target.compile`.
+    """
+    static = copy.copy(target)
+    static.compile(1, WIDTHS[-1], now=False)
+    prompt = target.prepare(Request("scale")) if config != "reference" else _text_prompt(target)
+    ways = {"lean": target, "compiled": static}
+    caches = {name: _read(one, prompt) for name, one in ways.items()}
+    passes = [_compare(ways, caches, len(prompt), n, repeats) for n in WIDTHS]
+    speed = bandwidth(target.device, 1.0)
+    bounds = {}
+    for name in ways:
+        times: Quartiles = getattr(passes[0], name)
+        bounds[name] = bound_of(target, Pass(1, times, times), speed, len(prompt))
+    dtype = str(target.model.dtype).removeprefix("torch.")
+    return CompiledResult(config, str(target.device), dtype, passes, bounds["lean"], bounds["compiled"])
+
+
+def _text_prompt(target: Target) -> Prompt:
+    """So many tokens as a question about a clip has; what they say does not matter."""
+    return Prompt(torch.randint(5, target.vocab_size // 2, (TOKENS,), generator=torch.Generator().manual_seed(0)))
+
+
+def _read(target: Target, prompt: Prompt) -> KVCache:
+    cache = target.new_cache(capacity=len(prompt) + WIDTHS[-1] + 1)
+    target.prefill(cache, prompt, target.encode(prompt), len(prompt) + WIDTHS[-1] + 1)
+    return cache
+
+
+def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n: int, repeats: int) -> ComparedPass:
+    """Both ways in turn, the compiled one compiled before."""
+    tree, root = DraftTree.chain([3] * (n - 1)), Chunk(torch.tensor([7]))
+    chosen: dict[str, list[int]] = {}
+
+    def once(name: str) -> float:
+        caches[name].truncate(0, length)
+        start = time.perf_counter()
+        out = ways[name].extend(caches[name], slice(0, 1), [root], [tree])
+        out.done.wait()
+        seconds = time.perf_counter() - start
+        chosen[name] = out.logits[0].argmax(-1).tolist()
+        return seconds
+
+    compile_s = once("compiled")
+    for _ in range(WARM_UPS):
+        once("lean")
+        once("compiled")
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, found in times.items():
+            found.append(once(name))
+    same = chosen["lean"] == chosen["compiled"]
+    lean, compiled = times["lean"], times["compiled"]
+    over = median_ratio(compiled, lean)
+    return ComparedPass(n, quartiles(lean), quartiles(compiled), over, compile_s, same)
+
+
+def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> None:
+    """Run a command line.
+
+    Raises:
+        CrossdraftError: bad input, or nothing can be compiled here.
+    """
+    logging.set_verbosity_error()
+    parser = argparse.ArgumentParser(prog=prog, description="Compiled decode passes against the lean path.")
+    parser.add_argument("--config", default="reference", help=f"reference, {', '.join(TARGETS)}, or a config.json")
+    parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
+    add_output_arguments(parser)
+    given = parser.parse_args(argv)
+    check_outputs(given.json_out, force=given.force)
+    if given.repeats < 1:
+        raise CrossdraftError(f"--repeats is {given.repeats}; run each pass at least once.")
+    device = resolve(given.device)
+    dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    result = compare_passes(_target(given.config, device, dtype), given.config, given.repeats)
+    (sys.stderr if given.json else sys.stdout).write("\n".join(result.lines()) + "\n")
+    write_json(result.to_json(), given.json_out, stdout=given.json)
+
+
+def _target(config: str, device: torch.device, dtype: str) -> Target:
+    if config == "reference":
+        from crossdraft.load import load_target  # needs more packages than random weights do
+
+        return load_target("reference", str(device), dtype)
+    return random_target(shape_of(config, TARGETS), device, DTYPES[dtype])
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except CrossdraftError as error:
+        sys.stderr.write(f"crossdraft: {error}\n")
+        sys.exit(2)

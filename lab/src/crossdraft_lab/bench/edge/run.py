@@ -1,0 +1,352 @@
+"""`crossdraft bench edge`: an edge that drafts, over slow networks, against one that sends nothing.
+
+The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
+between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
+target alone over the same network, with the hidden draft alone, and as the policy decides by what it measured. With a
+drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
+and without drafts from the edge, and with both. With `recording` there is one more: the edge sends its recording up the
+same link, and the cloud drafts from it by the edge's own drafter, on the core that is the edge's else. Every answer is
+held against the engine's own, which is asked beforehand, in this process and without server or network.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossdraft.api import Engine
+from crossdraft.builders import DrafterContext
+from crossdraft.checks import whole
+from crossdraft.edge.client import EdgeAnswer, EdgeClient
+from crossdraft.edge.frames import HIDDEN, OFF, fingerprint_of
+from crossdraft.edge.upload import uploaded
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import tokenizer_of
+from crossdraft.methods import build, check_spec, placements, read_spec
+from crossdraft_lab.bench.common import table
+from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.serving.process import ServerProcess, serving
+from crossdraft_lab.bench.statistics import Interval, ratio
+from crossdraft_lab.bench.workload import Item, Workload, items
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WARM_UPS = 2
+POLICY = "policy"
+EDGE, CLOUD, RECORDING = "edge", "cloud", "recording"  # servers; the last one is also the way to ask it
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeWay:
+    """How a question is asked: in which mode (`None`: as the policy decides), and of which server.
+
+    Of that called `EDGE` only the edge drafts, of `CLOUD` the cloud too; `RECORDING` is sent the events first.
+    """
+
+    mode: str | None
+    server: str = EDGE
+
+
+WAYS: Mapping[str, EdgeWay] = {OFF: EdgeWay(OFF), HIDDEN: EdgeWay(HIDDEN), POLICY: EdgeWay(None)}
+CLOUD_ALONE, CLOUD_TOO = "cloud alone", "cloud too"
+CLOUD_WAYS: Mapping[str, EdgeWay] = {CLOUD_ALONE: EdgeWay(OFF, CLOUD), CLOUD_TOO: EdgeWay(None, CLOUD)}
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePlan:
+    """What to measure.
+
+    Args:
+        folder: where clips are written, and the server's log.
+        rtts_s: round trips.
+        mbits: megabits a second, each way; each with every round trip.
+        jitter: of each way, as a share of the round trip.
+        pairs: questions, each about a clip of its own.
+        drafter: of the edge.
+        max_new_tokens: the longest answer.
+        cuts: connections that are cut in the midst of an answer, at every network.
+        seed: of the order, the jitter and the cuts.
+        cloud: a drafter of the server in which `edge` is a part, such as `union:edge,eagle2`.
+        recording: also send the recording, for the cloud to draft from.
+
+    Raises:
+        CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
+    """
+
+    folder: Path
+    rtts_s: tuple[float, ...]
+    mbits: tuple[float, ...]
+    jitter: float = 0.1
+    pairs: int = 12
+    drafter: str = "event"
+    max_new_tokens: int = 96
+    cuts: int = 2
+    seed: int = 0
+    cloud: str | None = None
+    recording: bool = False
+
+    def __post_init__(self) -> None:
+        whole("pairs", self.pairs)
+        whole("cuts", self.cuts, least=0)
+        whole("max_new_tokens", self.max_new_tokens)
+        if not 0 <= self.jitter <= 1:  # NaN is in no order with anything
+            raise CrossdraftError(f"jitter is {self.jitter:g}; give a share of the round trip, 0 to 1.")
+        spec = read_spec(self.drafter)
+        check_spec(spec)
+        if "edge" not in placements(spec):
+            raise CrossdraftError(
+                f"The drafter {self.drafter} reads the target, its passes or the clip, which are not at the edge; try "
+                "event."
+            )
+        if self.cloud is not None:
+            spec = read_spec(self.cloud)
+            check_spec(spec)
+            if "edge" not in {leaf.name for leaf in spec.leaves} or spec.name == "edge":
+                raise CrossdraftError(
+                    f"The cloud's drafter {self.cloud} does not join 'edge' with one of its own; write such as "
+                    "union:edge,eagle2."
+                )
+
+    @property
+    def ways(self) -> Mapping[str, EdgeWay]:
+        """Of asking, by name."""
+        recording = {RECORDING: EdgeWay(OFF, RECORDING)} if self.recording else {}
+        return {**WAYS, **({} if self.cloud is None else CLOUD_WAYS), **recording}
+
+    @property
+    def servers(self) -> Mapping[str, str]:
+        """The drafter of each server."""
+        cloud = {} if self.cloud is None else {CLOUD: self.cloud}
+        return {EDGE: "edge", **cloud, **({RECORDING: f"union:edge,({self.drafter})"} if self.recording else {})}
+
+    @property
+    def cut_ways(self) -> Sequence[str]:
+        """Those in which connections are cut."""
+        return [name for name, way in self.ways.items() if way.mode is None]
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """All of them."""
+        return tuple(Network(rtt, self.jitter * rtt, 1e6 * rate) for rate in self.mbits for rtt in self.rtts_s)
+
+    @property
+    def runs(self) -> int:
+        """Answers in all, warm-ups excluded."""
+        return len(self.networks) * (self.pairs * len(self.ways) + self.cuts * len(self.cut_ways))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFigures:
+    """What came out over one network.
+
+    Args:
+        network: what lay between.
+        alone: the engine's own tokens, by question.
+        answers: by way, one a question.
+        cut: answers whose connection was cut, with the number of their question.
+    """
+
+    network: Network
+    alone: Sequence[tuple[int, ...]]
+    answers: Mapping[str, Sequence[EdgeAnswer]]
+    cut: Sequence[tuple[EdgeAnswer, int]]
+
+    @property
+    def identical(self) -> int:
+        """Answers that are the engine's own, token for token."""
+        ways = sum(
+            answer.tokens == tokens
+            for answers in self.answers.values()
+            for answer, tokens in zip(answers, self.alone, strict=True)
+        )
+        return ways + sum(answer.tokens == self.alone[number] for answer, number in self.cut)
+
+    @property
+    def count(self) -> int:
+        """Answers in all."""
+        return sum(map(len, self.answers.values())) + len(self.cut)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        alone = [answer.total_s for answer in self.answers[OFF]]
+        ways = {way: _way(answers, alone) for way, answers in self.answers.items()}
+        network = {"rtt_ms": 1e3 * self.network.rtt_s, "jitter_ms": 1e3 * self.network.jitter_s}
+        network |= {"mbit_s": (self.network.bits_per_s or 0.0) / 1e6}
+        cuts = sum(answer.cuts for answer, _ in self.cut)
+        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "ways": ways}
+
+
+def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
+    drafts = [answer.frames["draft"] for answer in answers]
+    rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
+    total, first = [answer.total_s for answer in answers], _first_ms(answers)
+    return {
+        "e2e": _mean_ms(total).to_json("ms"),
+        "first": None if first is None else first.to_json("ms"),
+        "speedup": ratio(alone, total).to_json("ratio"),
+        "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
+        "recording_bytes": sum(answer.sent[RECORDING] for answer in answers) / len(answers),
+        "draft_frames": sum(drafts) / len(answers),
+        "commit_bytes": sum(answer.received["commit"] for answer in answers) / len(answers),
+        "steps": sum(one.get("num_spec_steps", 0) for one in rounds) / len(answers),
+        "hidden_accepted": sum(a.report["metrics"]["hidden_accepted_tokens"] for a in answers) / len(answers),
+        "tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "policies": dict(Counter(answer.report["edge"]["policy"] for answer in answers)),
+        "link": answers[-1].report["edge"],  # as it was known in the end
+    }
+
+
+def _mean_ms(seconds: Sequence[float]) -> Interval:
+    return ratio([1e3 * one for one in seconds], [1] * len(seconds))
+
+
+def _first_ms(answers: Sequence[EdgeAnswer]) -> Interval | None:
+    """To the first token, of the answers that have one."""
+    found = [answer.first_s for answer in answers if answer.first_s is not None]
+    return _mean_ms(found) if found else None
+
+
+def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures]:
+    """Measure over every network.
+
+    Raises:
+        CrossdraftError: the server does not start, or the drafter cannot be loaded.
+    """
+    work = Workload(plan.pairs + WARM_UPS, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
+    asked = list(items(work))
+    with Engine.load("reference", None) as engine:
+        alone = [engine.alone(item.request).tokens for item in asked[WARM_UPS:]]
+    cores = available_cores()
+    own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
+    others = [core for core in cores if core not in own] or list(cores)
+    with ExitStack() as stack:
+        servers: dict[str, ServerProcess] = {}
+        for name, drafter in plan.servers.items():
+            folder = plan.folder / f"server-{name}"
+            folder.mkdir()
+            options = {"cache_bytes": 0, "target_cores": others} | ({"draft_cores": own} if name == RECORDING else {})
+            flags = ["--drafter", drafter, "--media-root", str(plan.folder / "clips"), "--options", json.dumps(options)]
+            flags += ["--placement", "process"] if name == RECORDING else []
+            servers[name] = stack.enter_context(serving(flags, folder))
+        stack.enter_context(pinned(own))
+        links = {name: _EdgeLink(stack, server.port, plan) for name, server in servers.items()}
+        for item in asked[:WARM_UPS]:
+            for way in plan.ways.values():
+                links[way.server].ask(item, way)
+        questions = list(zip(asked[WARM_UPS:], alone, strict=True))
+        return [_over(network, links, questions, plan, tick) for network in plan.networks]
+
+
+def _over(
+    network: Network,
+    links: Mapping[str, "_EdgeLink"],
+    asked: Sequence[tuple[Item, tuple[int, ...]]],
+    plan: EdgePlan,
+    tick: Tick,
+) -> NetworkFigures:
+    """All questions over one network, each with the engine's own answer."""
+    chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
+    for link in links.values():
+        link.renew(network)  # what is known of a connection is known of one network
+    answers: dict[str, list[EdgeAnswer]] = {name: [] for name in plan.ways}
+    for item, _ in asked:
+        for name in chance.sample(list(plan.ways), len(plan.ways)):
+            way = plan.ways[name]
+            answers[name].append(links[way.server].ask(item, way))
+            tick(f"{1e3 * network.rtt_s:g} ms {name}")
+    cut: list[tuple[EdgeAnswer, int]] = []
+    for name in plan.cut_ways:
+        link = links[plan.ways[name].server]
+        for count in range(plan.cuts):
+            number = count % len(asked)
+            link.proxy.cut_after = chance.randint(1, 600)
+            cut.append((link.ask(asked[number][0], plan.ways[name]), number))
+            link.proxy.cut_after = None
+            tick(f"{1e3 * network.rtt_s:g} ms cut")
+    return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
+
+
+class _EdgeLink:
+    """An edge, the network, and a server on that port."""
+
+    def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
+        self.proxy = stack.enter_context(DelayingProxy(("127.0.0.1", port), seed=plan.seed))
+        fingerprint = fingerprint_of(tokenizer_of("reference").get_vocab())
+        self.client = stack.enter_context(EdgeClient(self.proxy.address, None, plan.drafter, fingerprint))
+        welcome = self.client.open()
+        context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
+        self.drafter: Drafter[Any] = build(plan.drafter, context)
+
+    def renew(self, network: Network) -> None:
+        """Connect anew, over this network."""
+        self.proxy.network = network
+        self.client.close()
+        self.client.open()
+
+    def ask(self, item: Item, way: EdgeWay) -> EdgeAnswer:
+        """An answer; seconds are from the question, before anything is sent."""
+        if way.server != RECORDING:
+            return self._asked(item, way.mode)
+        path, start = Path(str(item.request.events)), time.perf_counter()
+        with uploaded(self.proxy.address, None, path) as kept:
+            sent_s = time.perf_counter() - start
+            answer = self._asked(item, way.mode, {"type": "event_url", "event_url": {"url": kept}})
+        answer.sent[RECORDING] = path.stat().st_size
+        first_s = None if answer.first_s is None else sent_s + answer.first_s
+        return replace(answer, first_s=first_s, total_s=sent_s + answer.total_s)
+
+    def _asked(self, item: Item, mode: str | None, *more: dict[str, Any]) -> EdgeAnswer:
+        request = item.request
+        name = Path(str(request.clip)).name
+        content = [
+            {"type": "video_url", "video_url": {"url": f"file:{name}"}},
+            *more,
+            {"type": "text", "text": request.question},
+        ]
+        messages = [{"role": "user", "content": content}]
+        chat = {"model": "reference", "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
+        return self.client.ask(chat, request, self.drafter, mode=mode)
+
+
+def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object]:
+    """The report."""
+    networks = [one.to_json() for one in found]
+    given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
+    given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud, "recording": plan.recording}
+    return {"environment": environment(), **given, "networks": networks}
+
+
+def results_table(found: Sequence[NetworkFigures]) -> "Table":
+    """A row for each network and way."""
+    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "bytes up", "frames", "policy", "identical")
+    caption = "means over the questions; n counts them; bytes up are those of drafts, or of the recording"
+    shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
+    for one in found:
+        plain = one.to_json()
+        for way, figures in plain["ways"].items():
+            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, way)))
+            first = _first_ms(one.answers[way])
+            shown.add_row(
+                f"{plain['rtt_ms']:g}",
+                f"{plain['mbit_s']:g}",
+                way,
+                _mean_ms([answer.total_s for answer in one.answers[way]]).shown(digits=0),
+                "none" if first is None else first.shown(digits=0),
+                str(speedup),
+                f"{figures['draft_bytes'] + figures['recording_bytes']:,.0f}",
+                f"{figures['draft_frames']:.1f}",
+                ", ".join(f"{name} {count}" for name, count in figures["policies"].items()),
+                f"{plain['identical']}/{plain['answers']}",
+            )
+    return shown

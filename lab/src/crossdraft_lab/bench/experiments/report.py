@@ -1,0 +1,249 @@
+"""The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossdraft import __version__
+from crossdraft.drawing.svg import to_svg
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+from crossdraft_lab.bench.experiments.kept import SUMMARY, kept_outcome
+from crossdraft_lab.bench.experiments.markdown import (
+    machines_of,
+    outcome_lines,
+    prose,
+    ran_on,
+    setting_lines,
+    table_lines,
+)
+from crossdraft_lab.bench.experiments.real_pair import RealPairPage
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, Setting
+from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
+from crossdraft_lab.bench.experiments.runner import WORK, UnfinishedError, read_outcome, run_experiment
+from crossdraft_lab.bench.experiments.runs import RUNS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HTML, MARKDOWN, LEADERBOARD = "report.html", "report.md", "leaderboard.html"
+REAL_PAIR, REAL_PAIR_TEXT = "real_pair.html", "real_pair.md"
+DRAFTERS = "drafters"  # the experiment of the table of all drafters
+TITLE = "crossdraft: the experiments"
+SETTING = (
+    "All figures are of the shipped reference pair unless a section says otherwise: a target of 13.6 M parameters, an "
+    "event drafter of 3.0 M that was trained on its answers, held-out scenes of a synthetic road world, and wordings "
+    "of questions that no training has seen. The target computes in float32. On a CPU the target has one core and a "
+    "drafter's process another; the baseline of every speed-up is the faster of the target alone on its own core and "
+    "on both."
+)
+THREATS = (
+    (
+        "The reference pair is small and its world is regular: its answers are easier to draft than those of a model "
+        "of 7 billion parameters. What its figures say of such a pair is the mechanism, not the size of the gain."
+    ),
+    (
+        "One run of each experiment, on the machines and of the commits that the head names. A machine may have been "
+        "shared; rows of one table were interleaved, so that a disturbance falls on all of them, but another "
+        "hour gives other milliseconds."
+    ),
+    (
+        "Intervals are bootstrapped over scenes, those of streams over questions. They cover which were asked, and not "
+        "other trainings of the pair, other machines or other worlds."
+    ),
+    (
+        "The share of facts that an answer gets right is judged by rules that know the synthetic world. It is no human "
+        "judgement."
+    ),
+    "Nothing here was measured on a GPU unless the machine of a section names one.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """What a page shows of one experiment."""
+
+    outcome: ExperimentOutcome
+    figure: str
+    ran_on: str
+
+    @property
+    def anchor(self) -> str:
+        """Of its heading."""
+        return self.outcome.experiment.name
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return self.outcome.experiment.command(quick=self.outcome.quick)
+
+
+def section_of(outcome: ExperimentOutcome, machines: Sequence[str]) -> ReportSection:
+    """What is shown of an outcome."""
+    drawn = outcome.summary.figure
+    return ReportSection(outcome, "" if drawn is None else to_svg(drawn), ran_on(outcome, machines))
+
+
+def has_experiments(out: Path) -> bool:
+    """Whether the folder holds any experiment."""
+    return any((out / name / file).exists() for name in EXPERIMENTS for file in (RUNS, SUMMARY))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    """The files of a report, and a sentence for each experiment that it leaves out, not being finished."""
+
+    files: list[Path]
+    left_out: tuple[str, ...]
+
+
+def write_report(out: Path) -> WrittenReport:
+    """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
+
+    Everything is made of the runs themselves, so that nothing is shown that is not in them; what is derived from other
+    experiments is made anew, for those may have run again. An experiment of which only the summary is there is shown
+    as that says, and its section says so.
+
+    Raises:
+        CrossdraftError: no experiment ran there to its end, or one cannot be read.
+        ModuleNotFoundError: jinja2 is not installed, or matplotlib for what is made anew.
+    """
+    found, left_out = list[ExperimentOutcome](), list[str]()
+    for one in EXPERIMENTS.values():
+        try:
+            found += [] if (outcome := _outcome(one, out)) is None else [outcome]
+        except UnfinishedError as error:
+            left_out.append(str(error))
+    if not found and left_out:
+        raise UnfinishedError(" ".join(left_out))
+    if not found:
+        raise CrossdraftError(
+            f"{out} holds no experiment; run one first: crossdraft experiment all --quick --out {out}"
+        )
+    pages = {HTML: html_report(found, left_out), MARKDOWN: markdown_report(found, left_out)}
+    ranked = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
+    if ranked is None:
+        (out / LEADERBOARD).unlink(missing_ok=True)  # of another report
+    else:
+        pages[LEADERBOARD] = leaderboard(ranked)
+    for name, content in pages.items():
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return WrittenReport([out / name for name in pages], tuple(left_out))
+
+
+def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
+    """Of the runs that are there; without any, of what was kept of them."""
+    folder = out / one.name
+    if (folder / RUNS).exists():
+        return run_experiment(one, one.full, out, None) if one.derived else read_outcome(one, out)
+    kept = kept_outcome(one, out)
+    if kept is None or not one.derived:
+        return kept
+    units = list(one.measure(one.full, one.units(one.full), Setting(None, folder / WORK)))
+    return replace(kept, config=one.full, summary=one.summarise(one.full, units), kept=None)
+
+
+def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
+    """Write real_pair.html and real_pair.md.
+
+    Raises:
+        CrossdraftError: they cannot be written.
+        ModuleNotFoundError: jinja2 is not installed.
+    """
+    title, command = "The real pair under replay", "crossdraft experiment report --traces FILE --out results"
+    html = _templates().get_template("real_pair.html.j2").render(
+        title=title, version=__version__, page=page, command=command
+    )  # fmt: skip
+    tables = [line for table in page.tables for line in ("", *table_lines(table))]
+    text = "\n".join([f"# {title}", "", prose(page.setting), *tables, "", f"`{command}`"]) + "\n"
+    for name, content in ((REAL_PAIR, html), (REAL_PAIR_TEXT, text)):
+        with atomic_path(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    return [out / REAL_PAIR, out / REAL_PAIR_TEXT]
+
+
+def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
+    """The page; every text is escaped, and nothing is loaded from elsewhere."""
+    machines = machines_of(found)
+    sections = [section_of(outcome, machines) for outcome in found]
+    drafters = next((section for section in sections if section.anchor == DRAFTERS), None)
+    return _templates().get_template("report.html.j2").render(
+        title=TITLE,
+        version=__version__,
+        setting=SETTING,
+        machines=machines,
+        left_out=left_out,
+        drafters=drafters,
+        sections=[section for section in sections if section is not drafters],
+        negative=list(negative_results(found)),
+        threats=THREATS,
+        sizes=sorted({outcome.size for outcome in found}),
+        leaderboard=LEADERBOARD,
+    )  # fmt: skip
+
+
+def leaderboard(ranked: ExperimentOutcome) -> str:
+    """All drafters, over all questions and by kind of question, in tables that sort by any column."""
+    return _templates().get_template("leaderboard.html.j2").render(
+        title="Leaderboard of drafters",
+        version=__version__,
+        outcome=ranked,
+        machines=machines_of([ranked]),
+        report=HTML,
+    )  # fmt: skip
+
+
+def markdown_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
+    """The same without pictures of its own: it shows those in the experiments' folders."""
+    return "\n".join(_markdown(found, left_out)) + "\n"
+
+
+def _markdown(found: Sequence[ExperimentOutcome], left_out: Sequence[str]) -> Iterator[str]:
+    machines = machines_of(found)
+    yield f"# {TITLE}"
+    yield from ("", SETTING, *setting_lines(machines), "", f"Written by crossdraft {__version__}.")
+    for sentence in left_out:
+        yield from ("", f"Left out: {prose(sentence)}")
+    for outcome in found:
+        yield from ("", *outcome_lines(outcome, level=2, machines=machines))
+        if outcome.has_figure:
+            yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
+    yield from ("", "## Negative results", "")
+    yield from (f"- {prose(sentence)}" for sentence in negative_results(found))
+    yield from ("", "## Threats to validity", "", *(f"- {threat}" for threat in THREATS))
+    yield from ("", "## How to reproduce", "", "```")
+    yield from (outcome.experiment.command(quick=outcome.quick) for outcome in found)
+    yield from ("crossdraft experiment report --out results", "```")
+
+
+def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
+    """What did not help, of all experiments."""
+    for outcome in found:
+        for sentence in outcome.summary.negative:
+            yield f"{outcome.experiment.title}: {sentence}"
+
+
+def sort_key(text: str) -> float | str:
+    """By what a cell sorts: its first number, else the text.
+
+    >>> sort_key("1.98 [1.77, 2.21]"), sort_key("glance"), sort_key("32/32")
+    (1.98, 'glance', 32.0)
+    """
+    first = text.replace("%", " ").replace("/", " ").split(" ")[0]
+    try:
+        return float(first)
+    except ValueError:
+        return text
+
+
+def _templates() -> "Environment":
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    here = files("crossdraft_lab.bench.experiments")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in here.iterdir() if path.name.endswith(".j2")}
+    made = Environment(loader=DictLoader(texts), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters["sort_key"] = sort_key
+    return made

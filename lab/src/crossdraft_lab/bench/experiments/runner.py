@@ -1,0 +1,154 @@
+"""Runs an experiment's units that are not there yet, and writes what all of them say."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crossdraft.cli.cores import Cores
+from crossdraft.cli.outputs import write_json
+from crossdraft.drawing.save import check_picture, save_drawing
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path, make_folder, only_process
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.kept import FIGURE, SUMMARY
+from crossdraft_lab.bench.experiments.markdown import outcome_page
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, Setting
+from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
+
+WORK, TABLE = "work", "table.md"
+PICTURES = (FIGURE, "figure.png")
+Progress = Callable[[str], None]
+
+
+class UnfinishedError(CrossdraftError):
+    """Some of an experiment's units are still to run."""
+
+
+def run_experiment(
+    experiment: Experiment[Any],
+    config: object,
+    out: Path,
+    cores: Cores | None,
+    tick: Progress = lambda name: None,
+    *,
+    force: bool = False,
+) -> ExperimentOutcome:
+    """Run what is missing in OUT/NAME, then write table, figure and summary there.
+
+    Args:
+        experiment: its record.
+        config: one of its configurations, or another of their type.
+        out: folder of all experiments.
+        cores: of the pair.
+        tick: called with a name for every unit that is there, found or made.
+        force: begin anew, whatever is there.
+
+    Raises:
+        CrossdraftError: the folder cannot be written, another process runs into it, or it holds runs of another
+            configuration, or a summary whose runs are gone.
+        ModuleNotFoundError: matplotlib, which draws the PNG, is not installed.
+    """
+    folder = out / experiment.name
+    make_folder(folder)
+    check_picture(folder / PICTURES[1])
+    with only_process(folder):
+        return _run(experiment, config, folder, cores, tick, force=force)
+
+
+def _run(
+    experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Progress, *, force: bool
+) -> ExperimentOutcome:
+    """The same in its folder, by the one process that fills it."""
+    if force or experiment.derived:
+        (folder / RUNS).unlink(missing_ok=True)
+        _remove_results(folder)
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+    file, keys = RunsFile(folder, experiment.name, config), experiment.units(config)
+    pending = [key for key in keys if key not in file.done]
+    if (folder / SUMMARY).exists() and not file.lines:
+        raise CrossdraftError(
+            f"{folder} holds what an experiment found whose runs are gone; name another folder (--out), or begin anew "
+            "with --force."
+        )
+    for key in keys:
+        if key in file.done:
+            tick(key)
+    setting = Setting(cores, folder / WORK)
+    if pending:
+        _remove_results(folder)
+        make_folder(setting.work)
+        where, start = environment(), time.perf_counter()
+        for result in experiment.measure(config, pending, setting):
+            now = time.perf_counter()
+            file.append(RunLine(experiment.name, file.config, where, now - start, result))
+            tick(result.key)
+            where, start = environment(), time.perf_counter()
+    found = outcome(experiment, config, file)
+    write_outcome(found, folder)
+    return found
+
+
+def _remove_results(folder: Path) -> None:
+    """What is left of an earlier run is no result of one that is cut off."""
+    for name in (SUMMARY, TABLE, *PICTURES):
+        (folder / name).unlink(missing_ok=True)
+
+
+def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> ExperimentOutcome:
+    """What the lines of a file say.
+
+    Raises:
+        UnfinishedError: units are missing.
+    """
+    keys = experiment.units(config)
+    lines = file.ordered(keys)
+    if len(lines) < len(keys):
+        raise UnfinishedError(
+            f"{file.path} holds {len(lines)} of {len(keys)} units of the experiment {experiment.name}; run it again, "
+            "and it goes on where it stopped."
+        )
+    machines = dict.fromkeys(_machine(line) for line in lines)
+    return ExperimentOutcome(
+        experiment,
+        config,
+        experiment.summarise(config, [line.result for line in lines]),
+        lines[0].environment,
+        len(lines),
+        sum(line.seconds for line in lines),
+        tuple(machines),
+    )
+
+
+def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
+    """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there never was one.
+
+    Raises:
+        CrossdraftError: as `outcome`, or the runs are of another version.
+    """
+    path = out / experiment.name / RUNS
+    if not path.exists():
+        return None
+    lines, _ = read_lines(path)
+    if not lines:
+        raise UnfinishedError(f"{path} holds no unit of the experiment {experiment.name} yet; run it again.")
+    config = typed(type(experiment.full), lines[0].config)
+    return outcome(experiment, config, RunsFile(path.parent, experiment.name, config))
+
+
+def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
+    """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
+    write_json(found.to_json(), folder / SUMMARY)
+    with atomic_path(folder / TABLE) as temporary:
+        temporary.write_text(outcome_page(found), encoding="utf-8")
+    if (drawn := found.summary.figure) is not None:
+        for name in PICTURES:
+            save_drawing(drawn, folder / name)
+
+
+def _machine(line: RunLine) -> str:
+    found = line.environment
+    return ", ".join(f"{found.get(name)}" for name in ("cpu", "platform")) + "".join(
+        f", {name} {found[name]}" for name in ("crossdraft", "commit", "torch", "transformers") if found.get(name)
+    )

@@ -1,0 +1,169 @@
+"""The file of an experiment's runs: JSON, a line for each unit, appended when the unit is done.
+
+A process that dies leaves whole lines, but for the last one, which is dropped when the file is read.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.record import UnitResult
+
+C = TypeVar("C")
+RUNS = "runs.jsonl"
+LARGEST = 1 << 28  # bytes of a file that is read
+KEYS = ("experiment", "key", "config", "seeds", "environment", "seconds", "found")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A line: a unit's result, of which configuration it is, and where and how long it took."""
+
+    experiment: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    seconds: float
+    result: UnitResult
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "experiment": self.experiment,
+            "key": self.result.key,
+            "config": self.config,
+            "seeds": self.result.seeds,
+            "environment": self.environment,
+            "seconds": round(self.seconds, 3),
+            "found": self.result.found,
+        }
+
+
+class RunsFile:
+    """Reads and extends the file in an experiment's folder.
+
+    Args:
+        folder: of the experiment.
+        name: of the experiment.
+        config: with which it runs now.
+
+    Raises:
+        CrossdraftError: a line that is no run, runs of another experiment or another configuration, or a file that
+            cannot be read.
+    """
+
+    def __init__(self, folder: Path, name: str, config: object) -> None:
+        self.path = folder / RUNS
+        self.name, self.config = name, plain(config)
+        self.lines: list[RunLine] = []
+        self._whole = 0  # bytes of whole lines
+        if self.path.exists():
+            self.lines, self._whole = read_lines(self.path)
+            self._check()
+
+    def _check(self) -> None:
+        for line in self.lines:
+            if line.experiment != self.name:
+                raise CrossdraftError(
+                    f"{self.path} holds runs of the experiment {line.experiment}, not of {self.name}; name another "
+                    "folder."
+                )
+            changed = [key for key in {**self.config, **line.config} if self.config.get(key) != line.config.get(key)]
+            if changed:
+                raise CrossdraftError(
+                    f"{self.path} holds runs of another configuration ({changed[0]} is {line.config.get(changed[0])}, "
+                    f"now {self.config.get(changed[0])}); name another folder (--out), or begin anew with --force."
+                )
+
+    @property
+    def done(self) -> set[str]:
+        """Keys of the units that are there."""
+        return {line.result.key for line in self.lines}
+
+    def ordered(self, keys: Sequence[str]) -> list[RunLine]:
+        """The lines of these units, in their order; those that are not there are left out."""
+        by_key = {line.result.key: line for line in self.lines}
+        return [by_key[key] for key in keys if key in by_key]
+
+    def append(self, line: RunLine) -> None:
+        """Write a line, to the disk itself.
+
+        Raises:
+            CrossdraftError: there is no room, or no permission.
+        """
+        text = json.dumps(line.to_json(), ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            with open(self.path, "ab") as file:
+                if file.tell() > self._whole:  # a line that was cut off
+                    file.truncate(self._whole)
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CrossdraftError(f"Cannot write {self.path}: {error.strerror}.") from error
+        self._whole += len(text.encode())
+        self.lines.append(line)
+
+
+def read_lines(path: Path) -> tuple[list[RunLine], int]:
+    """The lines of a file, and how many bytes they take; a last line that was cut off is neither.
+
+    Raises:
+        CrossdraftError: the file is too large or cannot be read, or a line before the last is none of ours.
+    """
+    content = read_whole(path)
+    whole = content.rfind(b"\n") + 1
+    lines = [_line(path, number, text) for number, text in enumerate(content[:whole].splitlines(), 1)]
+    return lines, whole
+
+
+def read_whole(path: Path) -> bytes:
+    """All of a file that an experiment wrote.
+
+    Raises:
+        CrossdraftError: it is too large, or cannot be read.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise CrossdraftError(f"{path} is larger than {LARGEST >> 20} MiB; no experiment writes such a file.")
+        return path.read_bytes()
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def _line(path: Path, number: int, text: bytes) -> RunLine:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CrossdraftError(
+            f"Line {number} of {path} is no JSON; move the file away, or begin anew with --force."
+        ) from error
+    if not isinstance(found, dict) or not set(KEYS) <= set(cast("dict[str, Any]", found)):
+        raise CrossdraftError(f"Line {number} of {path} is no run of an experiment; move the file away.")
+    row = cast("dict[str, Any]", found)
+    result = UnitResult(str(row["key"]), tuple(row["seeds"]), row["found"])
+    return RunLine(str(row["experiment"]), row["config"], row["environment"], float(row["seconds"]), result)
+
+
+def plain(config: object) -> dict[str, Any]:
+    """A configuration as JSON has it: lists for tuples."""
+    return json.loads(json.dumps(asdict(config)))  # pyright: ignore[reportArgumentType]
+
+
+def typed(kind: type[C], values: Mapping[str, Any]) -> C:
+    """The configuration that `plain` made these values of.
+
+    Raises:
+        CrossdraftError: they are of another version's configuration.
+    """
+    known = {field.name for field in fields(kind)}  # pyright: ignore[reportArgumentType]
+    if set(values) != known:
+        raise CrossdraftError("The runs are of another version's configuration; run the experiment again with --force.")
+    return kind(**{name: _tuples(value) for name, value in values.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

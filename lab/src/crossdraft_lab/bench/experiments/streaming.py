@@ -1,0 +1,249 @@
+"""Experiment 4: a standing question on a stream of 30 frames a second: what is answered, dropped, and how late.
+
+And the highest rate of windows at which none is dropped, for the pair and for the target alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.streams import WatchSummary, Windowing
+from crossdraft_lab.bench.experiments.blocks import MODELS, note_lines
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
+from crossdraft_lab.bench.experiments.streaming_rates import HighestRates, unequal
+from crossdraft_lab.bench.statistics import Interval, percentile, ratio_of_some
+from crossdraft_lab.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
+from crossdraft_lab.bench.watch_rates import RateTry, run_rates
+from crossdraft_lab.scenes import VIDEO_FPS
+
+QUESTION, RATES = "question ", "rates, question "  # what keys of units begin with
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingConfig:
+    """A window for each frame of the stream, and one that shows so many seconds up to it.
+
+    Args:
+        rates: windows a second, of which the highest is sought at which none is dropped.
+        rate_every_s: of the stream of windows for that: a multiple of the time between its frames, so that windows are
+            evenly spaced.
+        rate_questions, rate_seconds: for that: how many of the questions, and the length of the stream.
+    """
+
+    fps: float = 30.0
+    window_s: float = 1.0
+    seconds: int = 8
+    questions: int = 16
+    drafter: str = "glance"
+    max_new_tokens: int = 96
+    rates: tuple[float, ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24)
+    rate_every_s: float = 0.125
+    rate_questions: int = 4
+    rate_seconds: int = 4
+
+    def bench(self, setting: Setting | None = None) -> StreamBench:
+        """All questions."""
+        cores = None if setting is None else setting.cores
+        made = StreamBench(
+            MODELS,
+            Windowing(1 / self.fps, self.window_s),
+            self.drafter,
+            seconds=self.seconds,
+            max_new_tokens=self.max_new_tokens,
+            fps=self.fps,
+            cores=cores,
+        )
+        return replace(made, questions=made.asked[: self.questions])
+
+    @property
+    def rate_windowing(self) -> Windowing:
+        """The windows of which a rate is tried."""
+        return Windowing(self.rate_every_s, self.window_s)
+
+
+def units(config: StreamingConfig) -> list[str]:
+    """A unit for each question: all methods watch the stream with it, one after another; then those of the rates."""
+    questions = range(len(config.bench().questions))
+    return [f"{QUESTION}{number}" for number in questions] + [
+        f"{RATES}{number}" for number in questions[: config.rate_questions]
+    ]
+
+
+def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
+    """Question after question."""
+    plan = config.bench(setting)
+    for key in keys:
+        if key.startswith(RATES):
+            yield _rates_unit(config, plan, key, setting)
+            continue
+        number = int(key.removeprefix(QUESTION))
+        question = plan.questions[number]
+        runs = run_watch(replace(plan, questions=(question,)), setting.tick, before=number)
+        found = {name: [_run_json(run) for run in each] for name, each in runs.items()}
+        yield UnitResult(key, stream_seeds(config.seconds), {"question": question, "runs": found})
+
+
+def _rates_unit(config: StreamingConfig, plan: StreamBench, key: str, setting: Setting) -> UnitResult:
+    number = int(key.removeprefix(RATES))
+    question = plan.questions[number]
+    asked = replace(
+        plan, questions=(question,), seconds=config.rate_seconds, windowing=config.rate_windowing, fps=VIDEO_FPS
+    )
+    tries = run_rates(asked, config.rates, setting.tick, before=number)
+    found = {name: [[one.rate, _run_json(one.run)] for one in each] for name, each in tries.items()}
+    return UnitResult(key, stream_seeds(config.rate_seconds), {"question": question, "rates": found})
+
+
+def _run_json(run: StreamRun) -> dict[str, Any]:
+    tokens = [[number, list(answer)] for number, answer in run.tokens.items()]
+    return {
+        "summary": asdict(run.summary), "tokens": tokens, "notes": run.notes, "drafter_error": run.drafter_error,
+    }  # fmt: skip
+
+
+def _run_of(found: dict[str, Any]) -> StreamRun:
+    tokens = {number: tuple(answer) for number, answer in found["tokens"]}
+    return StreamRun(
+        WatchSummary(**found["summary"]), tokens, tuple(found.get("notes", ())), found.get("drafter_error")
+    )
+
+
+def _tries_of(found: Sequence[tuple[float, dict[str, Any]]]) -> list[RateTry]:
+    return [RateTry(rate, _run_of(run)) for rate, run in found]
+
+
+def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]:
+    """p50 and p99 in milliseconds from a window's last frame to the first token and to the end, drawn over runs."""
+    every = {"first": [run.summary.first_s for run in runs], "whole": [run.summary.whole_s for run in runs]}
+    return {
+        name: {f"p{rank}": None if (one := percentile(each, rank)) is None else one.scaled(1e3) for rank in (50, 99)}
+        for name, each in every.items()
+    }
+
+
+def dropped_shares(runs: Runs) -> dict[str, Interval | None]:
+    """Σ dropped over Σ due windows of each method, drawn over runs; `None` where no window was due."""
+    sums = {name: [(run.summary.dropped, run.summary.due) for run in each] for name, each in runs.items()}
+    return {name: ratio_of_some(each) for name, each in sums.items()}
+
+
+def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
+    """A row for each method, of all questions."""
+    asked, rated = ([unit for unit in found if part in unit.found] for part in ("runs", "rates"))
+    names = list(asked[0].found["runs"])
+    runs: Runs = {name: [_run_of(run) for unit in asked for run in unit.found["runs"][name]] for name in names}
+    tried = {name: [_tries_of(unit.found["rates"][name]) for unit in rated] for name in names}
+    highest = HighestRates.of(tried, config.drafter)
+    shown = {row.name: row for row in rows(runs)}
+    times = {name: times_of(each) for name, each in runs.items()}
+    dropped = dropped_shares(runs)
+    pair, alone = shown[config.drafter], [row for row in shown.values() if row.name != config.drafter]
+    best = max(alone, key=lambda row: row.rate.value)
+    table = FigureTable(
+        f"{config.seconds} s of {config.fps:g} frames a second, a window of {config.window_s:g} s at each frame",
+        ("", "answered", "dropped", "answers a second", "first token p50 / p99, ms", "whole answer p50 / p99, ms",
+         "same tokens", "τ"),
+        tuple(_row(row, times[row.name], dropped[row.name]) for row in shown.values()),
+        "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
+        "a second is the rate that the method sustains, over the whole of the stream; the first window is due after "
+        f"{config.window_s:g} s. Times count from a window's last frame.",
+    )  # fmt: skip
+    every = {name: [*runs[name], *(one.run for tries in tried[name] for one in tries)] for name in names}
+    over = {name: rate_over(runs, name, best.name) for name in names}
+    wrong = {*unequal(tried), *(row.name for row in shown.values() if row.identical < row.compared)}
+    slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
+    return Findings(
+        found=(
+            f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
+            f"{best.answered} of {best.due}, {best.rate} a second: {over[config.drafter]} times the rate. "
+            f"{pair.identical} of {pair.compared} answers to the same windows are the same. {highest.sentence}"
+        ),
+        sure=(
+            f"{len(asked)} questions, one run of each method each, methods in turn in one process, all of one stream "
+            f"of {config.seconds} scenes: n counts questions, and no interval covers other streams. Windows of one run "
+            "overlap, so intervals are 95 % bootstrap over runs, those of percentiles too. The highest rates are of "
+            f"the first {len(rated)} questions, on {config.rate_seconds} s; that rates below one that holds hold, too, "
+            "is taken for granted."
+        ),
+        tables=(table, highest.table(config.rates, config.rate_windowing.count(config.rate_seconds))),
+        figure=interval_bars(
+            "Answers a second on a stream",
+            [_bar(row, config) for row in shown.values()],
+            "/ s",
+            None,
+        ),
+        figures={
+            name: {
+                **row.to_json(),
+                **_times_json(times[name]),
+                "windows_dropped_share": _json(dropped[name]),
+                "rate_over_alone": over[name].to_json(),
+                **highest.to_json(name),
+            }
+            for name, row in shown.items()
+        },
+        negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
+        faults=faults_of_runs(every, [name for name in names if name in wrong]),
+    )  # fmt: skip
+
+
+def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
+    """As `blocks.faults_of`; every row is lossless, and greedy."""
+    lost = tuple(name for name, each in runs.items() if any(run.drafter_error for run in each))
+    return RowFaults(
+        tuple(unequal), lost, note_lines((name, note) for name in runs for run in runs[name] for note in run.notes)
+    )
+
+
+def _bar(row: StreamRow, config: StreamingConfig) -> IntervalBar:
+    return IntervalBar(row.name, row.rate.value, row.rate.low, row.rate.high, row.rate.n, _style(row, config))
+
+
+def _style(row: StreamRow, config: StreamingConfig) -> str:
+    return "draft" if row.name == config.drafter else "prefill"
+
+
+def _row(
+    row: StreamRow, times: Mapping[str, Mapping[str, Interval | None]], dropped: Interval | None
+) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"{row.answered}/{row.due}",
+        "–" if dropped is None else dropped.percent(),
+        str(row.rate),
+        _times(times["first"]),
+        _times(times["whole"]),
+        f"{row.identical}/{row.compared}",
+        "–" if row.tau is None else str(row.tau),
+    )
+
+
+def _times(found: Mapping[str, Interval | None]) -> str:
+    return " / ".join("–" if one is None else one.shown(digits=0) for one in found.values())
+
+
+def _times_json(found: Mapping[str, Mapping[str, Interval | None]]) -> dict[str, object]:
+    """Under the names of `StreamRow.to_json`."""
+    return {
+        f"last_frame_to_{end}_ms": {rank: _json(one) for rank, one in found[name].items()}
+        for name, end in (("first", "first_token"), ("whole", "whole_answer"))
+    }
+
+
+def _json(found: Interval | None) -> dict[str, object] | None:
+    return None if found is None else found.to_json()
+
+
+STREAMING = Experiment(
+    "streaming",
+    4,
+    "Streaming at 30 frames a second",
+    "Of a window at every frame, how many are answered and how many dropped, how late are the answers, and which rate "
+    "is sustained, with windows dropped and with none?",
+    StreamingConfig(),
+    StreamingConfig(seconds=3, questions=1, rates=(2, 4, 8), rate_questions=1, rate_seconds=3),
+    units,
+    measure,
+    summarise,
+)

@@ -1,0 +1,227 @@
+"""Time of a draft, and of the pass that verifies it: all drafters and the target, in turn, on the same states.
+
+The text is the target's own (teacher forcing). Every few tokens each drafter drafts once from the same position, and
+the target makes a pass over as many nodes and one over a single token; then the next tokens are committed to all, as if
+a draft had held them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossdraft.comparisons import orders
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
+from crossdraft.engine.passes import Chunk, TargetOut, prompt_features
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.identity import ReferenceAnswer
+from crossdraft_lab.bench.scale_measure import clocked
+from crossdraft_lab.bench.statistics import Quartiles, quartiles
+
+STEP = 4  # tokens of the text that are accepted from one position to the next, the bonus token not counted
+WIDE, SINGLE = "V(n)", "V(1)"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTime:
+    """Seconds of one drafter at one position.
+
+    Args:
+        draft: the commit, and drafting the next tree.
+        commit: the commit alone.
+        nodes: mean size of its drafts.
+    """
+
+    draft: Quartiles
+    commit: Quartiles
+    nodes: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTimes:
+    """Of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
+
+    nodes: int
+    positions: int
+    wide: Quartiles
+    single: Quartiles
+    drafters: Mapping[str, DraftTime]
+
+    def ratios(self, name: str) -> tuple[float, float]:
+        """A draft against the pass that verifies it, and against t; medians."""
+        draft = self.drafters[name].draft.median
+        return draft / self.wide.median, draft / self.single.median
+
+
+@torch.inference_mode()
+def time_drafts(
+    target: Target,
+    drafters: Mapping[str, Drafter[Any]],
+    known: Sequence[ReferenceAnswer],
+    nodes: int,
+    tick: Callable[[str], None] | None = None,
+) -> DraftTimes:
+    """Time every drafter along the target's own answers, but for the first position, where a prompt is read too.
+
+    Raises:
+        CrossdraftError: no answer is long enough for a second position.
+    """
+    timer = _DraftTimer(target, drafters, nodes)
+    for pair in known:
+        timer.walk(pair)
+        if tick is not None:
+            tick("timing")
+    return timer.times()
+
+
+class _DraftTimer:
+    """Samples by name, in seconds."""
+
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter[Any]], nodes: int) -> None:
+        self.target, self.drafters, self.nodes = target, drafters, nodes
+        self.needs = Needs.of_all([drafter.needs for drafter in drafters.values()])
+        self.turns = orders([*drafters, WIDE, SINGLE])
+        self.seconds: dict[str, list[float]] = {name: [] for name in (*drafters, WIDE, SINGLE)}
+        self.committing: dict[str, list[float]] = {name: [] for name in drafters}
+        self.drafted: dict[str, list[int]] = {name: [] for name in drafters}
+
+    def walk(self, pair: ReferenceAnswer) -> None:
+        """Through one answer."""
+        states = {name: drafter.begin([pair.item.request]) for name, drafter in self.drafters.items()}
+        forced = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
+        commits: dict[str, float] = {}
+        drafts: dict[str, Draft] = {}
+        behind: dict[str, Tensor] = {}
+        for position, step in enumerate(forced):
+            for name, drafter in self.drafters.items():
+                output = step.output_for(drafter.needs, drafts.get(name), behind.get(name))
+                commits[name] = clocked(self.target.device, partial(drafter.commit, states[name], [output]))
+            for name in next(self.turns):
+                spent = self._turn(name, states, drafts, forced)
+                if position:
+                    self._note(name, spent, commits, drafts)
+            behind = {name: forced.probe(draft) for name, draft in drafts.items() if draft.probes}
+        for name, drafter in self.drafters.items():
+            drafter.end(states[name])
+
+    def times(self) -> DraftTimes:
+        """What was clocked."""
+        if not self.seconds[SINGLE]:
+            raise CrossdraftError(
+                f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
+            )
+        return DraftTimes(
+            self.nodes,
+            len(self.seconds[SINGLE]),
+            quartiles(self.seconds[WIDE]),
+            quartiles(self.seconds[SINGLE]),
+            {
+                name: DraftTime(
+                    quartiles(self.seconds[name]),
+                    quartiles(self.committing[name]),
+                    sum(self.drafted[name]) / len(self.drafted[name]),
+                )
+                for name in self.drafters
+            },
+        )
+
+    def _turn(
+        self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], forced: "_TeacherForced"
+    ) -> float:
+        if name not in self.drafters:
+            nodes = self.nodes if name == WIDE else 0
+            return clocked(self.target.device, lambda: forced.verify(nodes))
+
+        def draft() -> None:
+            (drafts[name],) = self.drafters[name].propose(states[name], [Budget(self.nodes)])
+
+        return clocked(self.target.device, draft)
+
+    def _note(self, name: str, spent: float, commits: Mapping[str, float], drafts: Mapping[str, Draft]) -> None:
+        if name in self.drafters:
+            self.committing[name].append(commits[name])
+            self.drafted[name].append(len(drafts[name].tree))
+        self.seconds[name].append(spent + commits.get(name, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _TargetStep:
+    """What the target's pass over the last tokens gave; see `VerifyOutput`."""
+
+    tokens: tuple[int, ...]
+    hidden: Mapping[int, Tensor]
+    prompt: PromptFeatures | None = None
+
+    def output_for(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
+        """For a drafter with these needs, whose own draft was verified; `behind` [m, V]: logits of its probes."""
+        path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
+        prompt = None
+        if self.prompt is not None and not needs.nothing:
+            features = self.prompt.visual
+            visual = {layer: features[layer] for layer in needs.visual_layers if layer in features}
+            prompt = replace(self.prompt, visual=visual)
+        hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
+        output = VerifyOutput(path, self.tokens, hidden, prompt)
+        probes = None if draft is None else draft.probes
+        return output if probes is None or behind is None else output.with_probes(probes, behind)
+
+
+class _TeacherForced:
+    """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
+
+    In between, `verify` makes a pass from where the text is, and leaves no trace.
+    """
+
+    def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:
+        self.target, self.tokens, self.needs = target, tuple(tokens), needs
+        prompt = target.prepare(request)
+        self.cache = target.new_cache()
+        room = len(prompt) + len(tokens) + nodes + needs.probes + 1
+        hidden, visual = needs.hidden_layers, needs.visual_layers
+        self.read = target.prefill(
+            self.cache, prompt, target.encode(prompt), room, capture=hidden, visual_capture=visual
+        )
+        self.done = 0  # tokens of the answer in front of the root
+
+    def __iter__(self) -> Iterator[_TargetStep]:
+        prompt = prompt_features(self.read, self.needs.visual_layers)
+        yield _TargetStep(self.tokens[:1], self._by_layer(self.read.out), prompt)
+        while self.done + STEP + 1 < len(self.tokens):
+            yield self._step()
+
+    def verify(self, nodes: int) -> None:
+        """One pass over the root and a chain of so many nodes."""
+        self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
+
+    def probe(self, draft: Draft) -> Tensor:
+        """[m, V] what the target says after a draft's probes."""
+        return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
+
+    def _step(self) -> _TargetStep:
+        root, *step = self.tokens[self.done : self.done + STEP + 1]
+        self.done += STEP + 1
+        out = self._extend(root, DraftTree.chain(step), self.needs.hidden_layers)
+        self.cache.keep(self.read.row, range(STEP))
+        return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
+
+    def _try(self, tree: DraftTree, embeds: Tensor | None = None) -> Tensor:
+        """[1 + n, V] logits of a pass that is taken back."""
+        length = self.cache.lengths[self.read.row]
+        out = self._extend(self.tokens[self.done], tree, (), embeds)
+        self.cache.truncate(self.read.row, length)
+        return out.logits[0]
+
+    def _by_layer(self, out: TargetOut) -> dict[int, Tensor]:
+        return dict(zip(self.needs.hidden_layers, out.hidden[0], strict=True))
+
+    def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
+        """One pass over the root and a tree, whose last nodes are given as embeddings."""
+        row = self.read.row
+        rows = slice(row, row + 1)
+        return self.target.extend(self.cache, rows, [Chunk(torch.tensor([root]))], [tree], layers, [embeds])

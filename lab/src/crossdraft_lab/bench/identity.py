@@ -1,0 +1,320 @@
+"""`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from crossdraft.assembly import assemble
+from crossdraft.cli.cores import Cores
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.prefix_cache import PrefixCache
+from crossdraft.engine.runner.parallel import BEST
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS, build_spec
+from crossdraft.options import Options
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words
+from crossdraft_lab.bench.specs import POLICIES, is_blind, spec_of
+from crossdraft_lab.bench.workload import Item
+
+WAVE = 12  # requests in a queue at a time
+PROCESS = "process"  # every other placement is an inline one's hidden mode
+ALL = "all"
+# What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
+ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *POLICIES)
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One way of running a drafter.
+
+    Args:
+        name: of the way, for people.
+        spec: of the drafter.
+        placements: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
+        adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
+            as much as the drafter will write, whether that pays or not.
+        cached_clips: for how many clips the prefix caches of target and drafter have room; 0 = there are none.
+    """
+
+    name: str
+    spec: str
+    placements: tuple[tuple[str, int], ...]
+    adaptive: bool = True
+    cached_clips: float = 0.0
+
+
+EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and shared passes
+    RunConfig("event", "event", ((PROCESS, 1),)),
+    *(RunConfig(f"event-inline, hidden {hidden}", "event", ((hidden, 1),)) for hidden in ("before", "beside", "off")),
+    RunConfig("blind", "blind", ((PROCESS, 1),)),
+    *(RunConfig(f"batch of up to {size}", "event", ((PROCESS, size),)) for size in (1, 2, 3)),
+    RunConfig("batch of up to 4", "event", (("before", 4),)),
+)
+
+
+CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
+    RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
+    for clips in (1e6, 1.5)
+    for name, spec, placements in (
+        ("event", "event", ((PROCESS, 1),)),
+        ("event, batches of 1 to 4", "event", ((PROCESS, 2), ("before", 3), ("off", 4), ("beside", 1))),
+        ("glance", "glance", ((PROCESS, 1), (PROCESS, 3))),
+        ("eagle2", "eagle2", (("off", 1), ("off", 3))),
+        ("memory", "memory", (("before", 2),)),
+    )
+)
+
+
+def configs_of(spec: str) -> tuple[RunConfig, ...]:
+    """For any drafter: as it is used, in this process, and in batches of every size."""
+    return (
+        RunConfig(f"{spec}, process", spec, ((PROCESS, 1),)),
+        RunConfig(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
+        RunConfig(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+    )
+
+
+def choose_configs(drafters: Sequence[str], *, cached: bool = False) -> list[tuple[RunConfig, ...]]:
+    """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
+
+    Args:
+        drafters: specs, or `all`.
+        cached: those with prefix caches.
+
+    Raises:
+        CrossdraftError: a spec that cannot be read, or that stands there twice; drafters are named beside `cached`.
+    """
+    if cached and drafters:
+        raise CrossdraftError("With prefix caches certain drafters are checked; leave out --drafters or --questions.")
+    if cached:
+        return [CACHED_CONFIGS]
+    if not drafters:
+        return [EVENT_CONFIGS]
+    specs = [spec for name in drafters for spec in (ALL_SPECS if name == ALL else (name,))]
+    for spec in specs:
+        spec_of(spec)
+        if specs.count(spec) > 1:
+            raise CrossdraftError(f"The drafter {spec} is named twice; name each once.")
+    return [configs_of(spec) for spec in specs]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceAnswer:
+    """A pair, and what the target alone answers."""
+
+    item: Item
+    tokens: tuple[int, ...]
+
+
+@dataclass
+class IdentityCheck:
+    """One way of running, and how many of its answers were the target's own.
+
+    `drafted`, `accepted` and `known` (prompts of which a prefix cache knew something) tell whether there was anything
+    that could have gone wrong.
+    """
+
+    name: str
+    drafter: str | None = None
+    total: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    known: int = 0
+    divergences: list[Divergence] = field(default_factory=list)
+    notes: set[str] = field(default_factory=set)
+
+    @property
+    def equal(self) -> int:
+        """Answers that were identical."""
+        return self.total - len(self.divergences)
+
+    @property
+    def remark(self) -> str:
+        """For people: how close the calls were where it parted, and what the engine wanted to be known."""
+        known = [f"{self.known} prompts were known."] if self.known else []
+        return " ".join([*known, *gaps_in_words(self.divergences), *sorted(self.notes)])
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "drafter": self.drafter,
+            "lossless": not self.divergences,
+            "identical": {"equal": self.equal, "total": self.total},
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "known": self.known,
+            "divergences": [divergence.to_json() for divergence in self.divergences],
+            "notes": sorted(self.notes),
+        }
+
+
+def run_identity(
+    target: Target,
+    models: Models,
+    cores: Cores | None,
+    groups: Iterable[Sequence[RunConfig]],
+    items: Iterable[Item],
+    tick: Tick | None = None,
+) -> list[IdentityCheck]:
+    """Answer every pair in every way and compare; the ways of a group are open together, the groups one by one.
+
+    The target's own answers are computed once. All pairs are held meanwhile: about 3 MB each.
+    """
+    known = list(reference_answers(target, items, tick))
+    bytes_of_clip = cached_bytes(target, known[0].item) if known else 0
+    blank = blank_window(models.blind)
+    checks: list[IdentityCheck] = []
+    for configs in groups:
+        with open_configs(target, models, cores, configs, bytes_of_clip) as opened:
+            for config, decoders in zip(configs, opened, strict=True):
+                checks.append(IdentityCheck(config.name, config.spec))
+                pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
+                check_config(target, checks[-1], decoders, pairs, tick)
+    return checks
+
+
+@contextmanager
+def open_configs(
+    target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig], bytes_of_clip: int = 0
+) -> Iterator[list[tuple[Decoder, ...]]]:
+    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one.
+
+    `bytes_of_clip` is what the target's prefix cache holds of a clip; a drafter's has as much room.
+    """
+    with ExitStack() as stack:
+        budgets = {clips: round(clips * bytes_of_clip) for clips in {config.cached_clips for config in configs}}
+
+        @cache
+        def runner(spec: str, cache_bytes: int) -> DraftRunner[Any]:
+            """As users run it; a policy of parallel drafting even where the two share a core."""
+            with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
+                options = Options(
+                    placement="process",
+                    parallel=POLICIES.get(spec, BEST),
+                    target_cores=None if cores is None else cores.target,
+                    draft_cores=None if cores is None else cores.draft or None,
+                    cache_bytes=cache_bytes,
+                )
+            made = assemble(models.spec(spec), models.context(target), target, options)
+            stack.callback(made.close)
+            return made
+
+        @cache
+        def drafter(spec: str, cache_bytes: int) -> Drafter[Any]:
+            context = replace(models.context(target), host=target, cache_bytes=cache_bytes)
+            return build_spec(models.spec(spec), context)
+
+        def runner_at(config: RunConfig, where: str) -> DraftRunner[Any]:
+            cache_bytes = budgets[config.cached_clips]
+            if where == PROCESS:
+                return runner(config.spec, cache_bytes)
+            made = DraftRunner(drafter(config.spec, cache_bytes), where, target.device)
+            stack.callback(made.close)
+            return made
+
+        def decoders(config: RunConfig) -> tuple[Decoder, ...]:
+            prefixes = PrefixCache(budgets[config.cached_clips])
+            return tuple(
+                Decoder(target, runner_at(config, where), max_batch=size, adaptive=config.adaptive, prefixes=prefixes)
+                for where, size in config.placements
+            )
+
+        yield [decoders(config) for config in configs]
+
+
+def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
+    """What the others must say."""
+    alone = Decoder(target)
+    for item in items:
+        yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
+        if tick is not None:
+            tick("target")
+
+
+def cached_bytes(target: Target, item: Item) -> int:
+    """What a prefix cache keeps of a pair."""
+    prefixes = PrefixCache(sys.maxsize)
+    Decoder(target, prefixes=prefixes).generate([replace(item.request, namespace="")])
+    return prefixes.nbytes
+
+
+def about_shared_clips(items: Iterable[Item], seed: int = 0) -> list[Item]:
+    """The pairs in random order, from two namespaces; of every third the clip differs in one pixel.
+
+    Clips are uint8 frames [F, H, W, 3], as a workload in memory hands them over.
+    """
+    shared: list[Item] = []
+    for at, item in enumerate(items):
+        video: Any = item.request.video
+        if at % 3 == 2:
+            video = video.copy()
+            video[-1, -1, -1, -1] ^= 1
+        namespace = ("one", "other")[at // 3 % 2]
+        shared.append(replace(item, request=replace(item.request, video=video, namespace=namespace)))
+    order = np.random.default_rng(seed).permutation(len(shared))
+    return [shared[at] for at in order]
+
+
+def with_events(known: Iterable[ReferenceAnswer], events: object) -> list[ReferenceAnswer]:
+    """The same pairs with other events, which only a drafter looks at."""
+    return [replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events))) for pair in known]
+
+
+def check_config(
+    target: Target,
+    check: IdentityCheck,
+    decoders: Sequence[Decoder],
+    known: Sequence[ReferenceAnswer],
+    tick: Tick | None = None,
+) -> None:
+    """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
+    rng = np.random.default_rng(0)
+    size = min(WAVE, ceil(len(known) / len(decoders)))  # few pairs, yet every decoder has its turn
+    waves = [known[start : start + size] for start in range(0, len(known), size)]
+    for turn, wave in enumerate(waves):
+        _run_wave(target, check, decoders[turn % len(decoders)], wave, rng)
+        if tick is not None:
+            for _ in wave:
+                tick(check.name)
+
+
+def _run_wave(
+    target: Target, check: IdentityCheck, decoder: Decoder, wave: Sequence[ReferenceAnswer], rng: np.random.Generator
+) -> None:
+    """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
+    request_ids, limits = [], []
+    for pair in wave:
+        request = pair.item.request
+        limit = request.token_limit
+        if decoder.cache.max_rows > 1:
+            limit = min(limit, int(rng.integers(1, len(pair.tokens) + 2)))
+        request_ids.append(decoder.submit(replace(request, max_new_tokens=limit)))
+        limits.append(limit)
+        for _ in range(int(rng.integers(4))):
+            decoder.step()
+    while decoder.busy:
+        decoder.step()
+    for pair, request_id, limit in zip(wave, request_ids, limits, strict=True):
+        answer = decoder.answer(request_id)
+        check.total += 1
+        check.drafted += answer.stats.drafted
+        check.accepted += answer.stats.accepted
+        check.known += answer.stats.cached_tokens > 0
+        check.notes.update(answer.other_notes)
+        divergence = find_divergence(target, pair.item, pair.tokens[:limit], answer.tokens)
+        if divergence is not None:
+            check.divergences.append(divergence)

@@ -1,0 +1,206 @@
+"""Run methods interleaved, in one process, in balanced order; and where their answers part from the target's."""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from crossdraft.cli.cores import Cores
+from crossdraft.comparisons import first_difference, orders, top2_gap
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.target import Target
+from crossdraft_lab.bench.common import check_repeats
+from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some, ratio_per_token
+from crossdraft_lab.bench.workload import Item
+
+MOST_GAPS = 8  # in a line for people
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One answer by one method: its tokens and what they cost. All times in seconds.
+
+    Args:
+        tokens: of the answer.
+        total_s: from handing the request over to holding the answer.
+        ttft_s: until the first final token.
+        provisional_s: until the first drafted token could be shown; None if none could be before the first final one.
+        stages_s: where the time on the target's lane went; they add up to `total_s`.
+        rounds: target passes that emitted tokens; the prefill's is one.
+        accepted_at, offered_at: drafts kept and offered, by depth.
+        prefill_s: the target's encoding and prefill up to the last piece; preparing the video is not in it.
+        hidden_drafting_s, hidden_inside_s: drafting for the ride-along, drafts that came too late for it included, and
+            the part of it while the target prepared, encoded and prefilled.
+        rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
+        notes: what the engine wants to be known (a lost drafter).
+        drafter_error: why its drafter drafted nothing, or nothing more: from there on it was the target alone.
+        lossy: the acceptance rule with its settings, if it was a lossy one.
+        prompt_tokens: that entered the target's language model.
+        busy_s: by lane of the timeline, `target` and `drafter`, the time in which something ran there.
+    """
+
+    tokens: tuple[int, ...]
+    total_s: float
+    ttft_s: float
+    stages_s: Mapping[str, float]
+    rounds: int
+    accepted_at: tuple[int, ...] = ()
+    offered_at: tuple[int, ...] = ()
+    prefill_s: float | None = None
+    provisional_s: float | None = None
+    hidden_drafting_s: float = 0.0
+    hidden_inside_s: float = 0.0
+    rounds_s: float = 0.0
+    overhead_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    lossy: str | None = None
+    prompt_tokens: int = 0
+    busy_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    drafter_error: str | None = None
+
+
+class BenchMethod(Protocol):
+    """What answers requests: our engine, or a baseline; `cores` are those that it may use, None = any."""
+
+    cores: Cores | None
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Process ids of its drafter's own processes."""
+        ...
+
+    def answer(self, item: Item) -> Run:
+        """Answer once, and say what it cost."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        ...
+
+
+@dataclass
+class Results:
+    """Runs by method, pair and repeat: `runs[name][pair][repeat]`."""
+
+    runs: dict[str, list[list[Run]]] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[Run]:
+        """All runs of a method."""
+        return [run for repeats in self.runs[name] for run in repeats]
+
+    def tokens(self, name: str) -> list[int]:
+        """Tokens of each pair, repeats added up."""
+        return [sum(len(run.tokens) for run in repeats) for repeats in self.runs[name]]
+
+    def rounds(self, name: str) -> list[int]:
+        """Target passes of each pair, repeats added up."""
+        return [sum(run.rounds for run in repeats) for repeats in self.runs[name]]
+
+    def seconds(self, name: str) -> list[float]:
+        """Total time of each pair, repeats added up."""
+        return [sum(run.total_s for run in repeats) for repeats in self.runs[name]]
+
+    def tau(self, name: str) -> Interval:
+        """Tokens of the answers per verify pass."""
+        return acceptance_length([*zip(self.tokens(name), self.rounds(name), strict=True)])
+
+    def share(self, name: str, part: Callable[[Run], float], whole: Callable[[Run], float]) -> Interval | None:
+        """Σ of a part over Σ of the whole, over the pairs that have any of it; `None` if none has."""
+        return ratio_of_some([(sum(map(part, runs)), sum(map(whole, runs))) for runs in self.runs[name]])
+
+    def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
+        """How many times as fast: by the time of all answers, or by that of a token where they may differ in length."""
+        theirs, ours = self.seconds(against), self.seconds(name)
+        if per_token:
+            return ratio_per_token(theirs, self.tokens(against), ours, self.tokens(name))
+        return ratio(theirs, ours)
+
+
+def measure(
+    methods: Mapping[str, BenchMethod],
+    items: Sequence[Item],
+    repeats: int,
+    warm_ups: Sequence[Item] = (),
+    tick: Callable[[str], None] | None = None,
+    before: int = 0,
+) -> Results:
+    """Let every method answer every pair `repeats` times.
+
+    Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the order (see
+    `orders`) sees to it that none always runs after the same predecessor.
+
+    Args:
+        methods: by name.
+        items: the pairs.
+        repeats: runs of each pair.
+        warm_ups: pairs that every method answers first and whose runs are thrown away: caches fill, and the engine's
+            cost model learns its times.
+        tick: called with the method's name after every run, warm-ups included.
+        before: runs of pairs in earlier blocks of the same measurement, behind whose orders these go on.
+    """
+    check_repeats(repeats)
+    names, turns = list(methods), orders(list(methods), after=before)
+    results = Results({name: [[] for _ in items] for name in names})
+    for item in warm_ups:
+        for name in names:
+            answer_once(methods[name], item)
+            _tell(tick, name)
+    gc.collect()
+    gc.freeze()  # the models' many objects need no scanning while the clock runs
+    try:
+        for pair, item in enumerate(items):
+            for _ in range(repeats):
+                for name in next(turns):
+                    results.runs[name][pair].append(answer_once(methods[name], item))
+                    _tell(tick, name)
+    finally:
+        gc.unfreeze()
+    return results
+
+
+def answer_once(method: BenchMethod, item: Item) -> Run:
+    """Let it answer on its own cores, with as many torch threads; the clock starts after the change."""
+    with pinned(None if method.cores is None else method.cores.target):
+        return method.answer(item)
+
+
+def _tell(tick: Callable[[str], None] | None, name: str) -> None:
+    if tick is not None:
+        tick(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """An answer that is not the target's own.
+
+    Args:
+        seed: of the scene.
+        question: of the pair.
+        position: index of the first token that differs.
+        gap: the target's top logit minus its second there. Rounding that depends on the shape of a pass can flip a
+            gap near zero; nothing but a fault explains a wide one.
+    """
+
+    seed: int
+    question: str
+    position: int
+    gap: float
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {"seed": self.seed, "question": self.question, "position": self.position, "top2_gap": self.gap}
+
+
+def find_divergence(target: Target, item: Item, expected: Sequence[int], found: Sequence[int]) -> Divergence | None:
+    """The first difference between the target's own tokens and another's; None if there is none."""
+    if tuple(expected) == tuple(found):
+        return None
+    position = first_difference(expected, found)
+    gap = top2_gap(target, item.request, expected[:position])
+    return Divergence(item.seed, item.request.prompt, position, gap)
+
+
+def gaps_in_words(divergences: Sequence[Divergence]) -> list[str]:
+    """For people, no more than can be read: how close the calls were; the JSON has them all."""
+    gaps = ", ".join(f"{divergence.gap:.2g}" for divergence in divergences[:MOST_GAPS])
+    return [f"top-2 logit gaps at divergences: {gaps}"] if gaps else []

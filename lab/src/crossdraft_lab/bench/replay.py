@@ -1,0 +1,358 @@
+"""`crossdraft replay`: drafters on recorded answers.
+
+Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
+the stages. Replay is online, in the order of the traces: a drafter that learns knows the answers before this one and
+no others.
+
+With a shared clip (`ReplayConfig.shared_clip`) the traces of one scene are a conversation about it, and a prefix cache
+that holds every clip is assumed: only the scene's first question pays the prefill, a later one pays a pass over its
+text alone.
+
+Intervals draw whole clips again: answers about one clip resemble each other, and are no independent evidence.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
+from crossdraft.engine.request import Request
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.figure import by_scene
+from crossdraft_lab.bench.statistics import Interval, Quartiles, acceptance_length, quartiles, ratio
+from crossdraft_lab.bench.traces import Trace
+
+QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:", roughly: traces hold no prompt ids
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Stage times in milliseconds; those of a trace itself come first.
+
+    Args:
+        prefill: the target's, encoding included.
+        step: t = V(1).
+        verify: V(n) / t for n > 1, at one new token more than the root.
+        per_node: what each further node adds to it.
+        draft: time of a drafted tree; `None` = as measured here.
+        question_tokens: length of a question's text, which is read in one pass where its clip is known already.
+    """
+
+    prefill: float | None = None
+    step: float | None = None
+    verify: float = 1.05
+    per_node: float = 0.0
+    draft: float | None = None
+    question_tokens: int = QUESTION_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in ("prefill", "step", "verify", "per_node", "draft"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise CrossdraftError(f"The cost {name} is {value}; it must be a number that is not negative.")
+        if self.verify < 1:
+            raise CrossdraftError(f"V(2) / V(1) is {self.verify}; a pass over more tokens takes no less time.")
+        if self.step == 0:
+            raise CrossdraftError("The cost step is 0; a pass takes time.")
+        if not 1 <= self.question_tokens <= 4096:
+            raise CrossdraftError(f"A question of {self.question_tokens} tokens is none; give between 1 and 4096.")
+
+    def of(self, trace: Trace) -> tuple[float, float] | None:
+        """Milliseconds of prefill and step for a trace, or nothing."""
+        own = trace.measured
+        if own is not None:
+            return own
+        return None if self.prefill is None or self.step is None else (self.prefill, self.step)
+
+    def passed(self, nodes: int) -> float:
+        """V(1 + nodes) / t."""
+        return self.verify + self.per_node * (nodes - 1) if nodes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """How much is drafted.
+
+    Args:
+        nodes: most nodes of a tree.
+        ride_along: draft for the prefill's own pass as well; else its token is the target's alone.
+        adaptive: leave out nodes whose path probability does not repay the wider pass.
+        shared_clip: of the traces of one scene only the first pays the prefill.
+    """
+
+    nodes: int = 32
+    ride_along: bool = True
+    adaptive: bool = False
+    shared_clip: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 4096:
+            raise CrossdraftError(f"A tree of {self.nodes} nodes makes no sense; give between 1 and 4096.")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTimes:
+    """Milliseconds of an answer: by the target alone, by the target alone with the shared clip, with the drafter.
+
+    The second is the first where no clip is shared.
+    """
+
+    alone: float
+    alone_shared: float
+    drafted: float
+
+
+@dataclass(slots=True)
+class TraceReplay:
+    """One trace: its passes, and what the drafter did for them."""
+
+    trace: Trace
+    clip_known: bool = False  # an earlier question was about the same clip, and its keys and values are kept
+    tokens: int = 0
+    passes: int = 0
+    hidden: int = 0  # tokens accepted in the prefill's own pass
+    nodes: list[int] = field(default_factory=list)  # of each pass
+    seconds: list[float] = field(default_factory=list)  # of each draft, measured
+
+    def times(self, costs: StageCosts) -> SimulatedTimes | None:
+        """Simulated milliseconds of this answer; `None` where neither the trace nor `costs` says how long stages take.
+
+        The first pass is the prefill, and what rides along widens it as it would widen any pass. Where the clip is
+        known it is a pass over the question's q tokens and the n nodes that ride along: V(q + n) in place of V(q).
+        """
+        found = costs.of(self.trace)
+        if found is None:
+            return None
+        prefill, step = found
+        drafting = [1e3 * seconds if costs.draft is None else costs.draft for seconds in self.seconds]
+        widths = [costs.passed(nodes) for nodes in self.nodes]
+        decode = (len(self.trace.target_tokens) - 1) * step
+        reading, first = prefill, prefill + (widths[0] - 1) * step
+        if self.clip_known:
+            behind_root = costs.question_tokens - 1
+            reading, first = (step * costs.passed(nodes) for nodes in (behind_root, behind_root + self.nodes[0]))
+        return SimulatedTimes(prefill + decode, reading + decode, first + step * sum(widths[1:]) + sum(drafting))
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionReplay:
+    """The answers to one question.
+
+    Args:
+        answers: how many.
+        tokens: of each, the mean.
+        tau: tokens per pass.
+        hidden: tokens accepted in the prefill's own pass, per answer.
+        begun: answers whose first drafted token was the target's.
+    """
+
+    answers: int
+    tokens: float
+    tau: Interval
+    hidden: Interval
+    begun: int
+
+    @classmethod
+    def of(cls, played: Sequence[TraceReplay]) -> "QuestionReplay":
+        """Of these."""
+        return cls(
+            len(played),
+            fmean(len(entry.trace.target_tokens) for entry in played),
+            tau_over_clips(played),
+            hidden_over_clips(played),
+            sum(entry.hidden > 0 for entry in played),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "answers": self.answers,
+            "mean_tokens": round(self.tokens, 1),
+            "tau": self.tau.to_json(),
+            "hidden_accepted": self.hidden.to_json(),
+            "first_token_accepted": self.begun,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What came out; times are simulated."""
+
+    traces: int
+    tokens: int
+    passes: int
+    tau: Interval
+    hidden: Interval | None  # accepted in the prefill's own pass, per answer; `None` = nothing was drafted for it
+    draft_ms: Quartiles
+    nodes: float  # per pass
+    simulated_speedup: Interval | None  # over the target alone, which reads its whole prompt every time
+    simulated_speedup_shared: Interval | None  # over the target alone with the shared clip; `None` = none is shared
+    simulated_alone_ms: float | None
+    simulated_alone_shared_ms: float | None
+    simulated_ms: float | None
+    by_question: dict[str, QuestionReplay]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        speedup, over_shared = self.simulated_speedup, self.simulated_speedup_shared
+        return {
+            "traces": self.traces,
+            "tokens": self.tokens,
+            "passes": self.passes,
+            **self.tau.to_json("tau"),
+            "of": "clips",  # what each n counts
+            "hidden_accepted": None if self.hidden is None else self.hidden.to_json(),
+            "draft_ms": {name: round(getattr(self.draft_ms, name), 4) for name in ("median", "q1", "q3")},
+            "nodes_per_pass": round(self.nodes, 2),
+            "simulated_speedup": None if speedup is None else speedup.to_json(),
+            "simulated_speedup_shared": None if over_shared is None else over_shared.to_json(),
+            "simulated_alone_ms": self.simulated_alone_ms,
+            "simulated_alone_shared_ms": self.simulated_alone_shared_ms,
+            "simulated_ms": self.simulated_ms,
+            "first_token_accepted": sum(found.begun for found in self.by_question.values()),
+            "by_question": {question: found.to_json() for question, found in self.by_question.items()},
+        }
+
+
+def ratio_over_clips(
+    played: Sequence[TraceReplay], numerator: Sequence[float], denominator: Sequence[float]
+) -> Interval:
+    """Σ numerator / Σ denominator over answers; the answers about one clip are drawn together, and n counts clips."""
+    clips = [entry.trace.scene for entry in played]
+    return ratio(by_scene(numerator, clips).tolist(), by_scene(denominator, clips).tolist())
+
+
+def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
+    """Tokens accepted in the prefill's own pass, per answer; as `ratio_over_clips`."""
+    return ratio_over_clips(played, [entry.hidden for entry in played], [1.0] * len(played))
+
+
+def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
+    """τ; the answers about one clip are drawn together, and n counts clips."""
+    clips = [entry.trace.scene for entry in played]
+    tokens = by_scene([entry.tokens for entry in played], clips).tolist()
+    passes = by_scene([entry.passes for entry in played], clips).tolist()
+    return acceptance_length([*zip(map(int, tokens), map(int, passes), strict=True)])
+
+
+class RecordedDrafter:
+    """The drafter `trace`: drafts what the trace's own drafter did, from the beginning, whatever the target emits.
+
+    Raises:
+        CrossdraftError: none of the traces holds a draft.
+    """
+
+    needs = Needs()
+
+    def __init__(self, traces: Sequence[Trace]) -> None:
+        if not any(trace.draft_tokens for trace in traces):
+            raise CrossdraftError(
+                "None of the traces holds draft_tokens, so there is no recorded drafter; name memory or ngram."
+            )
+        self._recorded = {(trace.question, _clip(trace)): trace.draft_tokens for trace in traces}
+
+    def begin(self, requests: Sequence[Request]) -> list[list[int]]:
+        return [list(self._recorded.get((request.prompt, str(request.video)), ())) for request in requests]
+
+    def propose(self, states: Sequence[list[int]], budgets: Sequence[Budget]) -> list[Draft]:
+        return [Draft(DraftTree.chain(state[: budget.nodes])) for state, budget in zip(states, budgets, strict=True)]
+
+    def commit(self, states: Sequence[list[int]], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            del state[: len(output.tokens)]
+
+    def fork(self, states: Sequence[list[int]]) -> list[list[int]]:
+        return [[*state] for state in states]
+
+    def end(self, states: Sequence[list[int]]) -> None:
+        """Nothing to free."""
+
+
+def replay(
+    traces: Sequence[Trace],
+    drafter: Drafter[Any],
+    config: ReplayConfig,
+    costs: StageCosts,
+    tick: Callable[[], None] | None = None,
+) -> ReplayResult:
+    """Let the drafter draft for every trace, in order."""
+    played: list[TraceReplay] = []
+    known: set[str] = set()
+    for trace in traces:
+        played.append(play(trace, drafter, config, costs, clip_known=config.shared_clip and trace.scene in known))
+        known.add(trace.scene)
+        if tick is not None:
+            tick()
+    times = [found for entry in played if (found := entry.times(costs)) is not None]
+    complete = len(times) == len(played)
+    alone, drafted = [each.alone for each in times], [each.drafted for each in times]
+    shared = [each.alone_shared for each in times]
+    sharing = complete and config.shared_clip
+    by_question: dict[str, list[TraceReplay]] = {}
+    for entry in played:
+        by_question.setdefault(entry.trace.question, []).append(entry)
+    return ReplayResult(
+        traces=len(played),
+        tokens=sum(entry.tokens for entry in played),
+        passes=sum(entry.passes for entry in played),
+        tau=tau_over_clips(played),
+        hidden=hidden_over_clips(played) if config.ride_along else None,
+        draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
+        nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
+        simulated_speedup=ratio_over_clips(played, alone, drafted) if complete else None,
+        simulated_speedup_shared=ratio_over_clips(played, shared, drafted) if sharing else None,
+        simulated_alone_ms=round(fmean(alone), 2) if complete else None,
+        simulated_alone_shared_ms=round(fmean(shared), 2) if sharing else None,
+        simulated_ms=round(fmean(drafted), 2) if complete else None,
+        by_question={question: QuestionReplay.of(own) for question, own in by_question.items()},
+    )
+
+
+def play(
+    trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts, *, clip_known: bool = False
+) -> TraceReplay:
+    """One answer, pass by pass."""
+    text, played = trace.target_tokens, TraceReplay(trace, clip_known)
+    (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
+    done = 0
+    while done < len(text):
+        reading = done == 0
+        draft = Draft(DraftTree.empty())
+        if not reading or config.ride_along:
+            start = time.perf_counter()
+            # The last token is the target's own in any case: a node deeper than that can never be accepted.
+            (draft,) = drafter.propose([state], [Budget(config.nodes)])
+            played.seconds.append(time.perf_counter() - start)
+        tree = worth_it(draft, costs) if config.adaptive else draft.tree.first(config.nodes)
+        path = tree.follow(text[done : len(text) - 1])
+        emitted = text[done : done + len(path) + 1]
+        if reading:
+            played.hidden = len(path)
+        drafter.commit([state], [VerifyOutput(tuple(path), emitted)])
+        done += len(emitted)
+        played.nodes.append(len(tree))
+        if not reading or config.ride_along:
+            played.tokens += len(emitted)
+            played.passes += 1
+    drafter.end([state])
+    return played
+
+
+def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
+    """The nodes whose path probability repays the wider pass."""
+    if not draft.path_probs:
+        return draft.tree
+    from crossdraft.engine.cost_model import CostModel
+
+    cost = CostModel()
+    for nodes in (1, 2, 3):
+        cost.verify.add(nodes, costs.verify + costs.per_node * nodes)
+    return draft.tree.keep(cost.worthwhile(draft.tree.parents, draft.path_probs))
+
+
+def _clip(trace: Trace) -> str:
+    """A name that no file has; absolute, for `memory` resolves it, and drafts the same in every working directory."""
+    return f"/scene {trace.scene}"

@@ -1,0 +1,36 @@
+"""Clients of a server in a process of their own: their work is not done in the server's interpreter.
+
+python -m crossdraft_lab.bench.serving.clients PORT COUNT
+
+Reads a JSON list of bodies from standard input, then for every further line asks all of them and writes a line: tokens
+that were answered, and the seconds that it took.
+"""
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from crossdraft_lab.bench.serving.plan import CHAT
+from crossdraft_lab.bench.serving.process import PerThread
+
+
+def main(port: int, count: int) -> None:
+    """See the module's text."""
+    bodies = [body.encode() for body in json.loads(sys.stdin.readline())]
+    connections = PerThread(port)
+
+    def ask(body: bytes) -> int:
+        reply = connections.get().request("POST", CHAT, body)
+        return reply.json["usage"]["completion_tokens"]
+
+    with ThreadPoolExecutor(count) as pool:
+        for _ in sys.stdin:
+            start = time.perf_counter()
+            tokens = sum(pool.map(ask, bodies))
+            sys.stdout.write(f"{json.dumps([tokens, time.perf_counter() - start])}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

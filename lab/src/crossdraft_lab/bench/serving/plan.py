@@ -1,0 +1,141 @@
+"""What `crossdraft bench serve` is to measure, and the questions that it asks."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossdraft.api import default_drafter
+from crossdraft.checks import positive, whole
+from crossdraft.engine.request import Request
+from crossdraft.methods import read_spec
+from crossdraft.serve.settings import ServerSettings, read_settings
+from crossdraft_lab.bench.workload import Item
+
+CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
+FUZZED_CACHE_BYTES = 32 << 20  # the same, and of media, under mutants: full after some hundred of them
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """What to measure.
+
+    Args:
+        folder: where clips are written, and the server's log.
+        target, drafter: as `crossdraft serve`.
+        pairs: questions, each about a clip of its own.
+        repeats: starts of a server whose throughput is compared with its engine's; blocks beside vLLM's.
+        max_new_tokens: the longest answer.
+        max_batch, max_queue: the server's.
+        clients: that ask at a time, for so many `seconds`.
+        seconds: see `clients`.
+        cancels: streams that are left.
+        kills: of the drafter, under load.
+        mutants: mutated requests that are sent, to a server of their own, for which edges may draft.
+        seed: of what is drawn.
+        vllm_python: of an environment with vLLM, whose server is asked the same; `None` leaves it out.
+        levels: numbers of clients in the comparison with it.
+    """
+
+    folder: Path
+    target: str = "reference"
+    drafter: str = "auto"
+    pairs: int = 24
+    repeats: int = 4
+    max_new_tokens: int = 96
+    max_batch: int = 4
+    max_queue: int = 8
+    clients: int = 50
+    seconds: float = 300.0
+    cancels: int = 200
+    kills: int = 3
+    mutants: int = 0
+    seed: int = 0
+    vllm_python: Path | None = None
+    levels: tuple[int, ...] = (1, 4, 16)
+
+    def __post_init__(self) -> None:
+        for name in ("pairs", "repeats", "max_new_tokens", "max_batch", "max_queue"):
+            whole(name, getattr(self, name))
+        for name in ("clients", "cancels", "kills", "mutants"):
+            whole(name, getattr(self, name), least=0)
+        positive("seconds", self.seconds)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The server's settings."""
+        return {
+            "target": self.target,
+            "drafter": self.drafter,
+            "max_batch": self.max_batch,
+            "max_queue": self.max_queue,
+            "media_root": str(self.folder / "clips"),
+            "options": {"cache_bytes": CACHE_BYTES},
+        }
+
+    def flags(self, **others: object) -> list[str]:
+        """The same on a command line, but for `others`."""
+        values = (self.arguments | others).items()
+        return [part for name, value in values for part in (f"--{name.replace('_', '-')}", _text(value))]
+
+    @property
+    def fuzzed_drafter(self) -> str:
+        """Of the server that mutants are sent to: the same one, joined with drafts that come from edges."""
+        named = default_drafter(self.target) if self.drafter == "auto" else self.drafter
+        if named == "none":
+            return "edge"
+        return named if "edge" in read_spec(named).names else f"union:edge,({named})"
+
+    @property
+    def fuzzed_flags(self) -> list[str]:
+        """Of the server that mutants are sent to: its caches are full soon, so that what grows then is none of them."""
+        options = {"cache_bytes": FUZZED_CACHE_BYTES}
+        return self.flags(drafter=self.fuzzed_drafter, options=options, media_cache_bytes=FUZZED_CACHE_BYTES)
+
+    @property
+    def settings(self) -> ServerSettings:
+        """The same for an engine of our own."""
+        return read_settings(None, self.arguments)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, as the server is asked and as the engine is, and the answer of the target alone."""
+
+    body: bytes
+    request: Request
+    text: str = ""
+
+
+def question(plan: ServePlan, item: Item) -> Question:
+    """A pair of the workload."""
+    request = replace(item.request, namespace="")
+    video, events = Path(str(request.video)).name, Path(str(request.events)).name
+    shown = [
+        {"type": "video_url", "video_url": {"url": f"file:{video}"}},
+        {"type": "event_url", "event_url": {"url": f"file:{events}"}},
+        {"type": "text", "text": request.prompt},
+    ]
+    body = {
+        "model": plan.settings.model,
+        "messages": [{"role": "user", "content": shown}],
+        "max_tokens": plan.max_new_tokens,
+        "temperature": 0,
+    }
+    return Question(json.dumps(body).encode(), request)
+
+
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles in ms; nothing of nothing."""
+    if not seconds:
+        return {}
+    values = np.percentile(np.asarray(seconds) * 1e3, [50, 95, 99, 100])
+    return {name: round(float(value), 3) for name, value in zip(("p50", "p95", "p99", "max"), values, strict=True)}

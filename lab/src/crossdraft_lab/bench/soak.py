@@ -1,0 +1,353 @@
+"""`crossdraft bench soak`: thousands of mixed requests from many threads, some of them cancelled, some of them wrong.
+
+Every answer is compared with the one that the target alone gave beforehand, whatever shared its passes, was cancelled
+or killed meanwhile; memory is sampled all the time; and nothing may be left over in the end.
+"""
+
+import itertools
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from crossdraft.api import Engine
+from crossdraft.checks import whole
+from crossdraft.engine.request import Answer, Finish, Request
+from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from crossdraft.options import Options
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.resources import SETTLED, MemorySample, descendants, leftovers, own_temporary_folder, sample
+from crossdraft_lab.bench.soak_report import SoakReport
+from crossdraft_lab.bench.workload import Workload, items
+
+SHOWN = 20  # failures in the report
+INTERVAL_S = 0.5
+LENGTHS = (2, 4, 8, 16, 24)
+CACHE_BYTES = 8 << 20  # full within the first fifth, the drafter's too: else its filling would look like a leak
+WAYS = ("generate", "submit", "stream")
+NAMESPACES = ("", "a", "b", None)
+# How the target alone chooses its tokens: all of these but the last give the same ones every time.
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "top_k 1": Sampling(temperature=0.8, top_k=1, seed=1),
+    "penalty": Sampling(repetition_penalty=1.2),
+    "sampled": Sampling(temperature=0.8, seed=2),
+}
+SAMPLED = "sampled"
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """What to ask.
+
+    Args:
+        folder: where clips are written, and a broken one.
+        target, drafter, options: as in `Engine.load`; the options' cache and batch are set here.
+        requests, threads: how many, from how many threads.
+        clips: how many are asked about.
+        cancelled, wrong: shares of the requests that are cancelled, and that cannot be answered.
+        kills: how often the drafter's process is killed, all within the first fifth of the requests; it is restarted
+            three times within ten minutes.
+        max_batch: requests that share a pass.
+        seed: of everything that is drawn.
+
+    Raises:
+        CrossdraftError: a number that is too small, or a share that is none.
+    """
+
+    folder: Path
+    target: str = "reference"
+    drafter: str | None = "auto"
+    options: Options = field(default_factory=Options)
+    requests: int = 5000
+    threads: int = 8
+    clips: int = 24
+    cancelled: float = 0.1
+    wrong: float = 0.05
+    kills: int = 3
+    max_batch: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "threads", "clips", "max_batch"):
+            whole(name, getattr(self, name))
+        whole("kills", self.kills, least=0)
+        if not (self.cancelled >= 0 and self.wrong >= 0 and self.cancelled + self.wrong <= 1):
+            raise CrossdraftError(
+                f"The shares cancelled ({self.cancelled:g}) and wrong ({self.wrong:g}) must be 0 or more, and at most "
+                "1 together."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A request that can be answered, and the tokens that the target alone answers; none where they are drawn."""
+
+    request: Request
+    tokens: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of the soak.
+
+    Args:
+        number: of all.
+        request: what is asked.
+        tokens: of the whole answer, if it is known.
+        way: how it is asked, out of `WAYS`.
+        cancel_s: it is cancelled so many seconds later; None = not.
+        refusal: a part of the error's text, if it cannot be answered.
+    """
+
+    number: int
+    request: Request
+    tokens: tuple[int, ...] | None
+    way: str
+    cancel_s: float | None = None
+    refusal: str | None = None
+
+
+def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> SoakReport:
+    """Ask everything, and see what is left over.
+
+    Raises:
+        CrossdraftError: the pair cannot be loaded.
+    """
+    found, others = environment(), descendants(os.getpid())
+    known = list(known_answers(plan))
+    options = replace(plan.options, max_batch=plan.max_batch, cache_bytes=CACHE_BYTES)
+    with _quiet(), own_temporary_folder() as temporary:
+        before = threading.enumerate()
+        engine = Engine.load(plan.target, plan.drafter, options)
+        try:
+            engine.generate(known[0].request)  # threads and processes are there
+            run = _Run(plan, engine, tick)
+            seconds = run.ask_all(Mix(plan, known))
+            rows = _rows_in_use(engine)
+        finally:
+            theirs = {*others, *(pid for other in others for pid in descendants(other))}
+            pids = [os.getpid(), *(descendants(os.getpid()).keys() - theirs)]
+            engine.close()
+        left = leftovers(temporary, pids, before)
+    return SoakReport(
+        plan.requests,
+        seconds,
+        found,
+        dict(run.outcomes.most_common()),
+        tuple(run.failures[:SHOWN]),
+        len(run.failures),
+        tuple(run.samples),
+        run.kills,
+        rows,
+        left,
+    )
+
+
+def known_answers(plan: Soak) -> Iterator[Known]:
+    """Every clip with every kind of sampling, answered by the target alone, as long as the longest."""
+    work = Workload(plan.clips, max_new_tokens=max(LENGTHS), files=plan.folder)
+    asked = [
+        replace(item.request, sampling=sampling, namespace=None)
+        for item in items(work)
+        for sampling in SAMPLINGS.values()
+    ]
+    alone = replace(plan.options, placement="inline", draft_cores=None, cache_bytes=0)
+    with Engine.load(plan.target, None, alone) as engine:
+        for request in asked:
+            drawn = request.sampling == SAMPLINGS[SAMPLED]
+            yield Known(request, None if drawn else engine.generate(request).tokens)
+
+
+class Mix:
+    """The requests by number: the same for the same seed, whichever thread asks which.
+
+    Args:
+        plan: shares and seed.
+        known: what can be answered.
+    """
+
+    def __init__(self, plan: Soak, known: Sequence[Known]) -> None:
+        self._plan = plan
+        self._known = known
+        broken = plan.folder / "broken.mp4"
+        broken.write_bytes(b"no video" * 100)
+        self._wrong: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"video": str(plan.folder / "missing.mp4")}, "missing.mp4"),
+            ({"video": str(broken)}, "broken.mp4"),
+            ({"video": None}, "no video"),
+            ({"prompt": "What is <video> here?"}, "placeholder"),
+            ({"max_new_tokens": 1_000_000}, "room for"),
+        )
+
+    def __getitem__(self, number: int) -> Ask:
+        """The request of that number."""
+        plan, draw = self._plan, random.Random(f"{self._plan.seed}/{number}")  # noqa: S311 - no secret
+        known, kind = draw.choice(self._known), draw.random()
+        length = draw.choice(LENGTHS)
+        request = replace(
+            known.request,
+            max_new_tokens=length,
+            namespace=draw.choice(NAMESPACES),
+            priority=draw.randint(-1, 2),
+            max_time=draw.choice((None, None, None, 0.05, 60.0)),
+            events=draw.choice((known.request.events, known.request.events, known.request.events, None)),
+            logprobs=draw.random() < 0.1,
+        )
+        tokens = None if known.tokens is None else known.tokens[:length]
+        if kind < plan.cancelled:
+            return Ask(number, request, tokens, "submit", draw.choice((0.0, draw.random() / 4)))
+        if kind < plan.cancelled + plan.wrong:
+            changes, refusal = draw.choice(self._wrong)
+            return Ask(number, replace(request, **changes), None, draw.choice(WAYS), refusal=refusal)
+        return Ask(number, request, tokens, draw.choice(WAYS))
+
+
+class _Run:
+    """Asks, samples, kills, and counts."""
+
+    def __init__(self, plan: Soak, engine: Engine, tick: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.outcomes: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.samples: list[MemorySample] = []
+        self.kills = 0
+        self._tick = tick
+        self._done = 0
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def ask_all(self, mix: Mix) -> float:
+        """Ask from all threads, and watch from this one; returns the seconds."""
+        start = time.perf_counter()
+        with ThreadPoolExecutor(self.plan.threads) as pool:
+            asking = [pool.submit(self._ask_some, mix) for _ in range(self.plan.threads)]
+            shown = 0
+            while not all(one.done() for one in asking):
+                time.sleep(INTERVAL_S)
+                self.samples.append(self._sample())
+                self._kill_if_due()
+                while shown < self._done and self._tick is not None:
+                    shown += 1
+                    self._tick("requests")
+            for one in asking:
+                one.result()
+        return time.perf_counter() - start
+
+    def _ask_some(self, mix: Mix) -> None:
+        while (number := next(self._numbers)) < self.plan.requests:
+            ask = mix[number]
+            try:
+                outcome = check(ask, answered(self.engine, ask))
+            except (CancelledError, CrossdraftError) as error:
+                outcome = check_error(ask, error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure and not the end
+                outcome = f"!{type(error).__name__}: {error}"
+            with self._lock:
+                self._done += 1
+                self.outcomes[outcome.partition(":")[0] if outcome.startswith("!") else outcome] += 1
+                if outcome.startswith("!"):
+                    self.failures.append(f"request {number} ({ask.request.prompt[:40]!r}, {ask.way}): {outcome[1:]}")
+
+    def _sample(self) -> MemorySample:
+        return sample(self._done, whole=bool(self._workers()) or not self.kills)
+
+    def _workers(self) -> list[int]:
+        """Process ids of the drafter's own processes, as far as they run."""
+        runner = self.engine.drafter
+        workers = [] if runner is None else [one.pid for one in runner.workers if isinstance(one, ProcessDrafter)]
+        running = descendants(os.getpid())
+        return [pid for pid in workers if pid in running]
+
+    def _kill_if_due(self) -> None:
+        # All of them before memory is judged: a fresh process has its caches to fill.
+        due = self._done >= (self.kills + 1) * SETTLED * self.plan.requests / (self.plan.kills + 1)
+        if due and self.kills < self.plan.kills and (workers := self._workers()):
+            with suppress(ProcessLookupError):
+                os.kill(workers[0], signal.SIGKILL)
+                self.kills += 1
+
+
+def answered(engine: Engine, ask: Ask) -> Answer:
+    """The answer, asked for in the way that was drawn.
+
+    Raises:
+        CrossdraftError, CancelledError: what the engine raises.
+    """
+    if ask.way == "generate":
+        return engine.generate(ask.request)
+    if ask.way == "stream":
+        stream = engine.stream(ask.request, final_only=bool(ask.number % 2))
+        text = "".join(piece.text for piece in stream if piece.origin != "provisional")
+        if stream.answer is None or stream.answer.text != text:
+            raise CrossdraftError("The streamed text is not the answer's.")
+        return stream.answer
+    pending = engine.submit(ask.request)
+    if ask.cancel_s is not None:
+        time.sleep(ask.cancel_s)
+        pending.cancel()
+    return pending.result(600)
+
+
+def check(ask: Ask, answer: Answer) -> str:
+    """How a request ended that has an answer: a word, or "!" and what is wrong with it."""
+    tokens, finish = answer.tokens, answer.finish
+    cut = finish in (Finish.CANCELLED, Finish.TIME)
+    known = ask.tokens
+    wrong = {
+        f"It was answered, and should be refused with '{ask.refusal}'.": ask.refusal is not None,
+        "It was cancelled, and nobody had asked for that.": finish is Finish.CANCELLED and ask.cancel_s is None,
+        "It ended by time, and had as much as it liked.": finish is Finish.TIME and ask.request.max_time is None,
+        f"It has {len(answer.logprobs or ())} log-probabilities for {len(tokens)} tokens.": (
+            ask.request.logprobs and len(answer.logprobs or ()) != len(tokens)
+        ),
+        f"It has {len(tokens)} tokens, at most {ask.request.token_limit} were asked for.": (
+            len(tokens) > ask.request.token_limit or not (tokens or cut)
+        ),
+        f"It is {list(tokens)} ({finish}), the target alone writes {list(known or ())}.": (
+            known is not None and tokens != (known[: len(tokens)] if cut else known)
+        ),
+    }
+    found = next((what for what, so in wrong.items() if so), None)
+    if found is not None:
+        return "!" + found
+    return f"sampled, {finish}" if known is None else f"as the target alone, {finish}"
+
+
+def check_error(ask: Ask, error: BaseException) -> str:
+    """How a request ended that has no answer."""
+    if isinstance(error, CancelledError):
+        return "cancelled before it began" if ask.cancel_s is not None else "!It was cancelled."
+    if ask.refusal is None or ask.refusal not in str(error):
+        return f"!{type(error).__name__}: {error}"
+    return "refused"
+
+
+def _rows_in_use(engine: Engine) -> int:
+    """Of the cache of the engine's own loop, when it has nothing to do."""
+    scheduler: Any = engine._scheduler  # noqa: SLF001 - nobody else needs to look in there
+    return scheduler.call(lambda: scheduler._decoder.cache.rows)  # noqa: SLF001
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Requests that fail on purpose, and drafters that are killed, need not be logged."""
+    log = logging.getLogger("crossdraft")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

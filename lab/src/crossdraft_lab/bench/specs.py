@@ -1,0 +1,98 @@
+"""Methods by name, and what a drafter's spec says of where it has to run."""
+
+from collections.abc import Sequence
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS as DRAFTERS
+from crossdraft.methods import check_spec, methods_in, read_spec, repays_a_core
+from crossdraft.specs import Spec
+from crossdraft_lab.bench.common import check_each_once, check_names
+
+ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
+ON_ALL_CORES = frozenset(("target-all", "hf-all"))
+ON_TARGETS_CORES = frozenset(("target", "hf"))  # and not on all of the pair's, as those above are
+HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
+ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
+METHODS = (
+    "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
+)  # fmt: skip
+# The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
+POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
+# And every drafter of ours with an example, but for trained heads, which `bench heads` compares.
+_OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)
+ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
+LISTED_BY = "crossdraft bench --help"
+
+
+def spec_of(name: str) -> Spec:
+    """What drafts under that name: a method's example, a folder, or a spec itself.
+
+    >>> str(spec_of("union")), str(spec_of("union:ngram,memory"))
+    ('union:event,memory', 'union:ngram,memory')
+
+    Raises:
+        CrossdraftError: it cannot be read, or names a drafter or a setting that does not exist.
+    """
+    method = DRAFTERS.get("event" if name in POLICIES else name)
+    spec = read_spec(method.examples[0] if method is not None and method.examples else name)
+    check_spec(spec)
+    return spec
+
+
+def needs_no_process(spec: Spec) -> bool:
+    """True if no part of it runs a network of its own that does not look into the target, as `repays_a_core` says.
+
+    >>> [needs_no_process(spec_of(text)) for text in ("union:ngram,memory", "eagle2", "union:event,memory")]
+    [True, True, False]
+    """
+    return not repays_a_core(spec)
+
+
+def runs_in_process(name: str) -> bool:
+    """True if the method of this name has a drafter in a process of its own.
+
+    >>> names = "target", "hf", "event-inline", "event", "memory", "union:event,ngram"
+    >>> [name for name in names if runs_in_process(name)]
+    ['event', 'union:event,ngram']
+    """
+    return name not in {*HUGGING_FACE, *ALONE, "event-inline"} and not needs_no_process(spec_of(name))
+
+
+def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
+    """Those of `METHODS` that can run and say something of their own.
+
+    Args:
+        shipped: target and event drafter are those of the package, for which heads were trained.
+        more_cores: the pair has more cores than its target.
+
+    >>> usual_methods(shipped=False, more_cores=False)
+    ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
+    """
+    pairs_own = {name for name in METHODS if name in DRAFTERS and DRAFTERS[name].network}
+    return tuple(
+        name for name in METHODS if (shipped or name not in pairs_own) and (more_cores or name not in ON_ALL_CORES)
+    )
+
+
+def is_blind(spec: Spec) -> bool:
+    """True if the blind twin drafts and no other drafter sees events: a twin that could see is then shown none."""
+    return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
+
+
+def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
+    """Refuse names, and specs of further drafters, that cannot be compared; loads nothing.
+
+    Raises:
+        CrossdraftError: no name, an unknown one, a spec that cannot be read, or one that stands there twice.
+    """
+    if not names:
+        raise CrossdraftError(f"No method is named; `{LISTED_BY}` lists them.")
+    for index, name in enumerate(names):
+        if ":" in name:  # a spec holds commas of its own, as in union:event,memory
+            raise CrossdraftError(
+                f"'{name}' is a drafter's spec, and --methods takes names; write --drafter {','.join(names[index:])}."
+            )
+    check_names("method", names, ALL_METHODS, LISTED_BY)
+    for spec in specs:
+        spec_of(spec)
+    check_each_once("method", (*names, *specs))

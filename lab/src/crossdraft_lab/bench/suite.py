@@ -1,0 +1,291 @@
+"""`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+
+from crossdraft.cli.cores import Cores
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.drafter import Budget
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import METHODS as DRAFTERS
+from crossdraft_lab.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
+from crossdraft_lab.bench.common import check_repeats
+from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
+from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
+from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
+from crossdraft_lab.bench.summary import MethodSummary, mean_tokens, summarise
+from crossdraft_lab.bench.traces import Trace
+from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
+
+WARM_UPS = 3
+HOW = (
+    "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
+    "process if it has one; pages that both map, such as libraries, count in each, and where these processes are forks "
+    "(Linux without CUDA) all that a benchmark imports counts in them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What to measure, on what, and how often.
+
+    Args:
+        methods: names out of `ALL_METHODS`.
+        drafters: specs of further drafters, which are reported under their specs.
+        models: the checkpoints, devices and dtypes.
+        work: the questions.
+        repeats: runs of each pair.
+        cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
+        warm_ups: pairs that are thrown away; they come from the validation split.
+        memory: measure the peak memory of each method first.
+        record: keep the target's answers as traces; with the method `event`, what its model writes alone, too.
+
+    Raises:
+        CrossdraftError: as `check_methods`, a number is too small, or there is nothing to record; so that nothing is
+            loaded for nothing.
+    """
+
+    models: Models
+    work: Workload
+    methods: tuple[str, ...] = METHODS
+    repeats: int = 3
+    cores: Cores | None = None
+    warm_ups: int = WARM_UPS
+    drafters: tuple[str, ...] = ()
+    memory: bool = True
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        check_methods(self.methods, self.drafters)
+        check_repeats(self.repeats)
+        if self.warm_ups < 0:
+            raise CrossdraftError(f"The number of warm-ups is {self.warm_ups}; give 0 or more.")
+        if self.record and ("target" not in self.methods or self.work.temperature):
+            raise CrossdraftError(
+                "There is nothing to record: only greedy answers of the method 'target' are; name it, at temperature 0."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All methods, and the specs of further drafters."""
+        return (*self.methods, *self.drafters)
+
+    @property
+    def runs(self) -> int:
+        """How many answers it asks for; what a progress bar counts to."""
+        return len(self.names) * (self.memory + self.warm_ups + self.work.pairs * self.repeats)
+
+    def warm_up_items(self) -> list[Item]:
+        """Pairs of another split, so that no method meets a question again."""
+        if not self.warm_ups:
+            return []
+        return list(items(replace(self.work, pairs=self.warm_ups, split="validation", first=0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Peak memory in MiB; see `HOW`. None where this system does not tell.
+
+    Args:
+        target: of the process of the target, and of all that runs in it.
+        drafter: of the drafter's own process; None without one.
+        cuda: peak allocated on GPUs by the target's process; None without a GPU.
+    """
+
+    target: float | None
+    drafter: float | None = None
+    cuda: float | None = None
+
+    @property
+    def total(self) -> float | None:
+        """Resident memory of both processes."""
+        return None if self.target is None else self.target + (self.drafter or 0.0)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Plain values."""
+        return {"total_mib": self.total, "target_mib": self.target, "drafter_mib": self.drafter, "cuda_mib": self.cuda}
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What came out; `pairs` is how many there were to draw the intervals from.
+
+    `footprints` and `cores` are of each method, the former empty if no memory was measured.
+    """
+
+    pairs: int
+    environment: dict[str, object]
+    workload: dict[str, object]
+    methods: list[MethodSummary]
+    traces: tuple[Trace, ...] = ()
+    footprints: Mapping[str, Footprint] = field(default_factory=dict[str, Footprint])
+    cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
+
+
+def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchReport:
+    """Measure, pinned to the cores of the pair; each method answers on its own of them.
+
+    Raises:
+        CrossdraftError: a model that cannot be loaded.
+    """
+    with forking([__name__]), pinned(None if suite.cores is None else suite.cores.pair):
+        return _run(suite, tick)
+
+
+def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
+    found = environment()  # before this process itself is the load
+    warm_ups, pairs = suite.warm_up_items(), list(items(suite.work))
+    footprints = {}
+    if suite.memory:
+        footprints = measure_footprints(suite.names, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
+    target = suite.models.load_target()
+    methods = make_methods(suite.methods, target, suite.models, suite.cores, suite.drafters)
+    try:
+        results = measure(methods, pairs, suite.repeats, warm_ups, tick)
+    finally:
+        close_all(methods.values())
+    first = next(iter(results.runs))
+    mean = mean_tokens(results.of("target" if "target" in results.runs else first))
+    return BenchReport(
+        pairs=len(pairs),
+        environment={**found, **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
+        workload={
+            **describe(suite.work),
+            "repeats": suite.repeats,
+            "warm_ups": suite.warm_ups,
+            "prompt_tokens": len(target.prepare(pairs[0].request)),
+            "mean_tokens": round(mean, 1),
+            "in_words": [*workload_in_words(suite.work, pairs, mean), *cores_in_words(suite.names, suite.cores)],
+        },
+        methods=summarise(results, pairs, target),
+        traces=traces_of(suite, results, pairs, target) if suite.record else (),
+        footprints=footprints,
+        cores={name: cores_of(name, suite.cores) for name in suite.names},
+    )
+
+
+def traces_of(suite: Suite, results: Results, pairs: Sequence[Item], target: Target) -> tuple[Trace, ...]:
+    """The target's own answers, first run of each pair, for `replay`."""
+    drafter = suite.models.drafter(suite.models.event, target)() if "event" in suite.methods else None
+    return tuple(
+        Trace(
+            str(item.seed),
+            item.request.prompt,
+            runs[0].tokens,
+            () if drafter is None else written_alone(drafter, item.request),
+            _stages_ms(runs[0]),
+        )
+        for item, runs in zip(pairs, results.runs["target"], strict=True)
+    )
+
+
+def written_alone(drafter: IndependentDrafter, request: Request) -> tuple[int, ...]:
+    """What a drafter with a model of its own answers, whatever the target would say."""
+    (state,) = drafter.begin([request])
+    (draft,) = drafter.propose([state], [Budget(request.token_limit)])
+    drafter.end([state])
+    return draft.tree.tokens
+
+
+def _stages_ms(run: Run) -> tuple[float, ...]:
+    """Milliseconds of loading, preprocessing, encoding, prefill and decoding."""
+    times = {name: 1e3 * seconds for name, seconds in run.stages_s.items()}
+    prefill = times.get("prefill", 0.0) + times.get("ride-along", 0.0)
+    decode = 1e3 * run.total_s - sum(times.get(name, 0.0) for name in ("prepare", "encode")) - prefill
+    return 0.0, times.get("prepare", 0.0), times.get("encode", 0.0), prefill, max(0.0, decode)
+
+
+def placement_of(suite: Suite) -> dict[str, object]:
+    """Which models, and on which devices and cores they run."""
+    models, cores = suite.models, suite.cores
+    return {
+        "models": {"target": models.target, "event": models.event, "blind": models.blind},
+        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*DRAFTERS, *POLICIES}},
+        "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_in_process(name)},
+        "device": models.device,
+        "draft_device": models.draft_device,
+        "quantize": models.quantize,
+        "target_cores": None if cores is None else list(cores.target),
+        "draft_cores": None if cores is None else list(cores.draft),
+        "cores_shared": None if cores is None else cores.shared,
+    }
+
+
+def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
+    """A sentence: which methods may use which cores."""
+    if cores is None:
+        return ["Cores: not restricted; every method may use any."]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(str(cores_of(name, cores)), []).append(name)
+    each = "; ".join(f"{own}: {', '.join(members)}" for own, members in groups.items())
+    lines = [f"Cores (of the target, + of a drafter's own process): {each}."]
+    if any(own is not None and own.draft for own in (cores_of(name, cores) for name in names)):
+        lines.append("A drafter's cores serve its target as well while the drafter has nothing to do.")
+    return lines
+
+
+def measure_footprints(
+    names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Callable[[str], None] | None = None
+) -> dict[str, Footprint]:
+    """The peak memory of each method, one after another, each in a fresh process that holds no other method.
+
+    Args:
+        names: of methods, or specs of drafters.
+        models, cores: as in `make_methods`.
+        item: what each of them answers once.
+        tick: called with the name after each.
+
+    Raises:
+        CrossdraftError: such a process died.
+    """
+    found = {}
+    for name in names:
+        try:
+            if (child := _forked(name, models, cores, item)) is not None:
+                found[name] = child.result()
+            else:
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        except (EOFError, BrokenProcessPool) as error:  # as where the system has no memory left
+            raise CrossdraftError(
+                f"The process that measures the memory of {name} died; see its message above, or use --no-memory."
+            ) from error
+        if tick is not None:
+            tick(name)
+    return found
+
+
+def _forked(*arguments: object) -> ForkedChild | None:
+    """A fork that measures a footprint; None where none can be made."""
+    server = fork_server()
+    with suppress(CrossdraftError):
+        return None if server is None else server.fork(_footprint, *arguments)
+    return None
+
+
+def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Footprint:
+    """Runs in the fresh process."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    with pinned(None if cores is None else cores.pair):
+        target = models.load_target(packed=name not in HUGGING_FACE)
+        method = make_method(name, target, models, cores)
+        try:
+            answer_once(method, item)
+            # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
+            # its parent before it became a program of its own.
+            drafters = [peak for worker in method.workers if (peak := peak_rss_of(worker)) is not None]
+            return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
+        finally:
+            method.close()

@@ -1,0 +1,353 @@
+"""`crossdraft bench throughput`: N requests at once, answered by our engine, the target alone, Hugging Face and vLLM.
+
+Every request is about a clip of its own, read from a file inside the clock, and nobody keeps what it read. All
+contestants answer the same batches, interleaved, in balanced order. Each may use all the cores that the pair uses;
+baselines are measured on one core as well, and a ratio is against the faster of the two.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossdraft.assembly import assemble, decided
+from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
+from crossdraft.checks import whole
+from crossdraft.cli.cores import Cores
+from crossdraft.comparisons import orders
+from crossdraft.dtypes import dtype_name
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.target import Target
+from crossdraft.options import Options
+from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.batches import BatchMethod, BatchRun, EngineBatch, PaddedBatch
+from crossdraft_lab.bench.child_batches import ChildBatches
+from crossdraft_lab.bench.common import check_each_once, check_names, check_repeats
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.measure import Divergence, find_divergence
+from crossdraft_lab.bench.specs import check_methods, spec_of
+from crossdraft_lab.bench.statistics import Interval, ratio, ratio_per_token
+from crossdraft_lab.bench.workload import Item, Workload, items
+
+SIZES = (1, 2, 4, 8, 16, 32)
+ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
+BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
+WARM_UPS = 3  # batches of each size: ours learns from them what drafting costs
+VLLM_GIB = 2  # of keys and values
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What to measure.
+
+    Args:
+        models: the checkpoints, devices and dtypes.
+        work: the questions; `pairs` follows from the sizes.
+        sizes: of batches.
+        drafter: spec.
+        repeats: batches of every size, each of other questions; small sizes get more.
+        least: requests that every size is asked in all.
+        cores: of the target's process and of a drafter's own.
+        vllm_python: of an environment with vLLM; `None` leaves it out.
+        baselines: out of `BASELINES`.
+        prefill_chunk: of our engine; see `Options`.
+
+    Raises:
+        CrossdraftError: a drafter or a baseline that is unknown, or a number that is too small.
+    """
+
+    models: Models
+    work: Workload
+    sizes: tuple[int, ...] = SIZES
+    drafter: str = "glance"
+    repeats: int = 3
+    least: int = 16
+    cores: Cores | None = None
+    vllm_python: Path | None = None
+    baselines: tuple[str, ...] = BASELINES
+    prefill_chunk: int | None = 0
+
+    def __post_init__(self) -> None:
+        check_methods(("target",), (self.drafter,))
+        check_names("contestant", self.baselines, BASELINES)
+        check_repeats(self.repeats, "batch")
+        for size in self.sizes:
+            whole("A number of requests", size)
+        check_each_once("number of requests", [str(size) for size in self.sizes])
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The baselines that can run."""
+        return tuple(name for name in self.baselines if name != "vllm" or self.vllm_python is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All contestants."""
+        more = self.cores is not None and self.cores.pair != self.cores.target
+        each = [(name, name + ALL) if more else (name,) for name in self.others]
+        return (self.drafter, *(name for pair in each for name in pair))
+
+    def repeats_of(self, size: int) -> int:
+        """Batches of a size."""
+        return max(self.repeats, -(-self.least // size))
+
+    @property
+    def questions(self) -> int:
+        """How many are asked by the size that asks most."""
+        return max(size * self.repeats_of(size) for size in self.sizes)
+
+    @property
+    def runs(self) -> int:
+        """How many batches are answered, those to warm up as well; what a progress bar counts to."""
+        return len(self.names) * sum(WARM_UPS + self.repeats_of(size) for size in self.sizes)
+
+
+@dataclass
+class SizeResults:
+    """Batches of one size by contestant, in the order of the repeats, and the questions of each."""
+
+    size: int
+    items: list[list[Item]]
+    runs: dict[str, list[BatchRun]] = field(default_factory=dict)
+
+    def seconds(self, name: str) -> list[float]:
+        """Of each batch."""
+        return [run.seconds for run in self.runs[name]]
+
+    def tokens(self, name: str) -> list[int]:
+        """Of each batch."""
+        return [run.tokens for run in self.runs[name]]
+
+    def tokens_per_s(self, name: str) -> Interval:
+        """Of all batches, which are drawn again."""
+        return ratio(self.tokens(name), self.seconds(name))
+
+    def faster(self, baseline: str) -> str:
+        """On one core or on all, whichever yields more."""
+        return max(
+            (name for name in (baseline, baseline + ALL) if name in self.runs),
+            key=lambda name: self.tokens_per_s(name).value,
+        )
+
+    def ratio(self, name: str, against: str) -> Interval:
+        """Tokens per second of one contestant over those of another."""
+        return ratio_per_token(self.seconds(against), self.tokens(against), self.seconds(name), self.tokens(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contestant's figures at one size.
+
+    Args:
+        size, name: of the batches and of the contestant.
+        tokens_per_s: of all answers.
+        e2e_ms, ttft_ms: of the requests, from their batch's arrival: median and 95th percentile.
+        identical: answers that are the target's own, of `total`.
+        divergences: of the others, each question once.
+        ratio: our engine's tokens per second over its own.
+    """
+
+    size: int
+    name: str
+    tokens_per_s: Interval
+    e2e_ms: tuple[float, float]
+    ttft_ms: tuple[float, float]
+    identical: int
+    total: int
+    divergences: tuple[Divergence, ...]
+    ratio: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        times = {"e2e_ms": self.e2e_ms, "ttft_ms": self.ttft_ms}
+        return {
+            "requests": self.size,
+            "name": self.name,
+            "tokens_per_s": self.tokens_per_s.to_json(),
+            **{name: {"median": round(one, 2), "p95": round(two, 2)} for name, (one, two) in times.items()},
+            "identical": f"{self.identical}/{self.total}",
+            "divergences": [divergence.to_json() for divergence in self.divergences],
+            "engine_over_it": self.ratio.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputReport:
+    """What came out.
+
+    Args:
+        environment: before the first batch.
+        rows: of every contestant at every size.
+        baselines: size, baseline, its faster form, our ratio over it.
+        about: what contestants in processes of their own say of themselves.
+        seconds: that it took, loading included.
+    """
+
+    environment: Mapping[str, object]
+    rows: tuple[Row, ...]
+    baselines: tuple[tuple[int, str, str, Interval], ...]
+    about: Mapping[str, Mapping[str, Any]]
+    seconds: float
+
+    @property
+    def least_over_target(self) -> Interval:
+        """Our engine's worst ratio over the target alone in the same batches."""
+        return min((ratio for _, name, _, ratio in self.baselines if name == "target"), key=lambda one: one.value)
+
+
+def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> ThroughputReport:
+    """Measure all contestants, interleaved.
+
+    Raises:
+        CrossdraftError: a model cannot be loaded, or a contestant's process dies.
+    """
+    found, start = environment(), time.perf_counter()
+    with pinned(None if plan.cores is None else plan.cores.pair):
+        target = plan.models.load_target()
+        asked = list(items(replace(plan.work, pairs=plan.questions)))
+        warm_ups = list(items(replace(plan.work, pairs=max(plan.sizes), split="validation", first=0)))
+        made = dict(_methods(plan, target))
+        try:
+            results = [_measure(plan, size, made, asked, warm_ups, tick) for size in plan.sizes]
+            about = {name: method.about for name, method in made.items() if isinstance(method, ChildBatches)}
+        finally:
+            for method in made.values():
+                method.close()
+        expected = _alone(target, asked)
+        rows = tuple(row for result in results for row in rows_of(result, plan.drafter, expected, target))
+    return ThroughputReport(found, rows, _against(plan, results), about, time.perf_counter() - start)
+
+
+def _measure(
+    plan: Throughput,
+    size: int,
+    methods: Mapping[str, BatchMethod],
+    asked: Sequence[Item],
+    warm_ups: Sequence[Item],
+    tick: Callable[[str], None] | None,
+) -> SizeResults:
+    batches = [list(asked[number * size : (number + 1) * size]) for number in range(plan.repeats_of(size))]
+    found = SizeResults(size, batches, {name: [] for name in methods})
+    turns = orders(list(methods))
+    for number, batch in enumerate([list(warm_ups[:size])] * WARM_UPS + batches):
+        for name in next(turns):
+            method = methods[name]
+            with pinned(None if method.cores is None else method.cores.target):
+                run = method.answer(batch)
+            if number >= WARM_UPS:
+                found.runs[name].append(run)
+            if tick is not None:
+                tick(f"{size} requests, {name}")
+    return found
+
+
+def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
+    """By name, in the order of `names`."""
+    plain = plan.models.load_target(packed=False)
+    for name in plan.names:
+        own = None if plan.cores is None else Cores(plan.cores.pair if name.endswith(ALL) else plan.cores.target)
+        match name.removesuffix(ALL):
+            case "target":
+                yield name, EngineBatch(target, None, _options(plan, own), own)
+            case "hf-batch":
+                yield name, PaddedBatch(plain, own)
+            case "hf-continuous":
+                yield name, ChildBatches(name, _hf_continuous(plan, target, own), own and own.target)
+            case "vllm":
+                yield name, _vllm(plan, target, name, own)
+            case _:
+                yield name, _engine(plan, target)
+
+
+def _engine(plan: Throughput, target: Target) -> EngineBatch:
+    """Our engine with its drafter where `placement=auto` puts it."""
+    spec = plan.models.named(spec_of(plan.drafter))
+    options = decided(_options(plan, plan.cores), spec)
+    runner = assemble(spec, plan.models.context(target), target, options)
+    own = plan.cores
+    if own is not None and not runner.workers:  # all of it is in this process
+        own = Cores(own.pair)
+    return EngineBatch(target, runner, options, own)
+
+
+def _options(plan: Throughput, cores: Cores | None) -> Options:
+    models = plan.models
+    return Options(
+        device=models.device,
+        draft_device=models.draft_device,
+        dtype=models.dtype,
+        draft_dtype=models.draft_dtype,
+        target_cores=None if cores is None else cores.target,
+        draft_cores=None if cores is None else cores.draft or None,
+        cache_bytes=0,
+        prefill_chunk=plan.prefill_chunk,
+    )
+
+
+def _hf_continuous(plan: Throughput, target: Target, own: Cores | None) -> list[str]:
+    """The module, and its arguments: our target's device and dtype."""
+    arguments = [plan.models.target, str(target.device), dtype_name(target.model.dtype)]
+    return ["crossdraft_lab.bench.hf_continuous", *arguments, *([] if own is None else [_listed(own)])]
+
+
+def _vllm(plan: Throughput, target: Target, name: str, own: Cores | None) -> ChildBatches:
+    """vLLM with our target's dtype; on which device is a matter of its build."""
+    variables = {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_GIB)}
+    if own is not None:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)
+    folder = find_checkpoint(plan.models.target, {"reference": REFERENCE / "target"})
+    cores = None if own is None else own.target
+    module = ["crossdraft_lab.bench.vllm_child", str(folder), dtype_name(target.model.dtype)]
+    return ChildBatches(name, module, cores, plan.vllm_python, variables)
+
+
+def _listed(cores: Cores) -> str:
+    return ",".join(map(str, cores.target))
+
+
+def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
+    """The target's own tokens, one question at a time, by the scene's seed."""
+    decoder = Decoder(target)
+    return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
+
+
+def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Row]:
+    """The figures of every contestant at one size."""
+    for name, runs in found.runs.items():
+        answers = [
+            (item, one)
+            for batch, run in zip(found.items, runs, strict=True)
+            for item, one in zip(batch, run.served, strict=True)
+        ]
+        others = [(item, one) for item, one in answers if tuple(expected[item.seed]) != one.tokens]
+        gaps = (find_divergence(target, item, expected[item.seed], one.tokens) for item, one in others)
+        yield Row(
+            found.size,
+            name,
+            found.tokens_per_s(name),
+            _spread([one.total_s for _, one in answers]),
+            _spread([one.ttft_s for _, one in answers]),
+            len(answers) - len(others),
+            len(answers),
+            tuple(gap for gap in gaps if gap is not None),
+            found.ratio(engine, name),
+        )
+
+
+def _spread(seconds: Sequence[float]) -> tuple[float, float]:
+    """Median and 95th percentile in milliseconds."""
+    median, last = np.percentile(np.asarray(seconds) * 1e3, [50, 95])
+    return float(median), float(last)
+
+
+def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[int, str, str, Interval], ...]:
+    """Our engine over the faster form of every baseline, at every size."""
+    return tuple(
+        (result.size, baseline, name := result.faster(baseline), result.ratio(plan.drafter, name))
+        for result in results
+        for baseline in plan.others
+    )

@@ -1,0 +1,371 @@
+"""`crossdraft bench watch`: a standing question on a replayed stream, by the pair and by the target alone.
+
+The stream is one clip of held-out scenes, one after another, each a second long; windows in between show the end of one
+and the beginning of the next. Every run asks one question throughout, so no prefix cache is used. Methods take turns,
+in one process.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crossdraft.checks import whole
+from crossdraft.cli.cores import Cores
+from crossdraft.comparisons import orders
+from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.forks import forking
+from crossdraft.errors import CrossdraftError
+from crossdraft.events import Events, Excerpt, write_events
+from crossdraft.streams import (
+    RecordedEvents,
+    ReplayClock,
+    SlidingWindows,
+    Watch,
+    WatchSummary,
+    Windowing,
+    frames_per_window,
+    replaying,
+)
+from crossdraft.streams.summary import percentiles_ms
+from crossdraft.video import write_mp4
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, make_engine_method
+from crossdraft_lab.bench.common import check_repeats, table
+from crossdraft_lab.bench.specs import ALONE, check_methods
+from crossdraft_lab.bench.statistics import Interval, ratio, ratio_of_some, ratio_per_token
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WARM_UP_WINDOWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBench:
+    """What to measure.
+
+    Args:
+        models: the checkpoints, devices and dtypes.
+        windowing: which windows; the frames of each are the target's own number.
+        drafter: the pair's, by spec.
+        questions: one for each run; `()` = one of every kind, in wordings that no training has seen.
+        repeats: runs of each question.
+        seconds: of the stream, a scene each.
+        max_new_tokens: the longest answer.
+        speed: of the replay.
+        cores: of the target's process and of a drafter's own.
+        fps: frames a second of the stream.
+
+    Raises:
+        CrossdraftError: a drafter that is unknown, a number that is too small, or a stream without a window.
+    """
+
+    models: Models
+    windowing: Windowing
+    drafter: str = "glance"
+    questions: tuple[str, ...] = ()
+    repeats: int = 1
+    seconds: int = 8
+    max_new_tokens: int = 96
+    speed: float = 1.0
+    cores: Cores | None = None
+    fps: float = scenes.VIDEO_FPS
+
+    def __post_init__(self) -> None:
+        check_methods(ALONE, (self.drafter,))
+        check_repeats(self.repeats, "question")
+        whole("--seconds", self.seconds)
+        ReplayClock(self.speed)
+        if not self.windowing.count(self.seconds):
+            raise CrossdraftError(
+                f"A stream of {self.seconds} s has no window of {self.windowing.length_s:g} s; make it longer "
+                "(--seconds)."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pair and the target alone, on its own share of the pair's cores and, if those are more, on all."""
+        one_share = self.cores is None or self.cores.pair == self.cores.target
+        return (self.drafter, *(ALONE[:1] if one_share else ALONE))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The question of each run."""
+        scene = scenes.make_scene(scenes.split_seeds("test")[0])
+        every = tuple(scenes.ask(scene, kind, 0, held_out=True).question for kind in scenes.KINDS)
+        return (self.questions or every) * self.repeats
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are; what a progress bar counts to."""
+        return len(self.names) * (len(self.asked) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """One run of one method.
+
+    Args:
+        summary: of its windows.
+        tokens: of its answers, by window.
+        notes: of the engine's, of all answers.
+        drafter_error: why the drafter drafted nothing more, if it did not.
+    """
+
+    summary: WatchSummary
+    tokens: dict[int, tuple[int, ...]]
+    notes: tuple[str, ...] = ()
+    drafter_error: str | None = None
+
+
+Runs = dict[str, list[StreamRun]]
+
+
+def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None, before: int = 0) -> Runs:
+    """Measure all methods, interleaved in one process that is pinned to the cores of the pair.
+
+    Args:
+        plan: what to measure.
+        tick: called with the method's name after every run, warm-ups included.
+        before: questions of earlier parts of the same measurement, behind whose orders these go on.
+    """
+    runs: Runs = {name: [] for name in plan.names}
+    turns = orders(plan.names, after=before)
+    with prepared(plan, tick) as watched:
+        for number, question in enumerate(plan.asked):
+            for name in next(turns):
+                runs[name].append(watched.run(name, question, f"run {number}"))
+                tell(tick, name)
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A stream's files, and the methods that watch it.
+
+    Args:
+        plan: with as many frames a window as the target wants.
+        methods: by name.
+        files: video and events.
+    """
+
+    plan: StreamBench
+    methods: Mapping[str, EngineMethod]
+    files: tuple[Path, Path]
+
+    def run(self, name: str, question: str, namespace: str, speed: float | None = None) -> StreamRun:
+        """One run of a method; `speed` in place of the plan's own."""
+        plan = self.plan if speed is None else replace(self.plan, speed=speed)
+        return watch_once(plan, self.methods[name], self.files, question, namespace)
+
+
+@contextmanager
+def prepared(plan: StreamBench, tick: Callable[[str], None] | None = None) -> Iterator[Watched]:
+    """All methods, warm, in this process, which is pinned to the cores of the pair; `tick` as in `run_watch`."""
+    made: dict[str, EngineMethod] = {}
+    with (
+        forking([__name__]),
+        pinned(None if plan.cores is None else plan.cores.pair),
+        TemporaryDirectory(prefix="crossdraft-") as folder,
+    ):
+        files, target = stream_files(plan.seconds, Path(folder), plan.fps), plan.models.load_target()
+        frames = frames_per_window(target, plan.windowing.length_s)
+        plan = replace(plan, windowing=replace(plan.windowing, frames=frames))
+        try:
+            for name in plan.names:
+                made[name] = make_engine_method(name, target, plan.models, plan.cores)
+            for name in plan.names:
+                watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
+                tell(tick, name)
+            yield Watched(plan, made, files)
+        finally:
+            close_all(made.values())
+
+
+def tell(tick: Callable[[str], None] | None, name: str) -> None:
+    """Call `tick`, if there is one."""
+    if tick is not None:
+        tick(name)
+
+
+def watch_once(
+    plan: StreamBench,
+    method: EngineMethod,
+    files: tuple[Path, Path],
+    question: str,
+    namespace: str,
+    most: int | None = None,
+) -> StreamRun:
+    """One run; nothing that is learned from it helps in one of another namespace."""
+    video, events = files
+    windows = SlidingWindows(plan.windowing, RecordedEvents(Excerpt(events, 0)))
+    request = Request(question, max_new_tokens=plan.max_new_tokens, namespace=namespace)
+    watch, tokens = Watch(method.ask, [request]), {}
+    notes: list[str] = []
+    error = None
+    # The frames' thread may run on every core of the pair, whoever answers.
+    with (
+        replaying(video, windows, watch, ReplayClock(plan.speed), most=most),
+        pinned(None if method.cores is None else method.cores.target),
+    ):
+        for window in watch.answers():
+            answer = window.answers[0].answer
+            tokens[window.number] = answer.tokens
+            notes += answer.notes
+            error = error or answer.drafter_error
+    return StreamRun(watch.summary, tokens, tuple(notes), error)
+
+
+def stream_seeds(seconds: int) -> tuple[int, ...]:
+    """The scenes of a stream, one each second."""
+    seeds = scenes.split_seeds("test")
+    return tuple(seeds[number % len(seeds)] for number in range(seconds))
+
+
+def stream_files(seconds: int, folder: Path, fps: float = scenes.VIDEO_FPS) -> tuple[Path, Path]:
+    """Video and events of a stream of held-out scenes, on one clock."""
+    found = [scenes.make_scene(seed) for seed in stream_seeds(seconds)]
+    times = np.arange(round(scenes.DURATION_S * fps)) / fps
+    frames = (frame for scene in found for frame in scenes.render(scene, times, scenes.VIDEO_SIZE))
+    video, events = folder / "stream.mp4", folder / "stream.h5"
+    write_mp4(video, frames, fps)
+    write_events(events, _joined(found))
+    return video, events
+
+
+def _joined(found: Sequence[scenes.Scene]) -> Iterator[Events]:
+    length = round(scenes.DURATION_S * 1e6)
+    for number, scene in enumerate(found):
+        events = scenes.simulate_events(scene).slice(0, length)
+        yield replace(events, t=events.t + number * length)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """One method's figures, of all its runs.
+
+    Args:
+        name: of the method.
+        due, answered, dropped: windows.
+        rate: answered windows a second; intervals are drawn over runs, for windows of one run overlap.
+        first_ms, whole_ms: `p50` and `p99` from a window's last frame to the first final token, and to the end.
+        identical, compared: answers that are the target's own, of the windows that both answered.
+        tau, hidden_share: see `WatchSummary`.
+        late_ms: by how much a frame was late at most.
+    """
+
+    name: str
+    due: int
+    answered: int
+    dropped: int
+    rate: Interval
+    first_ms: dict[str, float] | None
+    whole_ms: dict[str, float] | None
+    identical: int
+    compared: int
+    tau: Interval | None
+    hidden_share: Interval | None
+    late_ms: float
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "windows_due": self.due,
+            "windows_answered": self.answered,
+            "windows_dropped": self.dropped,
+            "windows_per_s": self.rate.to_json(),
+            "last_frame_to_first_token_ms": self.first_ms,
+            "last_frame_to_whole_answer_ms": self.whole_ms,
+            "identical": f"{self.identical}/{self.compared}",
+            "tau": None if self.tau is None else self.tau.to_json(),
+            "hidden_share": None if self.hidden_share is None else self.hidden_share.to_json(),
+            "late_ms": round(self.late_ms, 1),
+        }
+
+
+def rows(runs: Runs) -> list[StreamRow]:
+    """The figures of every method."""
+    return [_row(name, found, runs[ALONE[0]]) for name, found in runs.items()]
+
+
+def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> StreamRow:
+    every = WatchSummary.joined([run.summary for run in found])
+    both = [
+        (run.tokens[number], own.tokens[number])
+        for run, own in zip(found, alone, strict=True)
+        for number in run.tokens.keys() & own.tokens.keys()
+    ]
+    return StreamRow(
+        name,
+        every.due,
+        every.answered,
+        every.dropped,
+        ratio([run.summary.answered for run in found], [run.summary.seconds for run in found]),
+        percentiles_ms(every.first_s),
+        percentiles_ms(every.whole_s),
+        sum(tokens == expected for tokens, expected in both),
+        len(both),
+        ratio_of_some([(run.summary.tokens, run.summary.rounds) for run in found]),
+        ratio_of_some([(run.summary.hidden_inside_s, run.summary.hidden_drafting_s) for run in found]),
+        1e3 * every.late_s,
+    )
+
+
+def rate_over(runs: Runs, name: str, other: str) -> Interval:
+    """Answered windows a second of one method over those of another, drawn over runs."""
+    counts = ([run.summary.answered for run in runs[one]] for one in (name, other))
+    seconds = ([run.summary.seconds for run in runs[one]] for one in (name, other))
+    (own, theirs), (own_s, their_s) = counts, seconds
+    return ratio_per_token(own, own_s, theirs, their_s)
+
+
+def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
+    """The figures for people."""
+    each = f"a window of {plan.windowing.length_s:g} s each {1e3 * plan.windowing.every_s:g} ms"
+    title = f"{plan.seconds} s of stream, {each}, {len(plan.asked)} questions, one a run"
+    times = ("first token p50 / p99", "whole answer p50 / p99")
+    heads = ("cores", "answered", "dropped", "a second", *times, "frames late", "identical")
+    shown = table(
+        title, "method", heads, "times from a window's last frame on; frames late: at most, by the stream's clock"
+    )
+    for row in found:
+        shown.add_row(
+            row.name,
+            str(cores_of(row.name, plan.cores) or "any"),
+            f"{row.answered}/{row.due}",
+            str(row.dropped),
+            str(row.rate),
+            _pair(row.first_ms),
+            _pair(row.whole_ms),
+            f"{row.late_ms:.0f} ms",
+            f"{row.identical}/{row.compared}",
+        )
+    return shown
+
+
+def _pair(found: dict[str, float] | None) -> str:
+    return "none" if found is None else f"{found['p50']:.0f} / {found['p99']:.0f} ms"
+
+
+def to_json(plan: StreamBench, found: Sequence[StreamRow], surroundings: dict[str, object]) -> dict[str, object]:
+    """Plain values; `surroundings` is the `environment` before the first run."""
+    return {
+        "environment": surroundings,
+        "stream": {
+            "seconds": plan.seconds,
+            "speed": plan.speed,
+            "every_s": plan.windowing.every_s,
+            "window_s": plan.windowing.length_s,
+            "questions": list(plan.asked),
+            "max_new_tokens": plan.max_new_tokens,
+        },
+        "cores": {name: str(cores_of(name, plan.cores) or "any") for name in plan.names},
+        "methods": [row.to_json() for row in found],
+    }

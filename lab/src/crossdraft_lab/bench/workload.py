@@ -1,0 +1,180 @@
+"""The workload: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from crossdraft.checks import whole
+from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft_lab import scenes
+from crossdraft_lab.bench.common import check_names
+
+LONGEST = 2
+ANSWERS = ("long", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Which questions about which scenes.
+
+    Args:
+        pairs: how many (scene, question) pairs, each about a scene of its own unless `questions` says otherwise.
+        answers: `any` asks every kind of question in turn (about 39 tokens); `long` asks of each scene one of the two
+            questions whose right answer is longest, in turn (about 56 tokens), which favours drafting.
+        kinds: only these kinds of question; empty = all.
+        max_new_tokens: the longest answer.
+        temperature: 0 = greedy.
+        files: write each clip to this folder and hand over paths, so that reading them is part of an answer's
+            time; `None` hands over decoded frames and events in memory.
+        split: of scene seeds. Wordings are held out in the test split, those of the training elsewhere.
+        first: index of the first scene within the split.
+        frames: of each clip that is handed over in memory.
+        questions: so many pairs, one after another, are about one scene.
+        trained_wordings: those of the training, in the test split too.
+    """
+
+    pairs: int = 40
+    answers: str = "any"
+    kinds: tuple[str, ...] = ()
+    max_new_tokens: int = 96
+    temperature: float = 0.0
+    files: Path | None = None
+    split: str = "test"
+    first: int = 0
+    frames: int = DEFAULT_FRAMES
+    questions: int = 1
+    trained_wordings: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise CrossdraftError(f"The number of pairs is {self.pairs}; measure at least 1.")
+        whole("The number of frames", self.frames)
+        whole("The number of questions about a clip", self.questions)
+        check_names("answers", (self.answers,), ANSWERS)
+        check_names("kind", self.kinds, scenes.KINDS)
+        held = len(scenes.split_seeds(self.split))
+        if not 0 <= self.first <= held - self.scenes:
+            raise CrossdraftError(
+                f"The {self.split} split has scenes 0 to {held - 1}, and {self.scenes} from {self.first} on are not "
+                "all in it; choose another first scene, or fewer pairs."
+            )
+        self.request("?", None, None, seed=0)  # refuses what no request may have, before a scene is drawn
+
+    def request(self, question: str, video: object, events: object, seed: int) -> Request:
+        """The request that every method gets."""
+        sampling = Sampling(temperature=self.temperature, seed=seed)
+        return Request(question, video, events, max_new_tokens=self.max_new_tokens, sampling=sampling)
+
+    @property
+    def scenes(self) -> int:
+        """How many scenes are asked about."""
+        return -(-self.pairs // self.questions)
+
+    @property
+    def held_out(self) -> bool:
+        """True if no training has seen the wordings."""
+        return self.split == "test" and not self.trained_wordings
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One pair: scene's seed, kind of question, the request that every method gets, the facts asked for, the answer."""
+
+    seed: int
+    kind: str
+    request: Request
+    facts: Mapping[str, str] = field(default_factory=dict)
+    answer: str = ""
+
+
+def items(work: Workload) -> Iterator[Item]:
+    """The pairs, one after another; the same for the same workload, on every machine."""
+    for scene, asked in questions(work):
+        video, events = _clip(scene, work)
+        for qa in asked:
+            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
+
+
+def questions(work: Workload) -> Iterator[tuple[scenes.Scene, list[scenes.QA]]]:
+    """The scenes with what is asked about each; nothing is rendered.
+
+    Kinds and wordings take turns over the whole split: a part of a workload goes on where the part before it ended.
+    """
+    seeds = scenes.split_seeds(work.split)
+    begin = work.first * work.questions
+    for number in range(work.scenes):
+        scene = scenes.make_scene(seeds[work.first + number])
+        indices = range(number * work.questions, min(work.pairs, (number + 1) * work.questions))
+        yield scene, [_question(scene, begin + index, work) for index in indices]
+
+
+def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
+    kinds = work.kinds or scenes.KINDS
+    if work.answers == "any":
+        kind = kinds[index % len(kinds)]
+        count = len(scenes.wordings(kind, work.held_out))
+        return scenes.ask(scene, kind, (index // len(kinds)) % count, work.held_out)
+    candidates = (
+        scenes.ask(scene, kind, wording, work.held_out)
+        for kind in kinds
+        for wording in range(len(scenes.wordings(kind, work.held_out)))
+    )
+    longest: dict[str, scenes.QA] = {}  # kind -> its wording with the longest answer
+    for qa in candidates:
+        if qa.kind not in longest or len(qa.answer) > len(longest[qa.kind].answer):
+            longest[qa.kind] = qa
+    ranked = sorted(longest.values(), key=lambda qa: -len(qa.answer))[:LONGEST]
+    return ranked[index % len(ranked)]
+
+
+def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
+    """The video and the events: paths, or uint8 [frames, H, W, 3] and an event stream."""
+    if work.files is not None:
+        clip = scenes.write_clip(scene, work.files)
+        return str(clip.video), str(clip.events)
+    total = round(scenes.DURATION_S * scenes.VIDEO_FPS)
+    times = np.linspace(0, total - 1, work.frames, dtype=int) / scenes.VIDEO_FPS
+    return scenes.render(scene, times, scenes.VIDEO_SIZE), scenes.simulate_events(scene)
+
+
+def describe(work: Workload) -> dict[str, object]:
+    """A workload in plain values, with what the clock does and does not cover."""
+    return {
+        **asdict(work),
+        "kinds": list(work.kinds) or "all",
+        "files": work.files is not None,
+        "held_out_wordings": work.held_out,
+        "timed": _timed(work),
+    }
+
+
+def _timed(work: Workload) -> str:
+    if work.files is not None:
+        return "from the request to the whole answer; the clip's files are read inside the clock"
+    return "from the request to the whole answer; the clip's files are read and decoded beforehand, outside the clock"
+
+
+def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float) -> list[str]:
+    """Sentences: which questions, how long the answers were, what the clock covers.
+
+    Args:
+        work: the workload.
+        pairs: its pairs.
+        mean_tokens: of the answers.
+    """
+    held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
+    kinds = len({pair.kind for pair in pairs})
+    questions = f"{kinds} of {len(scenes.KINDS)} kinds of question in turn"
+    if work.answers == "long":
+        questions = "of each scene one of the two questions with the longest answers, which favours drafting"
+    decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
+    return [
+        f"Workload: {len(pairs)} questions, {held}; {questions}; {decoding}.",
+        f"Answers: {mean_tokens:.1f} tokens on average.",
+        f"Time: {_timed(work)}.",
+    ]

@@ -1,0 +1,1 @@
+"""The command line: one file a command group, a thin skin over the library, no logic."""

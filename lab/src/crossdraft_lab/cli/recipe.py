@@ -1,0 +1,47 @@
+"""A command whose arguments set a recipe's keys: a key that is given as an option is known by its name."""
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from typer.core import TyperCommand
+
+from crossdraft.errors import CrossdraftError
+
+
+class RecipeCommand(TyperCommand):
+    """Refuses `--steps 10` with the name of the key that is meant, `optim.steps`.
+
+    Nothing is imported for it before an option is wrong.
+    """
+
+    schema = "crossdraft_lab.train.heads.recipe", "HeadRecipe"  # module and name
+    recipe: str | None = None  # whose name it is; by default the command's
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an option that is none and rather a key of the recipe; what else is wrong, others say."""
+        known = {
+            option for parameter in self.get_params(ctx) for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for option in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
+            if option not in known and (key := self._key(option, known, ctx.info_name)) is not None:
+                raise CrossdraftError(f"There is no option {option}; a recipe's key is an argument, such as {key}=…")
+        return super().parse_args(ctx, args)
+
+    def _key(self, option: str, options: set[str], command: str) -> str | None:
+        """The recipe's key that is nearest to an option, and nearer than every option that there is."""
+        from crossdraft_lab.train.core.recipe import RECIPES, nearest_key
+
+        module, kind = self.schema
+        (path,) = RECIPES.rglob(f"{self.recipe or command}.yaml")
+        name, *others = (one.strip("-").replace("-", "_") for one in (option, *options))
+        key = nearest_key(name, getattr(import_module(module), kind), path)
+        if key is None or get_close_matches(name, [*others, key.rpartition(".")[2]], 1) != [key.rpartition(".")[2]]:
+            return None
+        return key
+
+
+def recipe_command(module: str, kind: str, recipe: str | None = None) -> type[RecipeCommand]:
+    """The same for a recipe of another kind, which a module of `crossdraft_lab.train` defines."""
+    attributes = {"schema": (f"crossdraft_lab.train.{module}", kind), "recipe": recipe}
+    return type(kind, (RecipeCommand,), attributes)

@@ -1,0 +1,80 @@
+"""Fewer frames: the clip is sampled more coarsely. LOSSY.
+
+The plainest way to read less, and the one that others have to beat. Each frame is whole, and its tokens keep the
+positions that they have among those of the whole clip: with positions that close up, more is lost.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.view import FewerFrames
+from crossdraft.engine.arrivals import evenly
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.engine.weak import weakly
+from crossdraft.errors import CrossdraftError
+from crossdraft.specs import Limit, check_settings
+from crossdraft.video_prompt import VideoPrompt
+from crossdraft_lab.align.predicted import check_readable, stretched_positions
+
+
+@dataclass(frozen=True, slots=True)
+class FramesSettings:
+    """How much is kept.
+
+    Args:
+        count: of the frames, first and last included; a single one is from the middle.
+
+    Raises:
+        CrossdraftError: a number below 1.
+    """
+
+    count: Annotated[int, Limit("a whole number of 1 or more", lambda value: value >= 1)] = 2
+
+    def __post_init__(self) -> None:
+        check_settings(self, "frames", "compression")
+
+
+class FewerFramesTarget(Target):
+    """A target that sees so many frames of each clip.
+
+    Raises:
+        CrossdraftError: it does not read a fixed number of frames, as rows in a line of text, or no more than that.
+    """
+
+    def __init__(self, target: Target, settings: FramesSettings) -> None:
+        whole = target.prepare
+        own = whole.sampling.num_frames if isinstance(whole, VideoPrompt) else None
+        if not isinstance(whole, VideoPrompt) or own is None:
+            raise CrossdraftError(
+                "The compression 'frames' is for targets that read a fixed number of a clip's frames; choose another."
+            )
+        check_readable(target)
+        if settings.count >= own:
+            raise CrossdraftError(f"The target sees {own} frames of a clip; leave it fewer.")
+        super().__init__(
+            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
+        )
+        self._whole = whole
+        # Of the frames that the target itself would read: each stands where it would have stood among them.
+        self._fewer = FewerFrames(whole, settings.count)
+        self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
+
+    def _prepare(self, request: Request) -> Prompt:
+        if not request.visuals and request.inputs is None:
+            return self._whole(request)
+        if [part.kind for part in request.visuals] != ["video"]:
+            raise CrossdraftError("A target of fewer frames reads one clip a request; ask about one.")
+        return self._fewer(request)
+
+    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
+        visual = sum(token in self.traits.visual_ids for token in prompt.input_ids.tolist())
+        if not visual:
+            return super()._positions(prompt)
+        each = visual // len(self.chosen)
+        places = (self.chosen[:, None] * each + torch.arange(each)).flatten()
+        return stretched_positions(prompt.input_ids, self.traits.visual_ids, places, self.frames * each)

@@ -1,0 +1,104 @@
+"""A target that reads packed frames: TokenPacker (Li et al. 2024), trained for this target. LOSSY.
+
+The authors train the packer and the language model together. Here the target stays what it is, and the packer alone is
+trained, through it (`crossdraft train token_packer`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.files import load_head
+from crossdraft.heads.glance.frame_encoder import PIXELS
+from crossdraft.heads.load import shipped_folder
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.load import target_fingerprint
+from crossdraft.specs import check_settings
+from crossdraft_lab.align.predicted import check_readable, encoded_rows
+from crossdraft_lab.compression.packer_network import TokenPacker
+from crossdraft_lab.compression.pool import PooledPrompt, PooledTarget, PoolSettings
+
+HEAD_SIZE = 128  # features of an attention head
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPackerSettings:
+    """Which packer.
+
+    Args:
+        dir: its folder; the one shipped for the reference target by default.
+    """
+
+    dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self, "token_packer", "compression")
+
+
+class TokenPackerTarget(PooledTarget):
+    """A target that reads what a packer makes of each frame.
+
+    Raises:
+        CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.
+    """
+
+    def __init__(self, target: Target, settings: TokenPackerSettings) -> None:
+        check_packable(target)
+        shared, source = SharedWeights.of(target.model), target_fingerprint(target.model.name_or_path or "")
+        folder = settings.dir or shipped_folder("token_packer", source, "token_packer:dir=FOLDER")
+        self.packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
+        super().__init__(target, PoolSettings(self.packer.config.factor))
+
+    @torch.inference_mode()
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The visual features, packed."""
+        if not isinstance(prompt, PooledPrompt):
+            return super().encode(prompt)
+        if PIXELS not in prompt.features:
+            raise CrossdraftError("A target with packed frames reads clips, no images; ask about a clip.")
+        source = encoder_levels(self, prompt, self.packer.config.levels).float()
+        return encoded_rows("video", self.packer.predict(source[None])[0].to(self.model.dtype))
+
+
+def check_packable(target: Target) -> None:
+    """Raise CrossdraftError unless a target's clips go through a vision encoder of their own, as Video-LLaVA's do."""
+    check_readable(target)
+    if not hasattr(target.model.base_model, "video_tower"):
+        raise CrossdraftError(
+            f"TokenPacker is for targets with a vision encoder of clips, such as Video-LLaVA, which "
+            f"{type(target.model).__name__} has not; choose another compression."
+        )
+
+
+def encoder_levels(target: Target, prompt: Prompt, levels: tuple[int, ...]) -> Tensor:
+    """[F, P, L·S] hidden states of L layers of the vision encoder, of a prompt's frames."""
+    tower: Any = cast("Any", target.model.base_model).video_tower
+    pixels = prompt.features[PIXELS].to(target.device, target.model.dtype)
+    states = tower(pixels.flatten(0, 1), output_hidden_states=True).hidden_states
+    return torch.cat([states[level] for level in levels], -1)
+
+
+def default_heads(size: int) -> int:
+    """Attention heads for that many features: 8 of 1024, as the authors choose."""
+    return max(1, size // HEAD_SIZE)
+
+
+def default_levels(config: Any) -> tuple[int, ...]:
+    """The hidden states that a packer reads: 12, 16, 22 and 23 of CLIP's large encoder, as the authors choose them.
+
+    The last is the one that the target's projector reads, the others are as far from it in proportion.
+
+    Raises:
+        CrossdraftError: the projector reads several.
+    """
+    depth, read = config.vision_config.num_hidden_layers, config.vision_feature_layer
+    if not isinstance(read, int):
+        raise CrossdraftError("The target's projector reads several layers of its vision encoder; choose `pool`.")
+    last = read if read >= 0 else depth + 1 + read
+    return tuple(sorted({depth // 2, 2 * depth // 3, max(last - 1, 0), last} & set(range(last + 1))))

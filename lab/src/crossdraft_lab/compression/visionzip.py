@@ -1,0 +1,191 @@
+"""VisionZip (Yang et al. 2024, arXiv 2412.04467): the vision encoder says which tokens of a frame matter. LOSSY.
+
+Tokens are chosen before the projector, frame by frame, from the features that it reads:
+
+    dominant      the class token, and the patches that it attends to most in that layer, summed over heads
+    contextual    of the others every n-th, to which the mean of those is added whose keys are most like its own
+
+It knows nothing of the question, so what is chosen is that of the clip, and no training is needed. The authors number
+the tokens that are left anew; here each keeps its position, as in every compression of this room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.glance.frame_encoder import PIXELS
+from crossdraft.specs import Limit, check_settings
+from crossdraft_lab.align.predicted import check_readable
+from crossdraft_lab.compression.pool import FrameGrid, GridTarget, PooledPrompt
+
+SHARE = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+MERGED = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionZipSettings:
+    """How much is kept.
+
+    Args:
+        keep: share of a frame's tokens that is left, rounded down.
+        contextual: share of these that is contextual, one at least; by default 10 of 64, as the authors choose.
+
+    Raises:
+        CrossdraftError: a number outside its range.
+    """
+
+    keep: Annotated[float, SHARE] = 0.25
+    contextual: Annotated[float, MERGED] = 0.15625
+
+    def __post_init__(self) -> None:
+        check_settings(self, "visionzip", "compression")
+
+    def counts(self, tokens: int) -> tuple[int, int]:
+        """Dominant tokens, the class token among them, and contextual ones, of a frame of so many.
+
+        >>> VisionZipSettings(64 / 576).counts(577), VisionZipSettings(0.25).counts(50)
+        ((54, 10), (10, 2))
+
+        Raises:
+            CrossdraftError: fewer than two are left.
+        """
+        left = int(self.keep * tokens)
+        if left < 2:
+            raise CrossdraftError(
+                f"Of the {tokens} tokens of a frame, keep={self.keep} leaves {left}; VisionZip takes two or more."
+            )
+        merged = min(left - 1, max(1, round(self.contextual * left)))
+        return left - merged, merged
+
+
+def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, contextual: int) -> tuple[Tensor, Tensor]:
+    """The tokens of frames that are left, in the order of their places, and these.
+
+    Args:
+        states: [F, P, S] features; the class token is the first.
+        attention: [F, P] that the class token pays.
+        keys: [F, P, d] by which tokens are alike; their cosine counts.
+        dominant, contextual: how many of each are left.
+
+    Returns:
+        [F, K, S] and [F, K].
+    """
+    kept = torch.zeros(attention.shape, dtype=torch.bool, device=attention.device)
+    kept[:, 0] = True
+    kept.scatter_(1, attention[:, 1:].topk(dominant - 1, 1).indices + 1, value=True)
+    order = kept.logical_not().int().argsort(dim=1, stable=True)  # those that are kept, then the others
+    first, others = order[:, :dominant], order[:, dominant:]
+    rest, alike = _rows(states, others), F.normalize(_rows(keys, others), dim=-1)
+
+    count = others.shape[1]
+    chosen = torch.arange(0, count, max(1, count // contextual), device=states.device)[:contextual]
+    merged = torch.ones(count, dtype=torch.bool, device=states.device)
+    merged[chosen] = False
+    nearest = (alike[:, merged] @ alike[:, chosen].transpose(1, 2)).argmax(-1)  # [F, others that are merged]
+    of = F.one_hot(nearest, len(chosen)).to(states)
+    means = of.transpose(1, 2) @ rest[:, merged] / of.sum(1).clamp_min(1)[..., None]
+
+    left = torch.cat((_rows(states, first), rest[:, chosen] + means), 1)
+    places, order = torch.cat((first, others[:, chosen]), 1).sort(1)
+    return _rows(left, order), places
+
+
+def _rows(values: Tensor, at: Tensor) -> Tensor:
+    """[F, n, …] these rows [F, n] of each frame's."""
+    return values.gather(1, at[..., None].expand(-1, -1, values.shape[-1]))
+
+
+class ZippedFeatures(BaseModelOutputWithPooling):
+    """Visual features, and beside them where they stand among all of the clip's tokens, which no model reads."""
+
+    places: Tensor
+
+
+class VisionZipTarget(GridTarget):
+    """A target that reads what VisionZip leaves of each frame.
+
+    Raises:
+        CrossdraftError: as `GridTarget`, its clips do not go through a vision encoder with a class token, its projector
+            reads several layers of that, or too little of a frame would be left.
+    """
+
+    def __init__(self, target: Target, settings: VisionZipSettings) -> None:
+        super().__init__(target)
+        check_readable(target)
+        if not hasattr(target.model.base_model, "video_tower"):
+            raise CrossdraftError(
+                f"VisionZip is for targets with a vision encoder of clips, such as Video-LLaVA, which "
+                f"{type(target.model).__name__} has not; choose another compression."
+            )
+        if not isinstance(target.model.config.vision_feature_layer, int):
+            raise CrossdraftError(
+                "The target's projector reads several layers of its vision encoder, and VisionZip chooses tokens of "
+                "one; choose `pool`."
+            )
+        self.dominant, self.contextual = settings.counts(FrameGrid(self.side, class_token=True).tokens)
+
+    def places(self, grid: FrameGrid, frames: int) -> Tensor:
+        """Until a clip is encoded, the first of each frame's: where text stands does not depend on them."""
+        if not grid.class_token:
+            raise CrossdraftError("VisionZip takes frames with a class token; choose another compression.")
+        first = torch.arange(self.dominant + self.contextual)
+        return (torch.arange(frames)[:, None] * grid.tokens + first).flatten()
+
+    @torch.inference_mode()
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The visual features that are left, with their places."""
+        if not isinstance(prompt, PooledPrompt):
+            return super().encode(prompt)
+        if PIXELS not in prompt.features:
+            raise CrossdraftError("A target with VisionZip reads clips, no images; ask about a clip.")
+        model: Any = self.model.base_model
+        pixels = prompt.features[PIXELS].to(self.device, self.model.dtype).flatten(0, 1)
+        hidden = model.video_tower(pixels, output_hidden_states=True).hidden_states
+        read = self.model.config.vision_feature_layer % len(hidden)
+        layer = _encoder_layers(model.video_tower)[read - 1]
+        rows, places = zipped(hidden[read], *class_attention(layer, hidden[read - 1]), self.dominant, self.contextual)
+        found = ZippedFeatures(pooler_output=model.multi_modal_projector(rows).flatten(0, 1)[None])
+        frames = torch.arange(len(places), device=places.device)[:, None]
+        found.places = (frames * FrameGrid(self.side, class_token=True).tokens + places).flatten().cpu()
+        return {"video": found}
+
+    def chunks(
+        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, joined: bool = False
+    ) -> tuple[list[Chunk], int]:
+        """As `Target.chunks`, at the places of the features."""
+        found = (encoded or {}).get("video")
+        if isinstance(prompt, PooledPrompt) and isinstance(found, ZippedFeatures):
+            prompt = replace(prompt, places=found.places)
+        return super().chunks(prompt, encoded, start, joined=joined)
+
+
+def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """What the class token attends to in a layer of the vision encoder, and the keys of all tokens.
+
+    Args:
+        layer: of CLIP's encoder.
+        inputs: [F, P, S] what it reads.
+
+    Returns:
+        [F, P] attention, summed over heads; [F, P, d] keys, their mean over heads.
+    """
+    own, normed = layer.self_attn, layer.layer_norm1(inputs)
+    keys = own.k_proj(normed).unflatten(-1, (own.num_heads, -1))
+    query = own.q_proj(normed[:, 0]).unflatten(-1, (own.num_heads, -1))
+    scores = torch.einsum("fhd,fphd->fhp", query * own.scale, keys)
+    return scores.softmax(-1).sum(1), keys.mean(2)
+
+
+def _encoder_layers(tower: Any) -> Sequence[Any]:
+    """Of CLIP's vision encoder, whatever wraps it."""
+    inner = getattr(tower, "vision_model", tower)
+    return cast("Sequence[Any]", inner.encoder.layers)

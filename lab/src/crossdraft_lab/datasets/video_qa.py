@@ -1,0 +1,227 @@
+"""Open-ended questions about videos: ActivityNet-QA, MSRVTT-QA, MSVD-QA.
+
+Questions and answers come in one file (`test_qa.json`) or in two (`test_q.json`, `test_a.json`), which are joined on
+`question_id`: neither file promises an order. The join is on disk, so that millions of answers take no more memory than
+a thousand.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
+from crossdraft_lab.datasets.files import FileFinder, one_folder_with, subfolders
+from crossdraft_lab.datasets.on_disk import TextsOnDisk
+from crossdraft_lab.datasets.questions import QuestionCheck
+from crossdraft_lab.datasets.rows import field, json_rows
+from crossdraft_lab.datasets.sample import DatasetSample, Problem
+
+# ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
+ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
+QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
+
+
+class VideoQa:
+    """What the three have in common.
+
+    Raises:
+        CrossdraftError: no annotations in the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.folder = one_folder_with(root, "*_q*.json")
+        self._videos = FileFinder(dict.fromkeys([*subfolders(root), *subfolders(self.folder, 1)]))
+
+    def parts(self) -> list[str]:
+        names = sorted(path.name for path in chain(self.folder.glob("*_qa.json"), self.folder.glob("*_q.json")))
+        return list(dict.fromkeys(re.sub(r"_qa?\.json$", "", name) for name in names))
+
+    def samples(self, part: str) -> Iterator[DatasetSample]:
+        together, questions = self.folder / f"{part}_qa.json", self.folder / f"{part}_q.json"
+        path = together if together.is_file() else questions
+        answered = self.folder / f"{part}_a.json"
+        # ActivityNet-QA's test answers were held back at first.
+        separate = path == questions and answered.is_file()
+        with closing(AnswersOnDisk(answered)) if separate else nullcontext() as answers:
+            for number, row in enumerate(json_rows(path)):
+                key = str(row.get("question_id", row.get("id", number)))
+                answer = {} if answers is None else answers.to(key)
+                yield self._sample(part, key, {**row, **answer}, path)
+
+    def problems(self, part: str) -> Iterator[Problem]:
+        seen: set[str] = set()
+        together = f"{part}_qa.json"
+        answers = together if (self.folder / together).is_file() else f"{part}_a.json"
+        with QuestionCheck() as questions:
+            for sample in self.samples(part):
+                if sample.missing and sample.missing not in seen:
+                    seen.add(sample.missing)
+                    yield Problem(sample.missing, "the video is missing")
+                if not sample.answers:
+                    yield Problem(answers, f"no answer to question {sample.id!a}")
+                yield from questions.problems(sample, part)
+
+    def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
+        name = self._name(row, path)
+        question = field(row, "question", path, numbers=False)
+        video = self._videos.find(*self._stems(name))
+        group, start, end = self._source(name)
+        answer = None if row.get("answer") is None else str(row["answer"])
+        return DatasetSample(
+            f"{part}/{key}",
+            name,
+            question,
+            () if answer is None else (answer,),
+            video,
+            start_s=start,
+            end_s=end,
+            kind=self._kind(row, question),
+            group=group,
+            missing="" if video is not None else f"{self._stems(name)[0]}.mp4",
+        )
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return field(row, "video_name" if "video_name" in row else "video_id", path)
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        """Names that the video's file may have."""
+        return (name,)
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        """The video that the clip was taken from, and which seconds of it."""
+        return name, None, None
+
+    def _kind(self, row: Mapping[str, Any], question: str) -> str:
+        first = question.split(maxsplit=1)[0].casefold() if question.strip() else ""
+        return first if first in QUESTION_WORDS else "other"
+
+
+class AnswersOnDisk:
+    """The answers of a file by question, of several to one question the last.
+
+    Args:
+        path: of a list of objects with `question_id`, `answer` and perhaps `type`.
+
+    Raises:
+        CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._answers = TextsOnDisk(f"The answers {path} cannot be joined to their questions")
+        try:
+            self._answers.put(
+                (
+                    field(row, "question_id", path),
+                    json.dumps({key: row[key] for key in ("answer", "type") if key in row}),
+                )
+                for row in json_rows(path)
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def to(self, question: str) -> Mapping[str, Any]:
+        """`answer` and `type` of a question, as far as the file has them."""
+        found = self._answers.get(question)
+        return {} if found is None else json.loads(found)
+
+    def close(self) -> None:
+        """Remove them."""
+        self._answers.close()
+
+
+class ActivityNetQa(VideoQa):
+    """ActivityNet-QA (Yu et al., AAAI 2019): files `v_<video_name>.mp4` and of other suffixes."""
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return f"v_{name}", name
+
+    def _kind(self, row: Mapping[str, Any], question: str) -> str:
+        kind = row.get("type")
+        known = isinstance(kind, int | str) and str(kind).isdecimal() and int(kind) < len(ACTIVITYNET_KINDS)
+        return ACTIVITYNET_KINDS[int(str(kind))] if known else ""
+
+
+class MsrvttQa(VideoQa):
+    """MSRVTT-QA (Xu et al., ACM MM 2017): files `video<id>.mp4`.
+
+    Several clips come from one YouTube video. `*videodatainfo.json`, where it is there, says from which and where.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._sources = {}
+        for path in sorted(chain(root.glob("*videodatainfo*.json"), root.glob("*/*videodatainfo*.json"))):
+            self._sources |= _msrvtt_sources(path)
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return f"video{super()._name(row, path).removeprefix('video')}"
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        return self._sources.get(name, (name, None, None))
+
+
+class MsvdQa(VideoQa):
+    """MSVD-QA (Xu et al., ACM MM 2017): `youtube_mapping.txt` names the file of `vid<id>`, `<YouTube id>_<from>_<to>`.
+
+    Clips of one YouTube video may overlap, so they form a group.
+
+    Raises:
+        CrossdraftError: the mapping is missing or damaged.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        near = [folder / "youtube_mapping.txt" for folder in (self.folder, root)]
+        path = next((path for path in near if path.is_file()), near[-1])
+        self._files = _mapped_files(path)
+
+    def _name(self, row: Mapping[str, Any], path: Path) -> str:
+        return f"vid{super()._name(row, path).removeprefix('vid')}"
+
+    def _stems(self, name: str) -> tuple[str, ...]:
+        return self._files.get(name, name), name
+
+    def _source(self, name: str) -> tuple[str, float | None, float | None]:
+        return cut_from(self._files.get(name, name))
+
+
+def _mapped_files(path: Path) -> dict[str, str]:
+    """Of each `vid<number>` the name of its file."""
+    files = dict[str, str]()
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if len(words := line.split()) not in (0, 2):
+                    raise CrossdraftError(f"{path}, line {number}: '{line.strip()[:80]}' is no 'file vid<number>'.")
+                files |= {words[1]: words[0]} if words else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise CrossdraftError(f"{path} cannot be read ({error}); copy it again.") from error
+    return files
+
+
+def cut_from(stem: str) -> tuple[str, float | None, float | None]:
+    """The source video and the seconds that a name such as `<id>_<from>_<to>` says.
+
+    >>> cut_from("-4wsuPCjDBc_5_15")
+    ('-4wsuPCjDBc', 5.0, 15.0)
+    """
+    found = re.fullmatch(r"(.+)_(\d{1,9})_(\d{1,9})", stem)
+    return (stem, None, None) if found is None else (found[1], float(found[2]), float(found[3]))
+
+
+def _msrvtt_sources(path: Path) -> dict[str, tuple[str, float | None, float | None]]:
+    """Of each video: its URL, and from where to where it was cut."""
+    try:
+        content: Any = parse_json(path.read_text(encoding="utf-8"))
+        return {
+            row["video_id"]: (str(row["url"]), float(row["start time"]), float(row["end time"]))
+            for row in content["videos"]
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CrossdraftError(f"{path} does not say where the videos are from ({error!r}); copy it again.") from error

@@ -1,0 +1,1 @@
+"""Drafters for studies; entry points of the group `crossdraft.drafters` name their records."""

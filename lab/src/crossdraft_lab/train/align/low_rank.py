@@ -1,0 +1,171 @@
+"""Low-rank additions beside frozen layers (LoRA: Hu et al. 2022), and these in 4 bits (QLoRA: Dettmers et al. 2023).
+
+In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for a weight in 4 bits cannot
+be added to.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from crossdraft.engine.fast.quantized_linear import DTYPE, GROUP, int4_groups, replace_layers
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.train.core.dist import full_tensors
+from crossdraft_lab.train.heads.joint import ADAPTED
+
+HALF = GROUP // 2
+
+
+class LowRankLinear(nn.Module):
+    """x -> base(x) + scale · B A x; B is zero at first, so that nothing is added yet. B and A are float32.
+
+    Args:
+        base: a linear layer; it is frozen by whoever makes this.
+        rank, scale: of the addition.
+    """
+
+    def __init__(self, base: nn.Module, rank: int, scale: float) -> None:
+        super().__init__()
+        layer = cast("Any", base)
+        self.base, self.scale = base, scale
+        wide = torch.promote_types(next(iter(base.parameters()), torch.empty(0)).dtype, torch.float32)
+        device = next(iter((*base.parameters(), *base.buffers()))).device
+        down = torch.randn(rank, layer.in_features).to(device, wide) * layer.in_features**-0.5
+        up = torch.zeros(layer.out_features, rank, dtype=wide, device=device)
+        self.low_rank = nn.ParameterList((down, up))
+
+    @property
+    def down(self) -> Tensor:
+        """A, [rank, in]."""
+        return self.low_rank[0]
+
+    @property
+    def up(self) -> Tensor:
+        """B, [out, rank]."""
+        return self.low_rank[1]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        added = F.linear(F.linear(rows, self.down.to(rows.dtype)), self.up.to(rows.dtype))
+        return self.base(rows) + self.scale * added
+
+    def addition(self) -> Tensor:
+        """[out, in] what it adds to the base's weight; where ranks share its weights, all of them must ask."""
+        down, up = full_tensors([self.down.detach(), self.up.detach()])
+        return self.scale * up @ down
+
+
+def attach_low_rank(decoder: nn.Module, rank: int, scale: float) -> dict[str, LowRankLinear]:
+    """Put additions beside a decoder's attention projections; returns them by the layers' names in it.
+
+    Raises:
+        CrossdraftError: it has no such layers under their usual names.
+    """
+    found = [(parent, key) for parent in decoder.modules() for key, _ in parent.named_children() if key in ADAPTED]
+    if not found:
+        raise CrossdraftError(
+            f"{type(decoder).__name__} has no {', '.join(ADAPTED)} that could learn; tune it as a whole, with rank=0."
+        )
+    for parent, key in found:
+        setattr(parent, key, LowRankLinear(getattr(parent, key), rank, scale))
+    return {name: layer for name, layer in decoder.named_modules() if isinstance(layer, LowRankLinear)}
+
+
+class Scratch:
+    """One buffer in which every layer unpacks its weight, for one product: to fill fresh memory takes twice as long."""
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0)
+
+    def take(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        """[*shape] bfloat16, not initialised; whatever was in it before is lost."""
+        numbers = math.prod(shape)
+        if self._held.numel() < numbers or self._held.device != device:
+            self._held = torch.empty(numbers, dtype=DTYPE, device=device)
+        return self._held[:numbers].view(*shape)
+
+
+class Int4Linear(nn.Module):
+    """`nn.Linear` whose frozen weight is held in 4 bits, and gradients go through to its input.
+
+    A weight stands for what `--quantize int4` makes of it, in a layout that is quick to unpack: the kernel's own has no
+    way backwards. 5 bits a weight with scales and zeros; each product unpacks it anew, into bfloat16, and reads its
+    input's columns in the order of the packed weight's: all groups' first, all groups' second and so on. In that order
+    scales and zeros lie beside what they multiply (in the input's own order this takes six times as long).
+
+    Args:
+        linear: whose sizes are multiples of the group.
+        scratch: where weights are unpacked; layers that share it are not used by two threads.
+    """
+
+    def __init__(self, linear: nn.Linear, scratch: Scratch) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self._scratch = linear.in_features, linear.out_features, scratch
+        whole, scales, zeros = int4_groups(linear.weight.detach())
+        whole = whole.to(torch.uint8).transpose(1, 2).contiguous()  # [out, 32, groups]; across, it unpacks slowly
+        # Parameters, because FSDP shares out no buffers.
+        self.packed = nn.Parameter(whole[:, :HALF] | (whole[:, HALF:] << 4), requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.zeros = nn.Parameter(zeros - 8 * scales, requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weight."""
+        return self.packed.nbytes + self.scales.nbytes + self.zeros.nbytes
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in] bfloat16, a copy."""
+        return self.grouped(self.unpacked(), GROUP).clone()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out] bfloat16."""
+        out = cast("Tensor", _FrozenProduct.apply(rows, self))
+        return out if self.bias is None else out + self.bias
+
+    def unpacked(self) -> Tensor:
+        """[out, in] bfloat16 with columns in the packed order, until any layer is unpacked again."""
+        whole = self._scratch.take((self.out_features, GROUP, self.in_features // GROUP), self.packed.device)
+        whole[:, :HALF] = self.packed & 15
+        whole[:, HALF:] = self.packed >> 4
+        return torch.addcmul(self.zeros[:, None], whole, self.scales[:, None], out=whole).flatten(1)
+
+    def grouped(self, columns: Tensor, of: int) -> Tensor:
+        """[..., in] in another order: `of` is the groups' number for the packed order, their size for the plain one."""
+        return columns.unflatten(-1, (of, -1)).transpose(-1, -2).flatten(-2)
+
+    @property
+    def groups(self) -> int:
+        """How many groups the input's columns make."""
+        return self.in_features // GROUP
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """rows · Wᵀ with a gradient for the rows alone, which are not kept: the weight is unpacked again for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, layer: Int4Linear) -> Tensor:
+        ctx.layer, ctx.dtype = layer, rows.dtype
+        with torch.autocast(rows.device.type, enabled=False):
+            return F.linear(layer.grouped(rows.to(DTYPE), layer.groups), layer.unpacked())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        layer: Int4Linear = ctx.layer
+        return layer.grouped(grads[0].to(DTYPE) @ layer.unpacked(), GROUP).to(ctx.dtype), None
+
+
+def to_int4_base(model: Any, fill: Callable[[nn.Module], None]) -> None:
+    """Hold the linear layers of a model's language model in 4 bits, one after the other as each is read.
+
+    Args:
+        model: in bfloat16.
+        fill: reads a layer's weights, which may still be in their file.
+    """
+    scratch = Scratch()
+    replace_layers(model, lambda linear: Int4Linear(linear, scratch), fill)

@@ -1,0 +1,241 @@
+"""What aligning a pair begins with: three splits of clips, and the target's answers about two of them.
+
+    train        the drafter learns from these answers
+    validation   decides which weights are kept
+    test         neither: what is reported
+
+Clips are scenes of the road world, whose splits never meet, or lists; of these no clip may stand in two, nor one that
+overlaps with it in time (`train.capture.overlap`).
+"""
+
+import gc
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossdraft.engine.fast.heap import trim
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import check_folder
+from crossdraft.load import load_target, target_fingerprint
+from crossdraft_lab.train.align.checks import DRAFTER
+from crossdraft_lab.train.capture.overlap import refuse_overlap
+from crossdraft_lab.train.capture.plan import (
+    INDEX_FILE,
+    CapturedTarget,
+    CaptureIndex,
+    CapturePlan,
+    capture_spec,
+    estimate_disk,
+    read_index,
+)
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.run import capture
+from crossdraft_lab.train.capture.sources import ClipSource, ListSource, SceneSource
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.heads.task import captured_source
+
+Progress = Callable[[str, int], Callable[[], None]]
+"""(split, clips) -> what is called for each clip that is captured."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Clips with their questions; scenes have a test split of their own, which is not captured (`None`)."""
+
+    train: ClipSource
+    validation: ClipSource
+    test: ListSource | None = None
+
+    @property
+    def captured(self) -> Mapping[str, ClipSource]:
+        """Those that answers are captured of, by the name of their folder."""
+        return {"train": self.train, "validation": self.validation}
+
+
+def scene_splits(clips: int, validation_clips: int, prompts: int, seed: int, prompt_noise: float) -> Splits:
+    """Scenes of the road world."""
+    train = SceneSource("train", clips, 0, prompts, seed, prompt_noise)
+    return Splits(train, SceneSource("validation", validation_clips, 0, prompts, seed))
+
+
+def list_splits(train: Path, validation: Path | None, test: Path | None) -> Splits:
+    """Lists, checked: every clip has a recording, and no two of them share one.
+
+    Raises:
+        CrossdraftError: a list is lacking or cannot be read, a clip has no recording, or two lists share one.
+    """
+    if validation is None or test is None:
+        lacking = "--validation" if validation is None else "--test"
+        raise CrossdraftError(
+            f"{lacking} is lacking: the list {train} is for learning alone; give a list of other recordings to choose "
+            "the weights by (--validation), and a third to measure on (--test)."
+        )
+    sources = {path: ListSource(path) for path in (train, validation, test)}
+    if len(sources) < 3:
+        raise CrossdraftError("One list is named for two splits; give three lists, of three sets of recordings.")
+    for source in sources.values():
+        _require_recordings(source)
+    refuse_overlap({str(path): source for path, source in sources.items()})
+    return Splits(*sources.values())
+
+
+def _require_recordings(source: ListSource) -> None:
+    """Refuse a list with a clip that has none."""
+    for number in range(len(source)):
+        clip = source.read(number)
+        if clip.events is None:
+            raise CrossdraftError(
+                f"{clip.name.capitalize()} of {source.path} names no event recording, which the drafter reads; add "
+                '"events": FILE.'
+            )
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How the target answers.
+
+    Args:
+        target: where it is loaded from.
+        device, dtype, quantize: see `load.load_target`.
+        max_new_tokens: the longest answer.
+        batch: answers decoded in one batch.
+        workers: processes that render scenes.
+    """
+
+    target: str
+    device: str | None = None
+    dtype: str | None = None
+    quantize: str | None = None
+    max_new_tokens: int = 96
+    batch: int = 8
+    workers: int = 1
+
+
+def open_splits(folder: Path, splits: Splits, settings: AnswerSettings) -> dict[str, CaptureStore]:
+    """The complete captures of the splits."""
+    digest = target_fingerprint(settings.target)
+    return {name: CaptureStore.open(folder / name, digest) for name in splits.captured}
+
+
+def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progress: Progress) -> None:
+    """Complete the captures of the splits in a folder; the target is loaded only if one is not complete.
+
+    Of the target's features its last layer alone is kept.
+
+    Raises:
+        CrossdraftError: a folder holds something else, another capture or more clips, or the disk has no room; before
+            any answer.
+    """
+    digest = target_fingerprint(settings.target)
+    lacking = {
+        name: one for name, one in splits.captured.items() if not _complete(folder / name, one, settings, digest)
+    }
+    if lacking:
+        _capture(folder, lacking, settings, progress)
+        gc.collect()  # the drafter is loaded next, where the target was
+        trim()
+
+
+def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest: str) -> bool:
+    """True if a folder holds all of this capture, which then needs no target.
+
+    Raises:
+        CrossdraftError: it holds more clips, all of which would be learned from.
+    """
+    if not (folder / INDEX_FILE).is_file():
+        return False
+    index = read_index(folder)
+    same = (index.owner.sha256, index.owner.quantize) == (digest, settings.quantize or "")
+    same &= settings.dtype in (None, index.owner.dtype)
+    same &= index.wanted == capture_spec(index.owner.depth, (-1,), (), settings.max_new_tokens)
+    same &= dict(index.asked) == dict(source.settings)
+    if same and index.done > len(source):
+        raise CrossdraftError(
+            f"The capture {folder} is of {index.done} clips, and would be learned from as a whole, where {len(source)} "
+            f"are wanted; ask for {index.done} clips, or name another folder for captures."
+        )
+    whole = all((folder / shard.file).is_file() for shard in index.shards)
+    return same and whole and index.done == len(source)
+
+
+def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSettings, progress: Progress) -> None:
+    target: Target = load_target(settings.target, settings.device, settings.dtype, quantize=settings.quantize)
+    info = CapturedTarget.of(settings.target, target, settings.quantize)
+    spec = capture_spec(info.depth, (-1,), (), settings.max_new_tokens)
+    plans = {
+        name: CapturePlan(target, info, source, spec, settings.batch, settings.workers)
+        for name, source in sources.items()
+    }
+    begun: dict[str, CaptureIndex] = {name: plan.resume(folder / name) for name, plan in plans.items()}
+    for name, plan in plans.items():  # all are refused before one begins
+        estimate_disk(folder / name, plan, begun[name]).check()
+    for name, plan in plans.items():
+        recorder = FeatureRecorder(plan.target, plan.spec, plan.batch)
+        on_clip = progress(name, len(plan.source) - begun[name].done)
+        capture(folder / name, plan, begun[name], recorder, on_clip)
+
+
+def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
+    """Refuse a finished folder; nothing is changed.
+
+    Args:
+        out: of everything.
+        report: name of what is written at the end.
+        force: a finished one will do, too.
+        measure: whether the drafter is to be measured: one that was tuned alone is not finished then.
+
+    Returns:
+        Whether what was learned there is to be kept, if anything was.
+
+    Raises:
+        CrossdraftError: it is finished, and shall not be begun anew; or it is no folder.
+    """
+    check_folder(out)
+    path = out / report
+    if force or not path.exists():
+        return False
+    if measure and not _is_measured(path):
+        return True
+    raise CrossdraftError(
+        f"{out} holds a finished alignment; add --force to tune and measure it anew (captures are kept), or name "
+        "another folder."
+    )
+
+
+def _is_measured(report: Path) -> bool:
+    """Whether a report has figures of the drafter; a damaged one is left to whoever wrote it."""
+    try:
+        return "results" in json.loads(report.read_text(encoding="utf-8"))
+    except ValueError:
+        return True
+
+
+def begin_anew(out: Path, report: str) -> None:
+    """Take away from a finished folder what was learned and measured; another is left as it is, to be gone on with.
+
+    Args:
+        out, report: as in `check_begun`.
+    """
+    if not (out / report).exists():
+        return
+    for path in (*out.glob("train*.ckpt"), out / "train.log.jsonl", out / report):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(out / DRAFTER, ignore_errors=True)
+
+
+def questions_of(source: ClipSource) -> frozenset[str]:
+    """Every question of a source."""
+    return frozenset(question for clip in range(len(source)) for question in source.questions(clip))
+
+
+def learned_answers(store: CaptureStore) -> list[tuple[str, tuple[int, ...]]]:
+    """(kind of question, answer) of a capture: of scenes the kind, of a list the question's words."""
+    source = captured_source(store)
+    return [
+        (source.kinds(clip)[question], tuple(tokens.tolist()))
+        for number, tokens in enumerate(store.answer_tokens())
+        for clip, question in [source.locate(number)]
+    ]

@@ -1,0 +1,223 @@
+"""The drafter that is tuned, as a network: what of it learns, and how its weights are held while it does.
+
+Ranks may share all of its weights (FSDP2), the frozen ones too: each keeps its part, and one decoder layer at a time is
+put together for its forward and once more for its backward, then given up again. So a rank needs room for its share of
+the model, a layer, and the vision encoder, which stays whole within a step: it is run only for clips that are new.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from crossdraft.checkpoints.weights import Fill
+from crossdraft.dtypes import DTYPES
+from crossdraft.engine.fast.quantized_linear import bytes_saved
+from crossdraft.engine.target import Target
+from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
+from crossdraft.load import Reduction, load_event_learner
+from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft_lab.train.align.low_rank import attach_low_rank, to_int4_base
+from crossdraft_lab.train.align.merge import follow_changed, read_weight, write_changed, write_untied
+from crossdraft_lab.train.core.dist import MicroBatch, full_tensors, shard_units
+from crossdraft_lab.train.heads.align_data import PairedAnswers, drafter_states, train_batch
+from crossdraft_lab.train.reference.models import TrainableEventGPT
+from crossdraft_lab.train.reference.packed import joined_layers
+
+LM_HEAD = "lm_head.weight"
+HEADS = (LM_HEAD, "model.language_model.embed_tokens.weight")  # the head's weight by name, or that of one that is tied
+LANGUAGE = "model.language_model."  # where the language model's layers are, by name
+Base = Literal["float32", "bfloat16", "int4"]
+
+
+class DraftHead(nn.Module):
+    """Some rows of an LM head: a module, because FSDP takes hold of weights where a module is called.
+
+    Args:
+        head: the LM head.
+        draft_ids: [D] its rows.
+    """
+
+    def __init__(self, head: nn.Module, draft_ids: Tensor) -> None:
+        super().__init__()
+        self.head, self.draft_ids = head, draft_ids
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[..., H] -> [..., D]."""
+        return states @ cast("Tensor", self.head.weight)[self.draft_ids].T
+
+
+class TunedDrafter(nn.Module):
+    """An EventGPT whose language model learns.
+
+    Args:
+        model: it is changed in place, so load it for this; its weights need not be read yet.
+        draft_ids: [D] ids that it shall draft, on the device where the model will be.
+        rank, scale: of the additions; rank 0 = all of the language model learns.
+        head: [V, H] of the target, frozen, which stands for its own; `None` = its own does.
+        projection: [H, S] before that head, which learns, too, where the drafter is not as wide as the target.
+    """
+
+    def __init__(
+        self,
+        model: EventGPTForConditionalGeneration,
+        draft_ids: Sequence[int] | Tensor,
+        rank: int,
+        scale: float,
+        head: Tensor | None = None,
+        projection: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.head = None if head is None else head.detach().to(torch.bfloat16).cpu()  # as it is written
+        self.draft_ids = torch.as_tensor(draft_ids)
+        self.rows = None if head is None else head.detach()[self.draft_ids.to(head.device)].to(self.draft_ids.device)
+        self.projection = None if projection is None else nn.Parameter(projection.to(self.draft_ids.device))
+        self.vlm = TrainableEventGPT(model)
+        tied = model.lm_head.weight is self.vlm.llama.embed_tokens.weight
+        self.unties = head is not None and tied  # its embeddings are not its head any more
+        model.requires_grad_(False)
+        self.additions = attach_low_rank(self.vlm.llama, rank, scale) if rank else {}
+        if not rank:
+            self.vlm.llama.requires_grad_(True)
+            if head is None:
+                model.lm_head.requires_grad_(True)
+        for layer in self.additions.values():
+            layer.low_rank.requires_grad_(True)
+        self.learning = nn.ModuleList(
+            [layer.low_rank for layer in self.additions.values()]
+            or [self.vlm.llama, *([model.lm_head] if head is None else [])]
+        )
+        """What learns, and therefore what a checkpoint holds."""
+        if self.projection is not None:
+            self.learning.append(nn.ParameterList((self.projection,)))
+        self.layers = joined_layers(self.vlm.llama)
+        self.draft_head = DraftHead(model.lm_head, self.draft_ids)
+        self.called = nn.ModuleList((*self.layers, self.draft_head))  # where FSDP finds them
+
+    def shard(self, mesh: DeviceMesh, fill: Fill) -> None:
+        """Leave each rank its part of the language model's weights and the head's, as they are read.
+
+        What is left, the vision encoder and norms, is the trainer's to share out.
+
+        Args:
+            mesh: the ranks.
+            fill: reads the weights of a module.
+        """
+        units: list[nn.Module] = list(self.layers)
+        words = self.vlm.llama.embed_tokens
+        if words.weight is not self.model.lm_head.weight:  # one weight cannot be of two units
+            units += [words, self.draft_head]
+        shard_units(units, mesh, fill)
+
+    def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
+        """The drafter's last state along the share's answers, with its gradients; and the target's features."""
+        numbers, where = answers.numbers(step, share), self.draft_ids.device
+        rows, features = answers.read(numbers)
+        rows = rows.to(where)
+        visual = answers.visual(step, share).to(where)
+        states = drafter_states(self.vlm, answers.codec, visual, rows, self.layers)
+        return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)
+
+    def predict(self, batch: TrainBatch) -> list[DraftLogits]:
+        """What it says by its own head, or by the target's, to which its last state is a feature."""
+        (states,) = batch.hidden.values()
+        if self.rows is None:
+            return [DraftLogits(0, self.draft_head(states))]
+        features = states if self.projection is None else states @ self.projection.to(states.dtype).T
+        return [DraftLogits(0, features @ self.rows.to(features.dtype).T, features)]
+
+    def write(self, source: Path, folder: Path | None) -> None:
+        """Write the checkpoint `source` with what was learned into `folder`, in bf16, a weight at a time.
+
+        Where ranks share the weights, all of them must call; those without a folder help, and write nothing.
+
+        Raises:
+            CrossdraftError: as `write_changed`.
+        """
+        added = {LM_HEAD: self.changed(LM_HEAD, read_weight(source, HEADS))} if self.unties else {}
+        if folder is None:
+            follow_changed(source, self.names, self.changed)
+            return
+        write_changed(source, folder, self.names, self.changed, added)
+        if self.unties:
+            write_untied(source, folder)
+
+    @torch.no_grad()
+    def changed(self, name: str, weight: Tensor) -> Tensor:
+        """The weight of that name, one of `names`, as it is now; `weight` is what it was before."""
+        if self.head is not None and name == LM_HEAD:
+            rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
+            head = self.head[:rows]
+            if self.projection is not None:
+                head = (head.float() @ full_tensors(self.projection.detach()).float().cpu()).to(torch.bfloat16)
+            return torch.cat((head, weight[rows:].to(head)))
+        if not self.additions:
+            return full_tensors(dict(self.model.named_parameters(remove_duplicate=False))[name])
+        layer = self.additions[name.removeprefix(LANGUAGE).removesuffix(".weight")]
+        return weight.float() + layer.addition().to("cpu", torch.float32)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the weights that changed."""
+        head = set() if self.head is None or self.unties else {LM_HEAD}
+        if self.additions:
+            return head | {f"{LANGUAGE}{name}.weight" for name in self.additions}
+        return head | {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+
+
+@torch.no_grad()
+def closest_projection(head: Tensor, source: Path) -> Tensor | None:
+    """[H, S] by which the LM head [V, H] of a target comes closest to that of a checkpoint [V', S] (least squares).
+
+    `None` where both are equally wide. Checkpoints pad their heads differently: the ids that both have are compared.
+
+    Raises:
+        CrossdraftError: as `read_weight`.
+    """
+    own = read_weight(source, HEADS)
+    if own.shape[1] == head.shape[1]:
+        return None
+    rows = min(len(head), len(own))
+    return torch.linalg.lstsq(head[:rows].double().cpu(), own[:rows].double()).solution.to(head)
+
+
+def load_tuned(
+    source: str,
+    device: str,
+    base: Base,
+    make: Callable[[EventGPTForConditionalGeneration], TunedDrafter],
+    mesh: DeviceMesh | None = None,
+) -> tuple[Target, TunedDrafter]:
+    """A drafter to be tuned, and the EventGPT that it is behind its adapter.
+
+    Args:
+        source: as in `load_drafter`.
+        device: where it shall be.
+        base: how its frozen weights are held.
+        make: it of the model, before weights are read.
+        mesh: ranks that share its weights: none of them ever holds all of these, except in 4 bits while it is loaded.
+
+    Raises:
+        CrossdraftError: as `load_event_learner`.
+    """
+    dtype, made = "float32" if base == "float32" else "bfloat16", list[TunedDrafter]()
+
+    def apply(model: Any, fill: Fill) -> None:
+        if base == "int4":
+            to_int4_base(model, fill)
+        made.append(make(model))
+        if mesh is not None:
+            made[0].shard(mesh, fill)
+
+    def saved(model: Any) -> int:
+        if base == "int4":
+            return bytes_saved(model, base)  # all of it is in 4 bits before it is shared out
+        stored = sum(weight.numel() for weight in model.parameters()) * DTYPES[dtype].itemsize
+        return 0 if mesh is None else stored - stored // mesh.size()
+
+    plain = load_event_learner(source, device, dtype, Reduction(apply, saved))
+    return plain, made[0]

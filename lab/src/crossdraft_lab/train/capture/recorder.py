@@ -1,0 +1,298 @@
+"""Recording a target's answers: a drafter that keeps the outputs that the engine's loop commits to it.
+
+The target writes greedily, whatever its generation_config asks for. Drafts from a memory of the answers before make a
+pass worth several tokens, and neighbouring questions about a clip share its reading; neither changes an answer.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from crossdraft.drafters.evaluate import decode_all
+from crossdraft.drafters.memory.drafter import MemoryDrafter, MemoryState
+from crossdraft.engine.cache import KVCache
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.drafter import Budget, Draft, PromptFeatures, VerifyOutput
+from crossdraft.engine.generation import GenerationDefaults
+from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.train.capture.plan import check_length
+from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft_lab.train.capture.sources import ClipRequest, PromptedClip
+
+NODES, CONFIDENCE = 6, 0.25  # most nodes of a draft, and the least path probability of one
+SPANNING = "mm_token_type_ids"  # as long as the prompt; serves positions and is not encoded
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """A prompt's first piece, which shows the clip, as the target read it: its keys and values [1, heads, n, d]."""
+
+    chunk: Chunk
+    layers: tuple[int, ...]
+    out: TargetOut
+    stores: list[tuple[Tensor, Tensor]]
+
+    def serves(self, chunk: Chunk, layers: Sequence[int]) -> bool:
+        """True if reading `chunk` would give the same; `encode` returns one object for the same pixels."""
+        if chunk.encoded is not self.chunk.encoded or self.layers != tuple(layers):
+            return False
+        same = torch.equal(chunk.tokens, self.chunk.tokens)
+        if chunk.positions is None or self.chunk.positions is None:
+            return same and chunk.positions is self.chunk.positions
+        return same and torch.equal(chunk.positions, self.chunk.positions)
+
+
+class CaptureTarget(Target):
+    """A target that answers greedily, and reads a clip once for all questions about it that follow one another."""
+
+    def __init__(self, target: Target, spec: CaptureSpec) -> None:
+        vars(self).update(vars(target))  # the same model behind the same adapter
+        self.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
+        self.prepare = self._prepare
+        self._inner, self._spec = target, spec
+        self._encoded: tuple[Prompt, Encoded] | None = None
+        self._prefix: _Prefix | None = None
+
+    @property
+    def reads_pairs(self) -> bool:
+        """One prompt after another: what was read of a clip serves the next question."""
+        return False
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        if self._encoded is None or not _same_features(self._encoded[0], prompt):
+            self._encoded = prompt, super().encode(prompt)
+        return self._encoded[1]
+
+    def extend(
+        self,
+        cache: KVCache,
+        rows: slice,
+        chunks: Sequence[Chunk],
+        trees: Sequence[DraftTree],
+        capture: Sequence[int] = (),
+        probe_embeds: Sequence[Tensor | None] = (),
+    ) -> TargetOut:
+        chunk, prefix = chunks[0], self._prefix
+        if not chunk.skip_logits:
+            return super().extend(cache, rows, chunks, trees, capture, probe_embeds)
+        length = len(chunk.tokens)
+        if prefix is None or not prefix.serves(chunk, capture):
+            out = super().extend(cache, rows, chunks, trees, capture, probe_embeds)
+            layers = range(self.text_config.num_hidden_layers)
+            stores = [(keys.clone(), values.clone()) for keys, values in (cache.first(i, length) for i in layers)]
+            self._prefix = _Prefix(chunk, tuple(capture), out, stores)
+            return out
+        cache.open_window(rows, length)
+        for layer, (keys, values) in enumerate(prefix.stores):
+            cache.update(keys, values, layer)
+        cache.advance(rows.start, length)
+        return prefix.out
+
+    def _prepare(self, request: Request) -> Prompt:
+        prompt = self._inner.prepare(request)
+        check_length(prompt, self, request.clip_name if isinstance(request, ClipRequest) else "a clip", self._spec)
+        return prompt
+
+
+def _same_features(one: Prompt, other: Prompt) -> bool:
+    """True if two prompts show the same, to the last pixel."""
+    names = one.features.keys() - {SPANNING}
+    if names != other.features.keys() - {SPANNING}:
+        return False
+    return all(torch.equal(one.features[name], other.features[name]) for name in sorted(names))
+
+
+@dataclass(eq=False)
+class RecorderState:
+    """What is known of one answer: `hidden` of one pass after the other, each [layers, n, H] bfloat16."""
+
+    memory: MemoryState
+    number: int
+    prompt: PromptFeatures | None = None
+    answer: list[int] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+
+
+class RecordingDrafter:
+    """Drafts as `memory` does, and records every answer with the target's features.
+
+    Args:
+        memory: of the answers before.
+        spec: the features to record.
+
+    `recorded` has the answers by the number of their request.
+    """
+
+    def __init__(self, memory: MemoryDrafter, spec: CaptureSpec) -> None:
+        self.memory, self.spec = memory, spec
+        self.needs = replace(memory.needs, hidden_layers=spec.layers, visual_layers=spec.visual_layers)
+        self.recorded: dict[int, CapturedAnswer] = {}
+        self._last: CapturedAnswer | None = None
+
+    def begin(self, requests: Sequence[Request]) -> list[RecorderState]:
+        clip_requests = [request for request in requests if isinstance(request, ClipRequest)]
+        states = self.memory.begin([replace(request, video=request.clip_name) for request in clip_requests])
+        return [RecorderState(state, request.number) for state, request in zip(states, clip_requests, strict=True)]
+
+    def propose(self, states: Sequence[RecorderState], budgets: Sequence[Budget]) -> list[Draft]:
+        confident = [replace(budget, min_confidence=CONFIDENCE) for budget in budgets]
+        return self.memory.propose([state.memory for state in states], confident)
+
+    def commit(self, states: Sequence[RecorderState], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.prompt = state.prompt or output.prompt
+            state.answer += output.tokens
+            state.hidden.append(torch.stack([output.hidden[layer].bfloat16() for layer in self.spec.layers]))
+        self.memory.commit([state.memory for state in states], outputs)
+
+    def fork(self, states: Sequence[RecorderState]) -> list[RecorderState]:
+        memories = self.memory.fork([state.memory for state in states])
+        return [
+            replace(state, memory=memory, answer=[*state.answer], hidden=[*state.hidden])
+            for state, memory in zip(states, memories, strict=True)
+        ]
+
+    def end(self, states: Sequence[RecorderState]) -> None:
+        for state in states:
+            if state.prompt is not None:
+                self.recorded[state.number] = self._record(state, state.prompt)
+        self.memory.end([state.memory for state in states])
+
+    def _record(self, state: RecorderState, prompt: PromptFeatures) -> CapturedAnswer:
+        tokens = torch.tensor([*prompt.tokens, *state.answer])
+        hidden = torch.cat(state.hidden, 1)[:, : len(tokens) - 1].cpu()  # an answer cut short has one more
+        nothing = torch.zeros(0, hidden.shape[-1])  # of a prompt without anything visual
+        answer = CapturedAnswer(
+            tokens,
+            len(prompt.tokens),
+            dict(zip(self.spec.layers, hidden, strict=True)),
+            torch.tensor(prompt.visual_tokens, dtype=torch.int64),
+            {layer: prompt.visual.get(layer, nothing).bfloat16().cpu() for layer in self.spec.visual_layers},
+        )
+        if self._last is not None and answer.same_piece(self._last):  # held in memory once
+            answer = replace(answer, visual_ids=self._last.visual_ids, visual=self._last.visual)
+        self._last = answer
+        return answer
+
+
+class FeatureRecorder:
+    """Has a target answer questions and records its answers and features.
+
+    Args:
+        target: whose answers.
+        spec: what is kept of them; layers as `plan.canonical` has them.
+        batch: answers decoded in one batch.
+        nodes: most nodes of a draft; 0 drafts nothing.
+        learns: draft from the answers of earlier calls too. Without, a call is a function of its clips alone, to the
+            last bit.
+
+    `seconds` is the time spent in `record` so far.
+    """
+
+    def __init__(
+        self, target: Target, spec: CaptureSpec, batch: int = 8, *, nodes: int = NODES, learns: bool = True
+    ) -> None:
+        self.target, self.spec, self.batch = target, spec, batch
+        self.nodes, self.learns = nodes, learns
+        self.seconds = 0.0
+        self._memory = MemoryDrafter()
+
+    def record(self, clips: Sequence[PromptedClip]) -> list[list[CapturedAnswer]]:
+        """The answers about each clip, in the order of its questions.
+
+        Raises:
+            CrossdraftError: a clip cannot be read, or a prompt and its answer exceed the model's context.
+        """
+        start = time.perf_counter()
+        if not self.learns:
+            self._memory = MemoryDrafter()
+        unnumbered = [request for clip in clips for request in clip.requests(self.spec.max_new_tokens)]
+        requests = [replace(request, number=number) for number, request in enumerate(unnumbered)]
+        recorder = RecordingDrafter(self._memory, self.spec)
+        answers = decode_all(CaptureTarget(self.target, self.spec), recorder, requests, self.nodes, self.batch)
+        recorded = [recorder.recorded.get(number) for number in range(len(requests))]
+        for answer, found in zip(answers, recorded, strict=True):
+            if found is None or tuple(found.tokens[found.start :].tolist()) != answer.tokens:
+                raise CrossdraftError(f"An answer was not recorded whole ({'; '.join(answer.notes)}); capture anew.")
+        whole = iter([found for found in recorded if found is not None])
+        self.seconds += time.perf_counter() - start
+        return [[next(whole) for _ in clip.prompts] for clip in clips]
+
+
+class InterleavedRecorder(FeatureRecorder):
+    """A recorder and the plain target in turns, with as large a batch; either goes first every other time.
+
+    Both get the same requests, and prepare them themselves.
+    """
+
+    def __init__(self, target: Target, spec: CaptureSpec, batch: int) -> None:
+        super().__init__(target, spec, batch)
+        self.plain = Decoder(target, max_batch=batch)
+        self.generated_s = 0.0
+        self.answers = 0
+        self.identical = 0
+        self._turns = 0
+
+    def warm_up(self, clip: PromptedClip) -> None:
+        """Both once, before anything counts; the recorder learns nothing of it."""
+        FeatureRecorder(self.target, self.spec, self.batch).record([clip])
+        self.plain.generate(clip.requests(self.spec.max_new_tokens))
+
+    def record(self, clips: Sequence[PromptedClip]) -> list[list[CapturedAnswer]]:
+        self._turns += 1
+        if self._turns % 2:
+            recorded = super().record(clips)
+            generated = self._generate(clips)
+        else:
+            generated = self._generate(clips)
+            recorded = super().record(clips)
+        captured = [tuple(one.tokens[one.start :].tolist()) for some in recorded for one in some]
+        self.answers += len(generated)
+        self.identical += sum(mine == own for mine, own in zip(captured, generated, strict=True))
+        return recorded
+
+    def _generate(self, clips: Sequence[PromptedClip]) -> list[tuple[int, ...]]:
+        longest = self.spec.max_new_tokens
+        start = time.perf_counter()
+        answers = self.plain.generate([request for clip in clips for request in clip.requests(longest)])
+        self.generated_s += time.perf_counter() - start
+        return [answer.tokens for answer in answers]
+
+
+@dataclass(frozen=True)
+class CaptureComparison:
+    """The same answers captured and plainly generated.
+
+    Args:
+        captured_s, generated_s: seconds for all answers; those of the capture include writing its files.
+        ratio: captured answers a second over generated ones.
+        identical, answers: how many have the same tokens, of how many. In float32 a near-tie may flip between passes of
+            different shapes.
+    """
+
+    captured_s: float
+    generated_s: float
+    ratio: float
+    identical: int
+    answers: int
+
+    @classmethod
+    def of(cls, turns: InterleavedRecorder, filing_s: float) -> "CaptureComparison":
+        captured = turns.seconds + filing_s
+        ratio = round(turns.generated_s / captured, 3) if captured else 0.0
+        return cls(round(captured, 3), round(turns.generated_s, 3), ratio, turns.identical, turns.answers)
+
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"Captured {self.ratio:.2f}x as fast as the target alone generates ({self.captured_s:.1f} s for "
+            f"{self.answers} answers, {self.generated_s:.1f} s alone); {self.identical} of them are identical."
+        )

@@ -1,0 +1,351 @@
+"""Clips with their questions, and their two sources: scenes of the road world, rendered when they are read, and a list.
+
+A list is a file with one JSON object a line, its paths relative to the list's folder:
+
+    {"video": "clips/a.mp4", "prompt": "What is ahead?"}
+    {"video": "clips/b.mp4", "prompt": ["What is ahead?", "Is it dark?"], "events": "clips/b.h5"}
+
+`crossdraft data pairs` writes such lists, with more about each clip than is read here.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from crossdraft.checks import did_you_mean, whole
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
+from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft_lab import scenes
+from crossdraft_lab.datasets.sample import wording
+from crossdraft_lab.train.core.provenance import sha256
+from crossdraft_lab.train.reference.batches import augment_question, draw_questions, question_words
+from crossdraft_lab.train.reference.clips import clip_seed, sample_times
+
+SPLITS = ("train", "validation")
+MOST_PROMPTS = 512  # of one scene
+KEYS = {"video", "prompt", "events"}  # of a line
+# What else `crossdraft_lab.datasets.export` writes into one.
+ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
+FROM, TO = "start_s", "end_s"  # of these, a part's times
+LATEST_S = 1e12
+
+
+@dataclass(frozen=True)
+class ClipRequest(Request):
+    """A question about a clip of a source.
+
+    Args:
+        clip_name: the key of drafters with a memory.
+        number: of the request, among those that are answered together.
+    """
+
+    clip_name: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class SequencePart:
+    """Which part of a longer recording a clip is; without times, it may be any."""
+
+    sequence: str
+    start_s: float = -math.inf
+    end_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class PromptedClip:
+    """A clip and the questions about it.
+
+    Args:
+        name: for people, and the key of drafters with a memory.
+        video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
+        part: of a sequence, where its list says so.
+    """
+
+    name: str
+    video: object
+    prompts: tuple[str, ...]
+    events: str | None = None
+    part: SequencePart | None = None
+
+    def requests(self, max_new_tokens: int) -> list[ClipRequest]:
+        """One request for each question."""
+        return [
+            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip_name=self.name)
+            for prompt in self.prompts
+        ]
+
+
+class ClipSource(Protocol):
+    """Clips with their questions; the same for the same arguments, on every machine."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Plain values that tell one source from another; the number of clips is not among them."""
+        ...
+
+    @property
+    def heavy(self) -> bool:
+        """True if `read` takes so long that it is worth a process of its own."""
+        ...
+
+    def __len__(self) -> int:
+        """Clips."""
+        ...
+
+    @property
+    def answers(self) -> int:
+        """Questions about all clips."""
+        ...
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        """(clip, question) of the answer of that number."""
+        ...
+
+    def questions(self, index: int) -> tuple[str, ...]:
+        """The questions about a clip, which is not read for them."""
+        ...
+
+    def kinds(self, index: int) -> tuple[str, ...]:
+        """Of each of these the kind: of a scene's that which was drawn, of a list's its words."""
+        ...
+
+    def read(self, index: int) -> PromptedClip:
+        """A clip by its number."""
+        ...
+
+
+def grouped(clips: Iterable[PromptedClip], prompts: int) -> Iterator[list[PromptedClip]]:
+    """Neighbouring clips in groups of at least `prompts` questions; the last group may have fewer."""
+    group: list[PromptedClip] = []
+    for clip in clips:
+        group.append(clip)
+        if sum(len(one.prompts) for one in group) >= prompts:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class SceneSource:
+    """`clips` scenes of a split, from number `first` on, each with questions of all kinds.
+
+    Args:
+        split: train or validation; the test split is held out.
+        clips, first: which scenes.
+        prompts: questions about each: kinds without repetition while there are enough, any wording of the training.
+        seed: of the questions; those about a scene depend on it and on the scene alone.
+        prompt_noise: drop or replace up to this share of a question's words, so that the answers are not those to a
+            hundred fixed wordings.
+    """
+
+    split: str = "train"
+    clips: int = 1
+    first: int = 0
+    prompts: int = 8
+    seed: int = 0
+    prompt_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise CrossdraftError(
+                f"There is no learning from the split '{self.split}'; capture {' or '.join(SPLITS)}, the test split is "
+                "held out."
+            )
+        held = len(scenes.split_seeds(self.split))
+        if self.clips < 1 or not 0 <= self.first <= held - self.clips:
+            raise CrossdraftError(
+                f"The {self.split} split has scenes 0 to {held - 1}, and {self.clips} from {self.first} on are not "
+                "some of them; choose others."
+            )
+        whole("The seed (--seed)", self.seed, 0)
+        if not 1 <= self.prompts <= MOST_PROMPTS:
+            raise CrossdraftError(f"{self.prompts} prompts a clip are out of range; choose 1 to {MOST_PROMPTS}.")
+        if not 0 <= self.prompt_noise < 1:
+            raise CrossdraftError(
+                f"The prompt noise (--prompt-noise) is {self.prompt_noise}; choose 0 (none) to less than 1."
+            )
+
+    @property
+    def settings(self) -> dict[str, object]:
+        own = {"split": self.split, "first": self.first, "prompts": self.prompts, "seed": self.seed}
+        return {"kind": "scenes", **own, "wear": self.prompt_noise}
+
+    @property
+    def heavy(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self.clips
+
+    @property
+    def answers(self) -> int:
+        return self.clips * self.prompts
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        return divmod(answer, self.prompts)
+
+    def questions(self, index: int) -> tuple[str, ...]:
+        drawn, rng = self._drawn(index)
+        questions = [qa.question for qa in drawn]
+        if self.prompt_noise:
+            words = question_words()
+            questions = [augment_question(question, self.prompt_noise, words, rng) for question in questions]
+        return tuple(questions)
+
+    def kinds(self, index: int) -> tuple[str, ...]:
+        return tuple(qa.kind for qa in self._drawn(index)[0])
+
+    def _drawn(self, index: int) -> tuple[list[scenes.QA], np.random.Generator]:
+        """The questions about a clip as they are before any noise, and the generator that draws this next."""
+        clip = self.first + index
+        rng = np.random.default_rng([self.seed, clip])
+        return draw_questions(self.split, clip, self.prompts, rng), rng
+
+    def read(self, index: int) -> PromptedClip:
+        clip = self.first + index
+        scene = scenes.make_scene(clip_seed(self.split, clip))
+        frames = scenes.render(scene, sample_times(DEFAULT_FRAMES), scenes.VIDEO_SIZE)
+        return PromptedClip(f"{self.split}-{clip:07d}", frames, self.questions(index))
+
+
+class ListSource:
+    """The first `clips` lines of a list; all by default.
+
+    Raises:
+        CrossdraftError: the list is missing or empty, or a line is wrong or names a file that cannot be read.
+    """
+
+    def __init__(self, path: Path, clips: int | None = None) -> None:
+        self.path = path.resolve()
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._sha256 = sha256(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise CrossdraftError(f"The list {path} cannot be read: {error}; give a file of JSON lines.") from error
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        self._clips = [_parse_line(path, number, line) for number, line in numbered[:clips]]
+        if not self._clips:
+            raise CrossdraftError(f'The list {path} is empty; write a line such as {{"video": …, "prompt": …}}.')
+        if clips is not None and clips > len(self._clips):
+            raise CrossdraftError(f"The list {path} has {len(self._clips)} clips, not {clips}; ask for fewer.")
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"kind": "list", "path": str(self.path), "sha256": self._sha256}
+
+    @property
+    def heavy(self) -> bool:
+        return False  # the target's own `prepare` reads the files
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    @property
+    def answers(self) -> int:
+        return self._ends[-1]
+
+    def locate(self, answer: int) -> tuple[int, int]:
+        clip = bisect_right(self._ends, answer)
+        return clip, answer - self._ends[clip] + len(self._clips[clip].prompts)
+
+    def questions(self, index: int) -> tuple[str, ...]:
+        return self._clips[index].prompts
+
+    def kinds(self, index: int) -> tuple[str, ...]:
+        return tuple(map(wording, self.questions(index)))
+
+    def read(self, index: int) -> PromptedClip:
+        return self._clips[index]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(clip.prompts) for clip in self._clips))
+
+
+def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
+    """The source that described itself so (`ClipSource.settings`), to read a capture's clips again.
+
+    Raises:
+        CrossdraftError: the description is none of ours, or the list has changed since.
+    """
+    values: dict[str, Any] = dict(settings)
+    kind = values.pop("kind", None)
+    try:
+        if kind == "scenes":
+            return SceneSource(clips=clips, prompt_noise=values.pop("wear", 0.0), **values)
+        if kind == "list":
+            source = ListSource(Path(str(values["path"])), clips)
+            if source.settings["sha256"] != values["sha256"]:
+                raise CrossdraftError(f"The list {source.path} has changed since it was captured; capture anew.")
+            return source
+    except (KeyError, TypeError) as error:
+        raise CrossdraftError(f"The capture does not describe its source ({error}); capture anew.") from error
+    raise CrossdraftError(f"The capture's source is '{kind}', which is neither scenes nor a list; capture anew.")
+
+
+def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
+    """One line of a list, checked: its files exist, its video can be read, and its recording begins."""
+    from crossdraft.events.excerpt import Excerpt
+    from crossdraft.video import probe
+
+    where = f"Line {number} of {path}"
+    try:
+        entry: Any = parse_json(line)
+    except ValueError as error:
+        raise CrossdraftError(f"{where} is no JSON: {error}.") from error
+    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys():
+        raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
+    if unknown := sorted(entry.keys() - KEYS - ABOUT):
+        raise CrossdraftError(f"{where} has the unknown key '{unknown[0]}'{did_you_mean(unknown[0], KEYS | ABOUT)}.")
+    prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
+        raise CrossdraftError(f'{where}: "prompt" must be a question, or a list of questions, none of them empty.')
+    files = {name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry}
+    try:
+        probe(files["video"])
+        empty = "events" in files and Excerpt(Path(files["events"])).first_time() is None
+    except CrossdraftError as error:
+        raise CrossdraftError(f"{where}: {error}") from error
+    if empty:
+        raise CrossdraftError(f"{where}: {files['events']} holds no events.")
+    part = _part(where, entry)
+    return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"), part)
+
+
+def _part(where: str, entry: Mapping[str, Any]) -> SequencePart | None:
+    """Which part of a sequence a line's clip is; `None` where it does not say."""
+    if entry.get("sequence") is None:
+        return None
+    start, end = entry.get(FROM), entry.get(TO)
+    times = [time for time in (start, end) if time is not None]
+    if not isinstance(entry["sequence"], str) or not all(map(_is_time, times)) or times != sorted(times):
+        raise CrossdraftError(
+            f'{where}: "sequence" must be a name, and "{FROM}" and "{TO}" the seconds at which the clip begins and '
+            "ends in it, or left out."
+        )
+    return SequencePart(
+        f"{entry.get('dataset') or ''} {entry['sequence']}".strip(),
+        -math.inf if start is None else float(start),
+        math.inf if end is None else float(end),
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LATEST_S
+
+
+def _file(where: str, folder: Path, name: str, value: object) -> str:
+    if not isinstance(value, str) or not (folder / value).is_file():
+        raise CrossdraftError(f"{where}: the {name} {value!r} is no file; paths are relative to the list's folder.")
+    return str((folder / value).resolve())

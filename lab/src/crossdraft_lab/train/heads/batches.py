@@ -1,0 +1,171 @@
+"""Training batches, step by step: a pure function of the step, wherever the answers come from."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from crossdraft.engine.target import Target
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.train.capture.plan import canonical
+from crossdraft_lab.train.capture.recorder import FeatureRecorder
+from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
+from crossdraft_lab.train.capture.sources import ClipSource
+from crossdraft_lab.train.capture.store import CaptureStore, collate
+from crossdraft_lab.train.core.dist import MicroBatch
+
+CLIPS, ANSWERS = 8, 8  # clips kept in memory; answers decoded in one batch
+FULL = MicroBatch()
+POOL = 16  # batches whose answers are sorted by length together, so that little is padding
+
+
+class BatchSource(Protocol):
+    """Answers of a target, step by step; see `StoredBatches` and `OnlineBatches`."""
+
+    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+        """The share's part of the step's `count` answers."""
+        ...
+
+    def describe(self, step: int, count: int) -> str:
+        """What the step learns from, for people."""
+        ...
+
+
+class EpochSampler:
+    """Numbers 0 … pool - 1 in an order that each epoch draws anew from the seed."""
+
+    def __init__(self, pool: int, seed: int) -> None:
+        self.pool, self.seed = pool, seed
+
+    def numbers(self, step: int, count: int) -> list[int]:
+        """A step's numbers: `count` of them, or all where there are fewer."""
+        count = min(count, self.pool)
+        epoch, index = divmod(step, self.pool // count)
+        drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
+        return drawn[index * count : (index + 1) * count].tolist()
+
+
+class StoredBatches:
+    """Batches from a capture, in an order that each epoch draws anew from the seed.
+
+    Where visual features are wanted, which must lie side by side, a batch is about clips with equally many of them.
+
+    Args:
+        store: the capture.
+        layers, visual_layers: features that are wanted.
+        seed: of the order.
+    """
+
+    def __init__(
+        self, store: CaptureStore, layers: Sequence[int], visual_layers: Sequence[int] = (), seed: int = 0
+    ) -> None:
+        self.store, self.seed = store, seed
+        self.layers, self.visual_layers = tuple(layers), tuple(visual_layers)
+        self._lengths = store.answer_lengths()
+        self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
+
+    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+        return self.store.batch(share.take(self.indices(step, count)), self.layers, self.visual_layers)
+
+    def describe(self, step: int, count: int) -> str:
+        return f"answers {', '.join(map(str, self.indices(step, count)))} of {self.store.folder}"
+
+    def indices(self, step: int, count: int) -> list[int]:
+        """Numbers of a step's answers."""
+        batches = len(_order(self.seed, 0, count, self._lengths, self._sizes))
+        epoch, index = divmod(step, batches)
+        return _order(self.seed, epoch, count, self._lengths, self._sizes)[index]
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: tuple[int, ...]) -> list[list[int]]:
+    """The batches of an epoch: answers of one size of clip, of like length side by side, otherwise drawn."""
+    rng = np.random.default_rng([seed, epoch])
+    drawn = rng.permutation(len(lengths)).tolist()
+    batches: list[list[int]] = []
+    for size in dict.fromkeys(sizes):
+        alike = [index for index in drawn if sizes[index] == size]
+        for start in range(0, len(alike), count * POOL):
+            pool = sorted(alike[start : start + count * POOL], key=lengths.__getitem__)
+            batches += [pool[i : i + count] for i in range(0, len(pool), count)]
+    whole = [batch for batch in batches if len(batch) == count] or batches
+    return [whole[i] for i in rng.permutation(len(whole))]
+
+
+class OnlineBatches:
+    """Batches without a capture: the target answers an endless cycle through a source while the head learns.
+
+    What a step sees is a function of the step alone, to the last bit: the answers about a clip are written together and
+    without memory of others.
+
+    Args:
+        layers, visual_layers: which features; negative ones count from the end.
+        max_new_tokens: the longest answer.
+        batch: answers decoded in one batch.
+        keep: most clips whose answers are held in memory.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        source: ClipSource,
+        layers: Sequence[int],
+        visual_layers: Sequence[int] = (),
+        *,
+        max_new_tokens: int = 96,
+        batch: int = ANSWERS,
+        keep: int = CLIPS,
+    ) -> None:
+        depth = target.text_config.num_hidden_layers
+        spec = CaptureSpec(canonical(layers, depth), canonical(visual_layers, depth), max_new_tokens)
+        self.source = source
+        self.recorder = FeatureRecorder(target, spec, batch, learns=False)
+        self._recorded = lru_cache(keep)(self._record)
+
+    def batch(self, step: int, count: int, share: MicroBatch = FULL) -> TrainBatch:
+        """The share's part of a step's `count` answers: step 0 has the source's first, and so on, round and round."""
+        part = len(share.take(range(count)))
+        positions = cycled(self.source, step * share.of + share.index, part)
+        return collate([self._recorded(clip)[prompt] for clip, prompt in positions])
+
+    def describe(self, step: int, count: int) -> str:
+        """What a step learns from, for people."""
+        return describe_cycled(step, count)
+
+    def _record(self, clip: int) -> list[CapturedAnswer]:
+        return self.recorder.record([self.source.read(clip)])[0]
+
+
+def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
+    """(clip, question) of a step's `count` answers: step 0 has the first, and after the last comes the first again."""
+    numbers = range(step * count, (step + 1) * count)
+    return [source.locate(number % source.answers) for number in numbers]
+
+
+def describe_cycled(step: int, count: int) -> str:
+    """The same, for people."""
+    return f"answers {step * count} to {step * count + count - 1} of the cycle through its clips"
+
+
+def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:
+    """The batch with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
+
+    Every answer has its own random stream and deviation, so that its noise is the same in whatever micro-batch of the
+    step it comes.
+
+    Args:
+        first: number of the batch's first answer among those of the step.
+    """
+    if not noise:
+        return batch
+    hidden = {layer: features.clone() for layer, features in batch.hidden.items()}
+    for row, length in enumerate(batch.lengths.tolist()):
+        generator = torch.Generator().manual_seed(hash((seed, step, first + row)) % 2**62)
+        for layer in sorted(hidden):
+            features = hidden[layer][row, : length - 1]  # after it there are none
+            drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
+            features += drawn * noise * features.std()
+    return replace(batch, hidden=hidden)

@@ -1,0 +1,106 @@
+"""Training of the gate of a speculative prefill, once its adapter is trained, on clips that this was not trained on.
+
+What it learns is, clip by clip, the share of the tokens of the target's answers that the target says again after the
+predicted tokens, having read its own answer so far. On its own training clips an adapter predicts better than it will:
+so the gate learns from validation clips, and from two thirds of them. It is judged, and calibrated, on the others, by
+whole answers that are written after predicted tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft_lab.align.checked import rouge_l
+from crossdraft_lab.align.gate import PrefillGate
+
+STEPS, RATE, DECAY = 300, 2e-3, 0.1
+FIFTH = 5  # one clip in so many tells when to stop
+LEAST = 15  # clips: two thirds to learn from, of which a fifth says when to stop, and a third to judge by
+MOST, ASKED = 64, 4  # clips that are judged by whole answers, and questions about each
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """Clips, and how far the target's answers about them survive.
+
+    Args:
+        pooled: [n, 2·T·S] what the gate sees of each.
+        share: [n] of the tokens of its answers, 0..1.
+        clips: n numbers.
+    """
+
+    pooled: Tensor
+    share: Tensor
+    clips: tuple[int, ...]
+
+    def parts(self) -> "tuple[Agreements, Agreements]":
+        """The first two thirds by number, and the others: neighbours may be of one recording, and are kept together."""
+        order = sorted(range(len(self.clips)), key=self.clips.__getitem__)
+        cut = 2 * len(order) // 3
+        return self._some(order[:cut]), self._some(order[cut:])
+
+    def _some(self, rows: Sequence[int]) -> "Agreements":
+        return Agreements(self.pooled[rows], self.share[rows], tuple(self.clips[row] for row in rows))
+
+
+def fit_gate(gate: PrefillGate, found: Agreements) -> None:
+    """Minimise the cross-entropy with the shares; one clip in five is kept back, and the step best for it is kept."""
+    back = torch.arange(len(found.share)) % FIFTH == 0
+    gate.begin_at(found.pooled[~back], found.share[~back])
+    optimiser = torch.optim.AdamW(gate.parameters(), RATE, weight_decay=DECAY)
+    best, kept = _loss(gate, found, back).item(), {name: value.clone() for name, value in gate.state_dict().items()}
+    for _ in range(STEPS):
+        optimiser.zero_grad()
+        _loss(gate, found, ~back).backward()
+        optimiser.step()
+        with torch.no_grad():
+            loss = _loss(gate, found, back).item()
+        if loss < best:
+            best, kept = loss, {name: value.clone() for name, value in gate.state_dict().items()}
+    gate.load_state_dict(kept)
+
+
+def _loss(gate: PrefillGate, found: Agreements, rows: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(gate.logits(found.pooled[rows]), found.share[rows])
+
+
+def answer_losses(model: Target, asked: Sequence[tuple[Request, Sequence[int]]]) -> Tensor:
+    """[n] 1 - ROUGE-L of a target's answers, by tokens.
+
+    Args:
+        model: the target.
+        asked: greedy requests, and the answers that were wanted.
+    """
+    decoder = Decoder(model, None)
+    said = (decoder.generate([request])[0].tokens for request, _ in asked)
+    return torch.tensor([1 - rouge_l(found, wanted) for found, (_, wanted) in zip(said, asked, strict=True)])
+
+
+@torch.no_grad()
+def gate_figures(gate: PrefillGate, found: Agreements) -> dict[str, float]:
+    """On other clips: mean share expected and found, their correlation, and the share of the surer half.
+
+    Of a calibrated gate also the mean of what was lost, and the correlation of this with the share expected.
+    """
+    expected = gate.logits(found.pooled).sigmoid()
+    surer = expected.argsort(descending=True)[: max(1, len(expected) // 2)]
+    figures = {
+        "clips": len(expected),
+        "expected": float(expected.mean()),
+        "found": float(found.share.mean()),
+        "correlation": _correlation(expected, found.share),
+        "surer_half": float(found.share[surer].mean()),
+    }
+    if len(gate.lost):
+        figures |= {"lost": float(gate.lost.mean()), "correlation_lost": _correlation(gate.sure, gate.lost)}
+    return figures
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack((one, other)))[0, 1].nan_to_num())

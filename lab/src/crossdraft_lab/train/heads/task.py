@@ -1,0 +1,266 @@
+"""A way of training heads: which model the head belongs to, what it learns from, and how the result is measured."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
+from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIXES
+from crossdraft.load import event_folder, load_drafter, vocabulary_of
+from crossdraft_lab.train.capture.overlap import refuse_overlap
+from crossdraft_lab.train.capture.sources import ClipSource, SceneSource, source_of
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
+from crossdraft_lab.train.core.finite import require_finite
+from crossdraft_lab.train.core.recipe import Optim
+from crossdraft_lab.train.heads.recipe import HeadRecipe
+
+CHECKED = 8  # batches of a validation check
+LONGEST = 96  # tokens of an answer that is measured
+Check = Callable[[int], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What a training begins with.
+
+    Args:
+        recipe: what to do.
+        target: whose answers are learned.
+        source: where that was loaded from.
+        fingerprint: of its weights.
+        event: the event model, for heads on one: `event`, or a folder.
+        store: a capture to learn from.
+        validation: a capture of other clips, for checks and the final measurement.
+        online: scenes to ask the target about, where there is no capture.
+        out: where the training keeps what it must not do twice.
+    """
+
+    recipe: HeadRecipe
+    target: Target
+    source: str
+    fingerprint: str
+    event: str
+    store: CaptureStore | None
+    validation: CaptureStore | None
+    online: int
+    out: Path
+
+    @property
+    def questions(self) -> int:
+        """How many questions about validation clips the finished head is measured with."""
+        return 0 if self.validation is None else min(self.recipe.measure.pairs, len(self.validation))
+
+    def captured(self, refusal: str) -> CaptureStore:
+        """The capture, where a head can learn from nothing else.
+
+        Raises:
+            CrossdraftError: `refusal`, because there is none.
+        """
+        if self.store is None:
+            raise CrossdraftError(f"{refusal}; give --capture FOLDER instead of --online.")
+        return self.store
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a head is trained on.
+
+    Args:
+        loss_of: the loss of a step's micro-batch.
+        describe: what a step learns from, for people.
+        check: validation; `None` = there is no validation data.
+    """
+
+    loss_of: LossFn
+    describe: Callable[[int], str]
+    check: Check | None
+
+
+def load_event_model(inputs: TaskInputs, device: str = "cpu") -> Target:
+    """The event model that a head belongs to, in float32.
+
+    Raises:
+        CrossdraftError: it cannot draft for the target, or one of its weights is NaN or infinite.
+    """
+    reserved, vocabulary = tuple(sorted(inputs.target.reserved)), vocabulary_of(inputs.source)
+    found = load_drafter(inputs.event, device, "float32", reserved, vocabulary, packed=False).model
+    require_finite(cast("Any", found.model), f"the drafter {event_folder(inputs.event)}")
+    return found
+
+
+class HeadTask(ABC):
+    """A training of one head. What is implemented here is that of heads on the target itself."""
+
+    in_one_piece = False  # whether a step's batch can be cut into no parts, for passes or processes
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        self.inputs = inputs
+
+    @property
+    def host(self) -> Target:
+        """The model that the head belongs to: whose sizes it has, and whose weights it shares."""
+        return self.inputs.target
+
+    @property
+    def fingerprint(self) -> str:
+        """Of that model's weights."""
+        return self.inputs.fingerprint
+
+    @property
+    def draft_ids(self) -> Sequence[int]:
+        """The draft vocabulary: ids that the captured answers are made of, the most frequent if there is a limit.
+
+        Raises:
+            CrossdraftError: there are none.
+        """
+        store, target, most = self.inputs.store, self.inputs.target, self.inputs.recipe.vocabulary.most
+        if store is None:
+            return [token for token in range(target.vocab_size) if token not in target.reserved]
+        return answer_ids(store, target.reserved, most)
+
+    @property
+    def about(self) -> str:
+        """How `measured_figures` measures, in a sentence."""
+        return (
+            f"Tokens a verify pass under the engine, bonus included, on {self.inputs.questions} questions about "
+            f"validation clips; {self.drafted}."
+        )
+
+    @classmethod
+    def default_device(cls, recipe: HeadRecipe) -> str:
+        """Where it is trained if nobody says."""
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    @abstractmethod
+    def drafted(self) -> str:
+        """What is drafted when the head is measured."""
+
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of the head that are measured on data because the recipe leaves them out; none by default.
+
+        Args:
+            kind: the network's configuration class.
+            settings: those that are known.
+        """
+        return {}
+
+    def shared_weights(self) -> SharedWeights:
+        """What the head borrows of its host."""
+        return SharedWeights.of(self.host.model)
+
+    @abstractmethod
+    def data(self, head: Head) -> TaskData:
+        """What this head is trained on."""
+
+    @abstractmethod
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
+        """Tokens per pass of the finished head under the real engine, by the way of drafting.
+
+        What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
+        """
+
+
+def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) -> list[int]:
+    """Ids that captured answers are made of, the most frequent first; only `most` of them, 0 = all.
+
+    Args:
+        reserved: ids of the target that are no text.
+
+    Raises:
+        CrossdraftError: there are none.
+    """
+    counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
+    ids = [token for token, _ in counts.most_common() if token not in reserved]
+    if not ids:
+        raise CrossdraftError(f"The capture {store.folder} holds no answers to learn from.")
+    return ids[:most] if most else ids
+
+
+def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
+    """Validation: the figures of a loss, over some batches."""
+
+    @torch.no_grad()
+    def check(step: int) -> Mapping[str, float]:
+        parts = []
+        for batch in range(batches):
+            loss, figures = loss_of(batch, MicroBatch())
+            parts.append(MicroLoss(float(loss), figures.get(LOSS_POSITIONS, 1.0), figures))
+        loss, figures = merge_losses(parts)
+        return {"loss": loss} | {key: value for key, value in figures.items() if key not in {LOSS_POSITIONS, PREFIXES}}
+
+    return check
+
+
+def capture_config(store: CaptureStore | None) -> dict[str, object] | None:
+    """Which answers those of a capture are; `None` where there is none."""
+    return None if store is None else {"capture": store.index.asked_sha256, "answers": len(store)}
+
+
+def checked_on(optim: Optim, validation: CaptureStore | None) -> dict[str, object] | None:
+    """What weights are chosen by, for `core.trainer.Stage`: validation answers, where a figure is watched."""
+    return None if optim.watch is None or validation is None else {"validation": capture_config(validation)}
+
+
+def captured_source(store: CaptureStore) -> ClipSource:
+    """The clips that a capture is about.
+
+    Raises:
+        CrossdraftError: it holds none yet, or as `sources.source_of`.
+    """
+    if not store.index.done:
+        raise CrossdraftError(
+            f"The capture {store.folder} holds no answers yet; complete it with `crossdraft capture`."
+        )
+    return source_of(store.index.asked, store.index.done)
+
+
+def refuse_shared_clips(store: CaptureStore | None, validation: CaptureStore | None, online: int = 0) -> None:
+    """Refuse validation clips that something is learned from; no model is loaded for it.
+
+    Args:
+        store: the capture to learn from; `None` = the first `online` training scenes.
+        validation: of other clips, or so it should be.
+        online: see `store`.
+
+    Raises:
+        CrossdraftError: both hold the same clip (`train.capture.overlap`), or a list that one is of cannot be read.
+    """
+    if validation is None:
+        return
+    learned = SceneSource(clips=online) if store is None else captured_source(store)
+    name = "the training" if store is None else f"the capture {store.folder}"
+    held_out = f"the capture {validation.folder}"
+    if held_out == name:
+        raise CrossdraftError(f"One capture, {validation.folder}, is named for training and validation; give another.")
+    refuse_overlap({name: learned, held_out: captured_source(validation)})
+
+
+def question_of(source: ClipSource, number: int) -> str:
+    """The question of the answer of that number."""
+    clip, question = source.locate(number)
+    return source.questions(clip)[question]
+
+
+def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
+    """Questions about validation clips with the number of their clip: the first about each clip, then the second, …."""
+    if store is None or not pairs:
+        return []
+    source = captured_source(store)
+    by_clip = [source.read(clip).requests(LONGEST) for clip in range(min(len(source), pairs))]
+    turns = [
+        (clip, questions[turn])
+        for turn in range(max(map(len, by_clip)))
+        for clip, questions in enumerate(by_clip)
+        if turn < len(questions)
+    ]
+    return turns[:pairs]

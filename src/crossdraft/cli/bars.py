@@ -1,0 +1,62 @@
+"""Progress on stderr: a bar on a terminal, else a line now and then."""
+
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+# Seconds before the first line of progress, the second and, twice as many each time, the others; at most the last.
+FIRST_S, SECOND_S, LAST_S = 1.0, 5.0, 30.0
+
+
+class Bar(Progress):
+    """A bar on stderr; where that is no terminal, a line of how far it is, now and then: none of what ends sooner.
+
+    The lines are written when something is counted, by no thread: what runs may be measured.
+    """
+
+    def __init__(self, *columns: ProgressColumn, transient: bool = True, auto_refresh: bool = True) -> None:
+        console = Console(stderr=True)
+        super().__init__(
+            *columns, console=console, disable=not console.is_terminal, transient=transient, auto_refresh=auto_refresh
+        )
+        self._line_s, self._wait_s = time.monotonic(), FIRST_S
+
+    def update(self, task_id: TaskID, **given: Any) -> None:
+        """Count, or say otherwise what is done; as rich has it."""
+        super().update(task_id, **given)
+        self._write_line(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """Count; as rich has it."""
+        super().advance(task_id, advance)
+        self._write_line(task_id)
+
+    def _write_line(self, task_id: TaskID) -> None:
+        now = time.monotonic()
+        if not self.disable or now - self._line_s < self._wait_s:
+            return
+        task = self._tasks[task_id]
+        self._line_s, self._wait_s = now, min(LAST_S, max(SECOND_S, 2 * self._wait_s))
+        if task.visible:
+            of = "" if task.total is None else f" of {task.total:,.0f}"
+            done = f": {task.completed:,.0f}{of}" if task.completed or of else ""
+            with suppress(OSError):  # nobody reads it any more: no reason to end what may have run for hours
+                print(f"{task.description.strip()}{done}", file=sys.stderr, flush=True)
+
+
+def progress_bar() -> Bar:
+    """A bar with the time left."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Bar(*columns, transient=False)

@@ -1,0 +1,68 @@
+"""The files that a command writes: refused early, written whole or not at all. Imports nothing heavy."""
+
+import json
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import atomic_path
+
+ENDINGS = (".png", ".svg")  # of a picture
+
+
+def check_outputs(*paths: Path | None, force: bool) -> None:
+    """Refuse a file before time is spent on what it should hold. No folder is made.
+
+    Raises:
+        CrossdraftError: its folder is missing or takes no files, it is a folder, or it exists and `force` is off.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.exists():
+            raise CrossdraftError(f"There is no folder {folder}, where {path.name} was to go; make it first.")
+        if path.is_dir() or not _takes_files(folder):
+            raise CrossdraftError(f"Cannot write {path}; name a file in a folder that you may write to.")
+        if path.exists() and not force:
+            raise CrossdraftError(f"{path} exists; add --force to overwrite it, or name another file.")
+
+
+def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
+    """Write to a file, whole or not at all, and to standard output, where wanted."""
+    if path is None and not stdout:
+        return
+    text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"
+    if stdout:
+        sys.stdout.write(text)
+    if path is not None:
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Tried out with a file without a name: permissions alone do not tell (read-only disks, /proc)."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _unknown(value: object) -> object:
+    raise CrossdraftError(f"The report holds a {type(value).__name__}, which JSON cannot.")
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written, before minutes are spent on what it should show.
+
+    Raises:
+        CrossdraftError: the name ends in neither .png nor .svg.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise CrossdraftError(f"--plot writes .png or .svg; name such a file, not {path}.")
+    import_module("matplotlib.figure")

@@ -1,0 +1,172 @@
+"""Targets that read less of a clip than all of it. LOSSY: the target itself changes, and so do its answers.
+
+What is drafted for such a target is verified by it: drafting is lossless with respect to the compressed target, never
+to the one that it was made of. The ways come from other packages, by entry points of the group `crossdraft.executors`;
+crossdraft-lab has them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from crossdraft.checks import did_you_mean, text
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.scheduler import AnswerCheck, Scheduler
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.plugins import Table, more_to_install
+from crossdraft.specs import parse, read_settings
+
+READ_WHOLE = "Read whole"  # begins the note of a prompt that was not compressed after all
+COMPRESSION = "compression"
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way to compress what a target sees.
+
+    Args:
+        name: what a spec calls it.
+        summary: one line for the table.
+        paper: where it comes from.
+        settings: a frozen dataclass of what may be set.
+        make: the compressed target, of the target and the settings.
+        trained: whether it has weights of its own, which are of one target.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    settings: type[Any]
+    make: Callable[[Target, Any], Target]
+    trained: bool = False
+
+
+COMPRESSIONS: Table[Compression] = Table("crossdraft.executors", Compression, COMPRESSION, {})
+
+
+class BudgetStatus(Protocol):
+    """How a quality budget is kept, at one moment; see `CheckedTarget`."""
+
+    @property
+    def budget(self) -> float:
+        """The loss that is allowed on average."""
+        ...
+
+    @property
+    def threshold(self) -> float:
+        """The gate's confidence, 0..1, that is asked for now."""
+        ...
+
+    @property
+    def unpredictable(self) -> int:
+        """How many requests could not be predicted, and were read whole."""
+        ...
+
+    @property
+    def compared(self) -> int:
+        """Checks that ended."""
+        ...
+
+    @property
+    def loss(self) -> float:
+        """The sum of their losses, each 0..1."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many requests were read in each way."""
+        ...
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        ...
+
+
+@runtime_checkable
+class CheckedTarget(Protocol):
+    """A target that checks a sample of its answers, to keep within a quality budget."""
+
+    @property
+    def status(self) -> BudgetStatus | None:
+        """How the budget is kept until now; `None` without one."""
+        ...
+
+    def check_of(self, request: Request, scheduler: Scheduler) -> AnswerCheck | None:
+        """What checks a request that the scheduler is to answer; `None` without a budget."""
+        ...
+
+
+def settings_of(spec: str) -> tuple[Compression, Any]:
+    """A compression and its settings, of a spec such as `fastv:keep=0.5`.
+
+    Raises:
+        CrossdraftError: no compression or setting has the name, or a value is out of range.
+    """
+    read = parse(text("compression", spec, "fastv:keep=0.5"), COMPRESSION)
+    if read.name not in COMPRESSIONS:
+        raise CrossdraftError(
+            f"There is no compression '{read.name}'{did_you_mean(read.name, COMPRESSIONS)}; choose one of: "
+            f"{', '.join(COMPRESSIONS) or 'none'}.{more_to_install()}"
+        )
+    if read.parts or read.runs_in is not None:
+        raise CrossdraftError(f"The compression '{spec}' takes settings alone, such as fastv:keep=0.5.")
+    found = COMPRESSIONS[read.name]
+    return found, read_settings(found.settings, read, COMPRESSION)
+
+
+def compressed(target: Target, spec: str) -> Target:
+    """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
+
+    Each of its answers says so in its notes, and is not `lossless`, but for those whose prompt was read whole.
+
+    Raises:
+        CrossdraftError: as `settings_of`, or the model is none that can be compressed so.
+    """
+    found, settings = settings_of(spec)
+    made = found.make(target, settings)
+    made.prepare = CompressedPrompt(made.prepare, without_paths(spec), made.traits.visual_ids)
+    return made
+
+
+def without_paths(spec: str) -> str:
+    """A spec without those settings that name files of this machine: answers say it, also to a server's clients.
+
+    >>> without_paths("predicted:dir=runs/x,frames=1"), without_paths("token_packer:dir=x")
+    ('predicted:frames=1', 'token_packer')
+
+    Raises:
+        CrossdraftError: as `settings_of`.
+    """
+    _, settings = settings_of(spec)
+    read = parse(spec, COMPRESSION)
+
+    def is_path(key: str) -> bool:
+        return isinstance(getattr(settings, key), Path) or "/" in read.settings[key]
+
+    return str(replace(read, settings={key: value for key, value in read.settings.items() if not is_path(key)}))
+
+
+@dataclass(frozen=True)
+class CompressedPrompt:
+    """Turns a request into a prompt that says how its clip is compressed, where it is.
+
+    Args:
+        made: makes the prompt of the compressed target.
+        spec: of the compression, as answers say it; see `without_paths`.
+        visual: ids that stand for what is visual.
+    """
+
+    made: Callable[[Request], Prompt]
+    spec: str
+    visual: frozenset[int]
+
+    def __call__(self, request: Request) -> Prompt:
+        prompt = self.made(request)
+        read_whole = any(note.startswith(READ_WHOLE) for note in prompt.notes)
+        if read_whole or self.visual.isdisjoint(prompt.input_ids.tolist()):
+            return prompt
+        note = f"Lossy: the target reads its clip compressed ({self.spec})."
+        return replace(prompt, notes=(*prompt.notes, note), lossy=self.spec)

@@ -1,1 +1,0 @@
-"""Hidden drafts inside vLLM: docs/vllm.md. `scheduler` and `video_llava` import vLLM, the other modules need none."""

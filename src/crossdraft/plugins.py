@@ -1,0 +1,87 @@
+"""Tables of records that other installed packages may add to, by entry points."""
+
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Generic, TypeVar
+
+from crossdraft.errors import CrossdraftError
+
+T = TypeVar("T")
+
+
+class Table(MutableMapping[str, T], Generic[T]):
+    """Records by name: our own, those set at run time, and those of other installed packages.
+
+    A record of another package is imported when it is looked up, or when the table is gone through.
+
+    Args:
+        group: of entry points; each names the record of its own name.
+        kind: the class of a record.
+        what: a record is, for errors.
+        own: the package's own records, which an entry point never replaces.
+        added: those set at run time are kept here.
+
+    Raises:
+        CrossdraftError: by a lookup, where a package names a record that cannot be loaded.
+    """
+
+    def __init__(
+        self, group: str, kind: type[T], what: str, own: Mapping[str, T], added: dict[str, T] | None = None
+    ) -> None:
+        self.group, self.kind, self.what = group, kind, what
+        self.own, self.added = dict(own), {} if added is None else added
+
+    def __getitem__(self, name: str) -> T:
+        for known in (self.added, self.own):
+            if name in known:
+                return known[name]
+        if name not in self._points:
+            raise KeyError(name)
+        return self._loaded(self._points[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or name in self.added or name in self._points
+
+    def __setitem__(self, name: str, record: T) -> None:
+        self.added[name] = record
+
+    def __delitem__(self, name: str) -> None:
+        del self.added[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.own, **self.added, **self._points})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def _points(self) -> dict[str, EntryPoint]:
+        return _entry_points(self.group, tuple(sys.path))
+
+    def _loaded(self, point: EntryPoint) -> T:
+        try:
+            found = point.load()
+        except Exception as error:  # whatever that package does when it is imported
+            raise CrossdraftError(
+                f"The {self.what} '{point.name}' ({point.value}) cannot be loaded: {error}."
+            ) from error
+        if not isinstance(found, self.kind) or getattr(found, "name", point.name) != point.name:
+            raise CrossdraftError(
+                f"The entry point '{point.name}' of {self.group} must be the record of that {self.what}."
+            )
+        return found
+
+
+def more_to_install() -> str:
+    """A sentence on the package that brings more records; empty where it is installed."""
+    installed = find_spec("crossdraft_lab") is not None
+    return "" if installed else " More come with crossdraft-lab: pip install crossdraft-lab."
+
+
+@cache
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Entry points by name; a package that is put on the path later is found."""
+    return {point.name: point for point in entry_points(group=group)}
