@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

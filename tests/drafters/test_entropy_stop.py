@@ -12,8 +12,8 @@ from crossdraft.builders import DrafterContext
 from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.settings import AdaEDLSettings
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.tree import ROOT

@@ -8,8 +8,8 @@ import torch
 from crossdraft.drafters.independent import DraftReuse, IndependentDrafter, IndependentState, top_tokens
 from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_drafter

@@ -15,10 +15,10 @@ from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts, Shape, fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for

@@ -7,8 +7,8 @@ import torch
 from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.view import FewerFrames, sampled, view_of
 from crossdraft.engine.arrivals import evenly
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError

@@ -193,7 +193,7 @@ def _distance(target, drafter):
 
 
 def _joint(target, prompt, sampling):
-    from crossdraft.engine.conformance import full_forward
+    from crossdraft.engine.reference import full_forward
     from crossdraft.engine.sampling import warp
 
     joint = {(): 1.0}
@@ -239,7 +239,7 @@ def test_eos_inside_an_accepted_path_ends_the_answer(target, alone):
 def test_logprobs_are_the_targets_raw_ones(target, kin):
     request = replace(REQUESTS[1], logprobs=True, top_logprobs=2)
     found = decoder(target, kin, adaptive=False).generate([request])[0]
-    from crossdraft.engine.conformance import full_forward
+    from crossdraft.engine.reference import full_forward
 
     prompt = target.prepare(request)
     for i, (token, logprob) in enumerate(zip(found.tokens, found.logprobs, strict=True)):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.supervisor import Supervisor

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.decode import Decoder
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.pass_inputs import TOKEN_TYPES
 from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
@@ -90,20 +90,6 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
         wrong_mask=_error(_planted(_CausalMask, target, prompt, tree), reference),
         wrong_position=_error(_planted(_SequentialPositions, target, prompt, tree), reference),
     )
-
-
-@torch.inference_mode()
-def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) -> Tensor:
-    """[V] logits after prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
-    features = {name: value.to(target.device) for name, value in prompt.features.items()}
-    for name in features.keys() & TOKEN_TYPES:
-        features[name] = torch.cat([features[name], features[name].new_zeros(1, len(continuation))], 1)
-    ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
-    pixels = {
-        name: value.to(target.model.dtype) if value.is_floating_point() and name.startswith("pixel") else value
-        for name, value in features.items()
-    }
-    return target.model(input_ids=ids, **pixels, use_cache=False, logits_to_keep=1).logits[0, -1]
 
 
 def _prefill(target: Target, cache: KVCache, prompt: Prompt, tree: DraftTree) -> Tensor:

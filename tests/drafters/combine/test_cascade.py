@@ -8,9 +8,9 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling

@@ -9,8 +9,8 @@ import torch
 from crossdraft.drafters.combine.cascade import PyramidDrafter, TwoLevelDrafter, close, point_mass
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree

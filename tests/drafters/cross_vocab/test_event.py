@@ -13,7 +13,7 @@ from crossdraft.api import Engine
 from crossdraft.drafters import base
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch
 from crossdraft.drafters.cross_vocab.tli import TokenIntersection
-from crossdraft.engine.conformance import full_forward
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target

@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from crossdraft.engine.conformance import full_forward
 from crossdraft.engine.noise import Noise
+from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES
 from crossdraft.engine.sampling import Sampling, warp

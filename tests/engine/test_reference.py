@@ -1,0 +1,75 @@
+"""The engine gives what the definition gives, and what the definition gives does not depend on the drafter."""
+
+from dataclasses import replace
+
+import pytest
+
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.engine.decode import Decoder
+from crossdraft.engine.reference import generate
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.target import Target
+from tests.engine.zoo import ZOO, as_target, noisy
+
+REQUEST = Request("xx", max_new_tokens=12)
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "penalised": Sampling(repetition_penalty=1.3),
+    "sampled": Sampling(temperature=1.0, seed=3),
+    "top-p": Sampling(temperature=0.8, top_p=0.9, seed=4),
+}
+
+
+def drafter_of(kind, name):
+    """A drafter that is right now and then."""
+    model, prompt = ZOO[name]()
+    near = as_target(noisy(model, 0.02), prompt)
+    return {
+        "none": lambda: None,
+        "ngram": NgramDrafter,
+        "model": lambda: IndependentDrafter(near),
+        "tree": lambda: TreeDrafter.of(near, "dynamic"),
+    }[kind]()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("kind", ["none", "ngram", "model", "tree"])
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
+def test_the_engine_gives_what_the_definition_gives(name, kind, sampling):
+    target, request = as_target(*ZOO[name]()), replace(REQUEST, sampling=sampling)
+    wanted = generate(target, None, request)
+    assert generate(target, drafter_of(kind, name), request) == wanted
+    drafter = drafter_of(kind, name)
+    runner = None if drafter is None else DraftRunner(drafter, "before")
+    (answer,) = Decoder(target, runner, adaptive=False).generate([request])
+    assert list(answer.tokens) == wanted
+
+
+def test_with_drafts_the_definition_asks_for_fewer_rounds():
+    target, rounds = as_target(*ZOO["video_llava"]()), []
+    drafter = drafter_of("model", "video_llava")
+    propose = drafter.propose
+    drafter.propose = lambda states, budgets: rounds.append(propose(states, budgets)) or rounds[-1]
+    tokens = generate(target, drafter, REQUEST)
+    assert len(rounds) < len(tokens)
+    assert any(len(draft.tree) for (draft,) in rounds)
+
+
+class _SequentialPositions(Target):
+    """Planted fault: nodes are numbered as if they were a chain."""
+
+    def _depths(self, tree):
+        return range(1, len(tree) + 1)
+
+
+def test_an_engine_that_is_wrong_differs():
+    right = as_target(*ZOO["video_llava"]())
+    wrong = _SequentialPositions(right.model, right.prepare, right.decode, tuple(right.eos), tuple(right.reserved))
+    request = replace(REQUEST, max_new_tokens=40)
+    runner = DraftRunner(drafter_of("tree", "video_llava"), "before")
+    (answer,) = Decoder(wrong, runner, adaptive=False).generate([request])
+    assert list(answer.tokens) != generate(right, None, request)
