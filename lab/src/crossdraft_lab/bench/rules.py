@@ -39,7 +39,8 @@ class RulesBench:
     Args:
         models: the pair.
         work: the pairs, and the temperature.
-        rules: specs; `None` = every rule for sampled answers; the shipped judge is for the reference target alone.
+        rules: specs; `None` = every rule for sampled answers that may judge the drafter; the shipped judge is for the
+            reference target alone.
         drafter: what drafts; rules for chains need one that drafts them.
         nodes: of every round's draft, the first included.
 
@@ -65,7 +66,9 @@ class RulesBench:
         """The rules' specs."""
         if self.rules is not None:
             return tuple(self.rules)
-        return tuple(name for name in SAMPLED if name != classifier.NAME or self.models.target == "reference")
+        judged = spec_of(self.drafter).name
+        fit = (name for name in SAMPLED if RULES[name].drafter in (None, judged))
+        return tuple(name for name in fit if name != classifier.NAME or self.models.target == "reference")
 
     @property
     def runs(self) -> int:

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from crossdraft.builders import DrafterContext, build_head
+from crossdraft.builders import DrafterContext, build_event, build_head
 from crossdraft.checkpoints.models import check_event_model, check_target
-from crossdraft.drafters.settings import HeadSettings
+from crossdraft.drafters.settings import EventSettings, HeadSettings
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.folders import head_json
 from crossdraft.heads.registry import HEADS
@@ -17,6 +17,11 @@ from crossdraft_lab.drafters import settings
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
+
+
+def check_iid(spec: Spec, options: settings.IidSettings, target: str | None) -> None:
+    """An EventGPT by its folder."""
+    check_event_model(options.dir or "event")
 
 
 def check_guided(spec: Spec, options: settings.GuidedSettings, target: str | None) -> None:
@@ -55,6 +60,17 @@ def check_online(spec: Spec, options: settings.OnlineSettings, target: str | Non
         raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
     if options.save is not None and options.save.exists() and not options.save.is_dir():
         raise CrossdraftError(f"'{spec}' saves its weights in {options.save}, which is no folder; name another.")
+
+
+def build_iid(spec: Spec, options: settings.IidSettings, context: DrafterContext) -> "Drafter[Any]":
+    """An event model that draws siblings independently."""
+    from crossdraft.drafters.independent import IndependentDrafter
+    from crossdraft_lab.drafters.iid import IndependentChildrenDrafter
+
+    drafter = build_event(Spec("event"), EventSettings(dir=options.dir), context)
+    if not isinstance(drafter, IndependentDrafter):
+        raise CrossdraftError(f"'{spec}' needs an event model of the target's own vocabulary.")
+    return IndependentChildrenDrafter(drafter.model, options.width, context.banned)
 
 
 def build_guided(spec: Spec, options: settings.GuidedSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -132,6 +148,11 @@ def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterC
     )
 
 
+IID = Method(
+    "iid", "the event drafter with siblings drawn independently, for the rule kseq", "SpecTr: Sun 2023", build_iid,
+    check=check_iid,
+    settings=settings.IidSettings, trained=True, drafts_trees=True, senses=("events",), model="event",
+)  # fmt: skip
 GUIDED = Method(
     "guided", "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)",
     "SpecVLM: Ji 2025", build_guided,

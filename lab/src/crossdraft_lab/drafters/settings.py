@@ -9,6 +9,14 @@ from crossdraft.specs import Count, Limit, Share
 
 
 @dataclass(frozen=True)
+class IidSettings:
+    """Independent draws behind each node; the event model's folder."""
+
+    width: Count = 2
+    dir: str | None = None
+
+
+@dataclass(frozen=True)
 class GuidedSettings:
     """The drafting model; share of the visual tokens that it reads; share of their attention that comes first."""
 

@@ -1,1 +1,1 @@
-"""Lossy acceptance rules, one file each, with its record; entry points of the group `crossdraft.rules` name them."""
+"""Acceptance rules for studies, one file each with its record; entry points of `crossdraft.rules` name them."""
