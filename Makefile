@@ -67,6 +67,7 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/size.py
 	PYTHONPATH=$(SOURCES) $(BIN)/python -m tools.figures
 
 # crossdraft first: what the others need. Each one's source and wheel, in dist/.

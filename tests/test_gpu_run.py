@@ -43,7 +43,7 @@ def test_on_a_device_one_json_holds_everything(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'lab/src'}:{ROOT}"},
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(out.read_text(encoding="utf-8"))

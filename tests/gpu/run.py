@@ -3,7 +3,7 @@
 Leaves one JSON. Needs torch, transformers, numpy and pytest, no network and no other package; takes at most fifteen
 minutes, of which compiling a 7B target's passes takes up to five:
 
-    PYTHONPATH=src:. python tests/gpu/run.py --json-out gpu.json
+    PYTHONPATH=src:lab/src:. python tests/gpu/run.py --json-out gpu.json
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,28 @@ def run_tests(device: str, only: str, folder: Path) -> dict[str, Any]:
     report = folder / "report"
     report.touch()
     environment = {**os.environ, "CROSSDRAFT_TEST_REPORT": str(report), "CROSSDRAFT_TEST_DEVICE": device}
+    environment["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(entry_points(folder))])
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu", "-k", only]
     ended = _run(command, environment, TESTS_S)
     cases = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
     counts = {name: sum(case["outcome"] == name for case in cases) for name in ("passed", "failed", "skipped")}
     return {**counts, "exit": ended, "identity": identity(cases), "cases": cases}
+
+
+def entry_points(folder: Path) -> Path:
+    """A folder for `PYTHONPATH` that holds the laboratory's entry points, as pip would install them."""
+    project = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    packages = folder / "packages"
+    info = packages / "crossdraft_lab-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n", encoding="utf-8")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    return packages
 
 
 def identity(cases: list[dict[str, Any]]) -> dict[str, Any]:
