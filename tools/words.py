@@ -24,6 +24,7 @@ teaching telling tells told towers unrolled verdict verdicts voice vote wear you
 ROOT = Path(__file__).parents[1]
 SOURCES, TESTS = [ROOT / name for name in ("src", "lab/src", "plugins/vllm/src")], ROOT / "tests"
 RETIRED = frozenset(WORDS.split())
+FIRST_WORDS = re.compile(r"(Of|What|Whether|That of|Those|As of|Who|Nobody|How|Where)\b")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -76,6 +77,16 @@ def misnamed(path: Path) -> Iterator[str]:
                     yield f"{path}:{node.lineno}: the docstring of '{node.name}' describes '{name}', which it has not"
 
 
+def unreadable(path: Path) -> Iterator[str]:
+    """Docstrings of a file whose first line is neither a noun phrase nor begins with a verb."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found = FIRST_WORDS.match(ast.get_docstring(node) or "")
+            if found is not None:
+                line = getattr(node, "lineno", 1)
+                yield f"{path}:{line}: a docstring begins with '{found[0]}'; write a noun phrase, or a verb"
+
+
 def complaints(*folders: Path, tests: bool = False) -> list[str]:
     """Everything that is wrong with the Python files below folders; classes of tests may be called alike."""
     found: list[str] = []
@@ -83,6 +94,7 @@ def complaints(*folders: Path, tests: bool = False) -> list[str]:
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         found += retired(path)
         found += misnamed(path)
+        found += [] if tests else unreadable(path)
         for name in () if tests else classes(path):
             homes[name].append(str(path))
     found += [f"class {name} stands in {' and '.join(paths)}" for name, paths in homes.items() if len(paths) > 1]

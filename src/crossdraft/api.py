@@ -112,7 +112,7 @@ class Engine:
 
     @property
     def drafter_alive(self) -> bool:
-        """Whether there is a drafter, and its processes run now; its loss shows here before a request meets it."""
+        """True if there is a drafter, and its processes run now; its loss shows here before a request meets it."""
         return self._supervisor.alive
 
     @property
@@ -122,7 +122,7 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether it answers nothing any more."""
+        """True if it answers nothing any more."""
         return self._scheduler.closed
 
     @property
@@ -132,7 +132,7 @@ class Engine:
 
     @property
     def prefill_status(self) -> BudgetStatus | None:
-        """How the quality budget of `Options.lossy_prefill` is kept until now; `None` without one."""
+        """The state of the quality budget of `Options.lossy_prefill`; `None` without one."""
         return self.target.status if isinstance(self.target, CheckedTarget) else None
 
     @classmethod

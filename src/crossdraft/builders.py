@@ -1,4 +1,4 @@
-"""How a drafter is made of its options. Each builder imports what it builds: the table of methods needs no PyTorch."""
+"""Builders of drafters from their options. Each imports what it builds: the table of methods needs no PyTorch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ REGISTERED: "dict[str, Method]" = {}  # see `methods.register`
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """For which target a drafter is made, and on which device.
+    """The target and the device that a drafter is made for.
 
     Without a target there is no vocabulary: only drafters that need none can be made.
 
@@ -67,7 +67,7 @@ class DrafterContext:
 
     @property
     def source(self) -> str:
-        """Where the target's weights lie.
+        """The folder of the target's weights.
 
         Raises:
             CrossdraftError: it has none.
@@ -175,7 +175,7 @@ def _token_table(tokenizer: "PreTrainedTokenizerBase", context: DrafterContext) 
 
 
 def build_edge(spec: Spec, options: settings.EdgeSettings, context: DrafterContext) -> "Drafter[Any]":
-    """What drafts at the edges that ask."""
+    """Build the drafter that takes the drafts of the edges that ask."""
     from crossdraft.edge.remote import EdgeDrafter
 
     return EdgeDrafter(context.vocab_size, draws=options.draws == "yes")

@@ -131,7 +131,7 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
 
 
 def described(value: Any, array: Any = None) -> str:
-    """What something is, as an error message names it: its type, and of an array what it holds and its shape.
+    """Describe a value for an error message: its type, and of an array its dtype and its shape.
 
     Args:
         array: what was made of it, if it is none itself.

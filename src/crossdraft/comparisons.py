@@ -1,4 +1,4 @@
-"""What comparisons of the target alone with a pair share: balanced orders, where two answers part."""
+"""Helpers for comparing the target alone with a pair: balanced orders, the first difference of two answers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
@@ -47,7 +47,7 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def top2_gap(target: Target, request: Request, prefix: Sequence[int]) -> float:
-    """How far the target's first choice after an answer's prefix is above its second, in logits."""
+    """Gap in logits between the target's first and second choice after an answer's prefix."""
     logits = full_forward(target, target.prepare(request), prefix)
     first, second = torch.topk(logits.double(), 2).values.tolist()
     return first - second

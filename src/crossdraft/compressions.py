@@ -48,7 +48,7 @@ COMPRESSIONS: Table[Compression] = Table("crossdraft.executors", Compression, CO
 
 
 class BudgetStatus(Protocol):
-    """How a quality budget is kept, at one moment; see `CheckedTarget`."""
+    """The state of a quality budget at one moment; see `CheckedTarget`."""
 
     @property
     def budget(self) -> float:
@@ -62,7 +62,7 @@ class BudgetStatus(Protocol):
 
     @property
     def unpredictable(self) -> int:
-        """How many requests could not be predicted, and were read whole."""
+        """Number of requests that could not be predicted, and were prefilled whole."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class BudgetStatus(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many requests were read in each way."""
+        """Number of requests that were prefilled in each way."""
         ...
 
     def to_json(self) -> dict[str, object]:
@@ -91,11 +91,11 @@ class CheckedTarget(Protocol):
 
     @property
     def status(self) -> BudgetStatus | None:
-        """How the budget is kept until now; `None` without one."""
+        """The state of the budget; `None` without one."""
         ...
 
     def check_of(self, request: Request, scheduler: Scheduler) -> AnswerCheck | None:
-        """What checks a request that the scheduler is to answer; `None` without a budget."""
+        """Return the check of a request that the scheduler is to answer; `None` without a budget."""
         ...
 
 

@@ -45,12 +45,12 @@ class DataUrl:
 
     @property
     def base64(self) -> bool:
-        """Whether it is written as base64; else percent-encoded."""
+        """True if the data is written as base64; else percent-encoded."""
         return self.head.lower().replace(" ", "").endswith(";base64")
 
     @property
     def quoted(self) -> bool:
-        """Whether a character of it is written as `%41`, which takes much longer to decode."""
+        """True if a character of the data is written as `%41`, which takes much longer to decode."""
         return self.url.find("%", self.start, self.end) >= 0
 
     @property

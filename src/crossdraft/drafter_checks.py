@@ -71,7 +71,7 @@ def event_head(spec: Spec, options: Any, target: str | None) -> None:
 
 
 def memory(spec: Spec, options: settings.MemorySettings, target: str | None) -> None:
-    """Where answers are kept, and what is known from the beginning."""
+    """The folder where answers are kept, and the seed."""
     if options.folder is not None and options.folder.exists() and not options.folder.is_dir():
         raise CrossdraftError(f"'{spec}' keeps answers in {options.folder}, which is no folder; name another.")
     if options.seed is not None and not options.seed.exists():

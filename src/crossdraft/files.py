@@ -28,7 +28,7 @@ FILE_MODE = _file_mode()  # read here, once: few threads run while this is impor
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What `json.loads` reads; whatever is wrong with a text, a nesting that is too deep included, is a ValueError."""
+    """Parse JSON as `json.loads`; any fault of the text, a nesting that is too deep included, is a ValueError."""
     try:
         return json.loads(text)
     except RecursionError:

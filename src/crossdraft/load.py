@@ -145,7 +145,7 @@ def load_embeddings(
 
 @dataclass(frozen=True)
 class OutputHead:
-    """What a target says: its output embeddings [V, H], and the ids among them that are no text."""
+    """A target's output head: its output embeddings [V, H], and the ids among them that are no text."""
 
     weight: Tensor
     reserved: frozenset[int]
@@ -372,27 +372,27 @@ def _draft_dtype(device: str | None) -> str | None:
 
 
 def event_folder(source: str) -> Path:
-    """Where an event model lies; `source` as in `load_drafter`."""
+    """The folder of an event model; `source` as in `load_drafter`."""
     return _folder(source, EVENT_MODELS)
 
 
 def text_folder(source: str) -> Path:
-    """Where a language model lies: `text` of the reference pair, or a folder."""
+    """The folder of a language model: `text` of the reference pair, or a folder."""
     return _folder(source, ("text",))
 
 
 def event_fingerprint(source: str) -> str:
-    """Which weights an event model has: `source` as in `load_drafter`; see `fingerprint`."""
+    """The fingerprint of an event model's weights: `source` as in `load_drafter`; see `fingerprint`."""
     return fingerprint(event_folder(source))
 
 
 def target_folder(source: str) -> Path:
-    """Where a target lies; `source` as in `load_target`."""
+    """The folder of a target; `source` as in `load_target`."""
     return _folder(source, TARGETS)
 
 
 def target_fingerprint(source: str) -> str:
-    """Which weights a target has: `reference`, or the folder of a checkpoint; see `fingerprint`."""
+    """The fingerprint of a target's weights: `reference`, or the folder of a checkpoint; see `fingerprint`."""
     return fingerprint(target_folder(source))
 
 

@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Message:
-    """What the system, the user or the assistant says."""
+    """A message of the system, the user or the assistant."""
 
     role: str
     parts: tuple[Part, ...]
@@ -167,5 +167,5 @@ def several(kind: str, value: Any) -> tuple[Part, ...]:
 
 
 def is_path(value: object) -> bool:
-    """Whether something visual is a file."""
+    """True if something visual is given as a file's path."""
     return isinstance(value, str | os.PathLike)

@@ -332,7 +332,7 @@ def _check_parts(spec: Spec, method: Method) -> None:
 
 
 def drafts_trees(spec: Spec) -> bool:
-    """Whether drafts may branch: the method drafts trees and is not told otherwise, or joins several drafts.
+    """True if drafts may branch: the method drafts trees and is not set to chains, or joins several drafts.
 
     >>> [drafts_trees(read_spec(text)) for text in ("eagle2", "eagle2:tree=chain", "event", "union:event,ngram")]
     [True, False, False, True]
@@ -361,7 +361,7 @@ def needs_target(spec: Spec) -> bool:
 
 
 def placements(spec: Spec) -> tuple[str, ...]:
-    """Where the whole of a drafter may run: in the target's process, in one of its own, at an edge.
+    """The places where the whole of a drafter may run: the target's process, one of its own, an edge.
 
     >>> [len(placements(parse(text))) for text in ("eagle3", "view", "union:event,lookahead", "union:event,memory")]
     [1, 2, 2, 3]

@@ -42,7 +42,7 @@ PLACEMENTS = ("auto", "inline", "process")
 
 @dataclass(frozen=True)
 class Options(NamedFields):
-    """How a pair runs. What is not lossy gives the same tokens in every combination (sampled: the same distribution).
+    """Options of a pair. All that is not lossy gives the same tokens in every combination (sampled: same distribution).
 
     Args:
         placement: `inline` (this process), `process` (a process of its own), or `auto`: on a CPU with two cores or more

@@ -1,4 +1,4 @@
-"""What a user writes to name a drafter, a rule or a compression: `event`, `memory:capacity=9`, `typical:eps=0.05`.
+"""Notation that names a drafter, a rule or a compression: `event`, `memory:capacity=9`, `typical:eps=0.05`.
 
     spec  := name ["@" where] [":" part ("," part)*]  |  "(" spec ")" ["@" where]
     part  := spec  |  key "=" value ["@" where]
@@ -7,7 +7,7 @@
 Brackets stand around a part that has commas of its own. `@process` runs a drafter in a process of its own, `@inline` in
 the target's; without either the engine decides:
 
-    phased:event,(union:event,memory)      event while the target reads, the union of both afterwards
+    phased:event,(union:event,memory)      event during the target's prefill, then the union of both
     union:event@process,memory@inline      each part where it is said to run
     (union:event,memory)@process           the whole union in one process of its own
     event:words=2@process                  after a setting: the drafter whose setting it is
@@ -50,7 +50,7 @@ class Spec:
 
     @property
     def leaves(self) -> tuple["Spec", ...]:
-        """What in it joins no others."""
+        """The specs in it that join no others."""
         return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ def _pieces(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a setting must be, in words and as a test of its value; stands in `Annotated[int, Limit(…)]`."""
+    """A limit of a setting, in words and as a test of its value; stands in `Annotated[int, Limit(…)]`."""
 
     wanted: str
     holds: Callable[[Any], bool]
@@ -206,7 +206,7 @@ def settings_text(settings: Any) -> str:
 
 
 def _readers(kind: Any) -> dict[str, tuple[Callable[[str], Any], Limit]]:
-    """For each setting how it is read from text, and its limit."""
+    """The reader from text, and the limit, of each setting."""
     hints = get_type_hints(kind, include_extras=True)
     return {one.name: _reader(hints[one.name]) for one in fields(kind)}
 

@@ -117,6 +117,6 @@ def _answer(done: "Future[Answer]") -> Answer | None:
 
 
 def _error(done: "Future[Answer]") -> BaseException | None:
-    """What the request ended with, unless that is its cancellation."""
+    """The error that the request ended with, unless that is its cancellation."""
     error = None if done.cancelled() else done.exception()
     return None if isinstance(error, CancelledError) else error

@@ -50,7 +50,7 @@ class _Shown:
     pixels: tuple[str, ...] = ()
 
     def without_pixels(self) -> "_Shown":
-        """What is kept of it."""
+        """A copy without pixels, as it is kept."""
         pixels = tuple(name for name in self.features if name.startswith(PIXELS))
         return replace(self, features={k: v for k, v in self.features.items() if k not in pixels}, pixels=pixels)
 
@@ -234,7 +234,7 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
 
 
 def video_prompt(prepare: object) -> VideoPrompt | None:
-    """What makes a target's prompts of clips; `None` = something else does.
+    """The object that makes a target's prompts of clips; `None` = something else does.
 
     Args:
         prepare: of the target. Where that is compressed, it knows as `whole` what makes the whole prompt.

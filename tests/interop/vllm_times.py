@@ -3,7 +3,7 @@
 One engine for each case, vLLM on one core and the drafter on another, one request at a time; on a quiet machine, after
 `make interop-vllm` has made its environment:
 
-    PYTHONPATH=src:lab/src:plugins/vllm/src:. OMP_NUM_THREADS=1 .venv-vllm/bin/python tests/interop/vllm_times.py --json-out FILE
+    PYTHONPATH=src:lab/src:plugins/vllm/src:. .venv-vllm/bin/python tests/interop/vllm_times.py --json-out FILE
 """
 
 import argparse

@@ -84,7 +84,7 @@ RECORDS = SimpleNamespace(**ALIGNED, **VISION_ADAPTERS, **PACKERS)
 
 
 def task_of(network: str) -> str:
-    """What a network learns from; the target's features, unless it is an adapter or a drafter's record says more."""
+    """The task that trains a network; `features`, unless it is an adapter or a drafter's record names another."""
     if network in ALIGNED:
         return "alignment"
     if network in VISION_ADAPTERS:

@@ -28,7 +28,7 @@ VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies: `bytes` of a safetensors file from `begin` on; `dtype` in the format's words, as `BF16`."""
+    """A tensor in a file: `bytes` of a safetensors file from `begin` on; `dtype` in the format's words, as `BF16`."""
 
     path: Path
     dtype: str
@@ -101,7 +101,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def quantization_method(config: Mapping[str, Any]) -> str | None:
-    """How a checkpoint's weights are quantised, in transformers' word for it; None if they are not."""
+    """The quantisation method of a checkpoint's weights, in transformers' word; None if they are not quantised."""
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, dict) else None
     return None if method is None else str(method)
@@ -184,7 +184,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:
-    """What the header of a safetensors file describes, checked as the format demands."""
+    """Read the tensors that the header of a safetensors file describes, checked as the format demands."""
     header, begin = _header(path)
     found: dict[str, StoredTensor] = {}
     for name, entry in header.items():

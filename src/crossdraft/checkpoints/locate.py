@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: shipped with this package, in a folder, or in the local Hugging Face cache."""
+"""Look-up of checkpoints: shipped with this package, in a folder, or in the local Hugging Face cache."""
 
 import os
 import re
@@ -75,9 +75,9 @@ def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
 
 
 def shipped_at(name: str) -> Path:
-    """Where shipped weights lie, such as `event` or `heads/eagle`: in this package, or in another installed one.
+    """The folder of shipped weights, such as `event` or `heads/eagle`: in this package, or another installed one.
 
-    The folder in this package where none has them; whoever reads it says what is missing.
+    Where no package has them, it is the folder in this package; the caller that reads it reports what is missing.
     """
     found = (Path(folder) / name for folder in FOLDERS.values())
     return next((path for path in found if path.is_dir()), REFERENCE / name)
@@ -90,7 +90,7 @@ def shipped_heads() -> list[str]:
 
 
 def repair_hint(folder: Path) -> str:
-    """How to complete a checkpoint that lacks something."""
+    """A hint for completing a checkpoint that lacks something."""
     found = CACHED.search(str(folder))
     if found is None:
         return "copy the checkpoint again, whole"

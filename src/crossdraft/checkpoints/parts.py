@@ -45,7 +45,7 @@ def parts(processor: Any) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
 
 
 def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpec, FrameSampling]:
-    """How a checkpoint wants its frames, and how many; `where` begins the complaint."""
+    """The preprocessing and sampling of frames that a checkpoint asks for; `where` begins the error message."""
     spec = FrameSpec.from_settings(settings, where)
     try:
         return spec, FrameSampling.from_settings(settings)

@@ -66,7 +66,7 @@ class DeferredWeights:
         self._pending: dict[int, tuple[Tensor, StoredTensor]] = {}  # by the parameter's identity: it may be shared
 
     def placeholders(self) -> dict[str, Tensor]:
-        """For every name a tensor of the right shape and no memory; of those that are no floating-point ones, theirs.
+        """A tensor of the right shape and no memory for every name; of those that are no floating-point ones, theirs.
 
         It is NaN everywhere, so that a weight that was forgotten cannot go unnoticed.
         """

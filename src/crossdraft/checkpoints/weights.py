@@ -109,7 +109,7 @@ def load_weights(
 
 
 def _settings(dtype: torch.dtype) -> Settings:
-    """What every model is loaded with: what does not fit is reported, and refused here."""
+    """Arguments with which every model is loaded: what does not fit is reported, and refused here."""
     return {"dtype": dtype, "output_loading_info": True, "attn_implementation": "sdpa", "ignore_mismatched_sizes": True}
 
 
@@ -166,7 +166,7 @@ def _from_folder(kind: Any, folder: Path, settings: Settings) -> tuple[PreTraine
 
 
 def _name(model: Any, folder: Path) -> None:
-    """What `from_pretrained` of a folder adds to a model besides the weights."""
+    """Set what `from_pretrained` of a folder adds to a model besides the weights."""
     model.config.name_or_path = model.name_or_path = str(folder)
     if model.can_generate():
         own = (folder / "generation_config.json").is_file()

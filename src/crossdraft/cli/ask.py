@@ -23,7 +23,7 @@ app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How tokens are chosen and where an answer ends; what is None the checkpoint says."""
+    """Options for choosing tokens and ending an answer; the checkpoint decides what is None."""
 
     temperature: Annotated[
         float | None, typer.Option(help="0 = greedy. This and the next: by default as the checkpoint says.")
@@ -46,7 +46,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShownOptions:
-    """What is asked about."""
+    """Options that name the subject of a question: clips, images, a system prompt, a conversation."""
 
     video: Annotated[list[Path] | None, typer.Option(help="The clip, a video file; repeatable.")] = None
     image: Annotated[list[Path] | None, typer.Option(help="An image (PNG, JPEG, WebP, BMP); repeatable.")] = None
@@ -112,7 +112,7 @@ def _one_or_all(paths: list[Path] | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What is shown of an answer, and which files are written."""
+    """Options for what is shown of an answer, and which files are written."""
 
     logprobs: Annotated[bool, typer.Option("--logprobs", help="Show the log-probability of each token.")] = False
     compare: Annotated[
@@ -246,7 +246,7 @@ def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[A
 def report(
     request: "Request", answer: "Answer", engine: "Engine", comparison: "AnswerComparison | None" = None
 ) -> dict[str, object]:
-    """What `--json` prints."""
+    """The output of `--json`."""
     from crossdraft.cli.view import record
 
     def named(visual: object) -> str:

@@ -31,7 +31,7 @@ COMMANDS = {
 
 @dataclass
 class Chat:
-    """What the questions are about, and how answers are shown."""
+    """A chat: the subject of its questions, and how answers are shown."""
 
     engine: "Engine"
     pair: PairOptions
@@ -110,7 +110,7 @@ def _loop(talk: Chat) -> None:
 
 
 def lines() -> Iterator[str]:
-    """What is typed or piped in, without empty lines; Ctrl-C at the prompt begins a new line."""
+    """Yield the lines that are typed or piped in, without empty ones; Ctrl-C at the prompt begins a new line."""
     typed = sys.stdin.isatty()
     if typed:
         import readline  # noqa: F401 - gives `input` a history and its keys

@@ -45,7 +45,7 @@ class LearnedRuns:
     tau: float
 
     def sentence(self, repeats: int) -> str:
-        """For people."""
+        """A sentence for people."""
         often = "one run" if repeats == 1 else f"median of {repeats} runs"
         return (
             f"What it has learned: asked the same again, {self.speedup:.2f}x ({self.drafted_ms:.0f} ms, τ "
@@ -101,7 +101,7 @@ class AnswerComparison:
         return found
 
     def sentence(self) -> str:
-        """For people."""
+        """The comparison in words, for people."""
         first = " ".join([f"{self._sentence()}.", *self.notes])
         return first if self.learned is None else f"{first}\n{self.learned.sentence(self.repeats)}"
 
@@ -165,7 +165,7 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
 
 def _run_name(name: str, shares: Mapping[str, tuple[int, ...] | None]) -> str:
-    """What a run is called for people."""
+    """The name of a run, for people."""
     if name not in shares:
         return "with the drafter"
     cores = shares[name]
@@ -182,7 +182,7 @@ def summarise(
 ) -> AnswerComparison:
     """The figures of all runs; of the displayed answer only the tokens count, unless the drafter learns.
 
-    Then the runs after it knew its text, so that its own time is what a user gets, and theirs are told apart.
+    If it learns, the runs after it knew its text: its own time is then what a user gets, and theirs are in `learned`.
     """
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (displayed, *drafted)) if greedy else None

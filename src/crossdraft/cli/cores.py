@@ -1,4 +1,4 @@
-"""Who computes on which CPU cores."""
+"""The division of CPU cores between target and drafter."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Cores:
         return bool(set(self.target) & set(self.draft))
 
     def __str__(self) -> str:
-        """For people: `0-1`, or `0 + 1` where the drafter's process has cores of its own."""
+        """The cores for people: `0-1`, or `0 + 1` where the drafter's process has cores of its own."""
         return spans(self.target) + (f" + {spans(self.draft)}" if self.draft else "")
 
 

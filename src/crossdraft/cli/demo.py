@@ -52,7 +52,7 @@ class DemoClip:
 
 @dataclass(frozen=True)
 class DemoSource:
-    """Where the demo's clip comes from: the entry point `scene` of the group `crossdraft.clips`, else the shipped one.
+    """The source of the demo's clip: the entry point `scene` of the group `crossdraft.clips`, else the shipped one.
 
     Args:
         name: of the entry point.

@@ -42,7 +42,7 @@ def drafters(
 
 
 def row_of(name: str, method: "Method") -> dict[str, object]:
-    """What is known of a drafter, as plain values."""
+    """Properties of a drafter, as plain values."""
     return {
         "name": name,
         "what": method.summary,

@@ -36,7 +36,7 @@ KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class CloudOptions:
-    """Where the target is, and how the answer is drawn."""
+    """Options for reaching the target and sampling the answer."""
 
     server: Annotated[str, typer.Option(help="The server, ws://HOST:PORT or wss://HOST.")]
     key: Annotated[str | None, typer.Option(envvar="CROSSDRAFT_KEY", help="API key.", show_envvar=True)] = None
@@ -148,7 +148,7 @@ def _check_video(video: str | None) -> None:
 
 @contextmanager
 def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[str | None]":
-    """What requests call the clip; a file here is on the server for as long as the context."""
+    """Yield the clip's name in requests; a local file is kept on the server for as long as the context."""
     if video is None or not Path(video).is_file():
         yield video
         return
@@ -159,7 +159,7 @@ def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[
 
 
 def _sampling(cloud: CloudOptions) -> "Sampling":
-    """How the answer is drawn."""
+    """The sampling of the answer."""
     from crossdraft.engine.sampling import Sampling
 
     return Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
@@ -252,7 +252,7 @@ def _shown(console: "Console", *, as_json: bool, tokenizer: Any) -> "Iterator[Sh
 
 
 def report(question: str, answer: "EdgeAnswer") -> dict[str, object]:
-    """What `--json` prints of an answer."""
+    """The output of `--json` for an answer."""
     return {"question": question, **vars(answer)}
 
 
@@ -277,7 +277,7 @@ def figures(answer: "EdgeAnswer") -> list[str]:
 
 
 def _link(link: Mapping[str, Any]) -> str:
-    """What the cloud knows of the connection, and what it made of that."""
+    """Describe the connection as the cloud measured it, and the policy that follows from that."""
     rate = link.get("mbit_s")
     known = "no bound seen" if rate is None else f"{rate:g} Mbit/s"
     times = ", ".join(f"{name} {link.get(f'{key}_ms')} ms" for name, key in (("round trip", "rtt"), ("reply", "reply")))

@@ -30,7 +30,7 @@ class Preset(StrEnum):
 
 
 class Overlap(StrEnum):
-    """Which event shows where several share a pixel."""
+    """The event that shows where several share a pixel."""
 
     LAST = "last"
     RED = "red"
@@ -41,7 +41,7 @@ Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=Fa
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a recording is read."""
+    """Options for reading a recording."""
 
     kind: Format = None
     sensor: SensorSize = None
@@ -61,7 +61,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions(ReadOptions):
-    """How a recording is read, and which span of it."""
+    """Options for reading a recording, or a span of it."""
 
     start: Annotated[float | None, typer.Option("--start", help="From this second after the first event.")] = None
     end: Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")] = None
@@ -256,7 +256,7 @@ def _extent(found: dict[str, object]) -> str:
 
 
 def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
-    """What was written; and a warning where EventGPT's format loses the sensor's size: its readers take the usual."""
+    """Report what was written; warn where EventGPT's format loses the sensor's size: its readers take the usual."""
     from crossdraft.cli.reporting import report
     from crossdraft.events.npy import EVENTGPT_SENSOR
 

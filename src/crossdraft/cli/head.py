@@ -83,7 +83,7 @@ def folder_of(head: str) -> Path:
 
 
 def host_of(target: str, name: str | None = None) -> "TargetInfo":
-    """What exchanging heads needs of a target, which is loaded for it."""
+    """Load a target and return the information about it that converting heads needs."""
     from crossdraft.checkpoints.locate import REFERENCE
     from crossdraft.cli.reporting import hush, waiting
     from crossdraft.heads.convert.converter import TargetInfo

@@ -109,7 +109,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def beginning(*names: str) -> Callable[[str], list[str]]:
-    """What a shell offers for an option's value: those of its usual values that go on from what is typed."""
+    """A shell completion for an option's value: those of its usual values that begin with what is typed."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -265,7 +265,7 @@ class PairOptions:
 
 
 class RecordingClock(StrEnum):
-    """What the times of an event recording count from."""
+    """The origin of an event recording's times."""
 
     AUTO = "auto"
     VIDEO = "video"
@@ -337,7 +337,7 @@ class RecordingOptions(RecordingFile):
             raise CrossdraftError(f"{unused[0]} is about an event recording; name one with --events, too.")
 
     def excerpt(self, video: Path | None) -> "Excerpt | None":
-        """What the drafter reads of the recording; raises unless it and the video can be read and overlap in time.
+        """The excerpt that the drafter reads; raises unless recording and video can be read and overlap in time.
 
         Returns:
             The part of the recording that the video shows (see `events.excerpt.shown_in`). From `start_s` on, all up to

@@ -1,4 +1,4 @@
-"""What commands do alike: the report on standard output, a bar on stderr, a core for each side."""
+"""Helpers that commands share: the report on standard output, a bar on stderr, a core for each side."""
 
 import json
 import os
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
-    """What a command found, on standard output: as JSON, or as lines for people."""
+    """Print a command's report on standard output: as JSON, or as lines for people."""
     print(json.dumps(found, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
 
 
@@ -84,7 +84,7 @@ def import_engine() -> None:
 
 
 def console_for(*, as_json: bool) -> Console:
-    """Where the tables go: stdout, or stderr if JSON goes there. Into a file they are as wide as they need."""
+    """The console for tables: stdout, or stderr if JSON goes there. Into a file they are as wide as they need."""
     console = Console(stderr=as_json)
     return console if console.is_terminal else Console(stderr=as_json, width=110)
 
@@ -111,7 +111,7 @@ def hush() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Where the report goes."""
+    """Options for where the report goes."""
 
     as_json: AsJson = False
     json_out: JsonOut = None
@@ -125,7 +125,7 @@ class ReportOptions:
 
     @property
     def console(self) -> Console:
-        """For tables and sentences."""
+        """The console for tables and sentences."""
         return console_for(as_json=self.as_json)
 
     def lines(self, lines: Sequence[str]) -> None:

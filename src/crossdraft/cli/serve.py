@@ -79,7 +79,7 @@ def _note(ctx: Any, option: Any, value: Any) -> Any:
 
 
 def _flag_type(annotation: Any) -> Any:
-    """What typer makes of a setting: numbers and truth values, else text."""
+    """The type of a setting for typer: numbers and truth values, else text."""
     if get_origin(annotation) in (Union, UnionType):
         annotation = next(one for one in get_args(annotation) if one is not type(None))
     return annotation if annotation in (bool, int, float) else str

@@ -1,4 +1,4 @@
-"""What `ask`, `chat` and `demo` do alike: choose a drafter, load a pair with progress, warm it up, stream an answer."""
+"""Steps that `ask`, `chat` and `demo` share: choose a drafter, load a pair, warm it up, stream an answer."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ WARM_UP_TOKENS = 4
 
 
 def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
-    """Why the drafter that is chosen for the options is not the usual one; None where it is, or was named.
+    """The reason why the drafter chosen for the options is not the usual one; None where it is, or was named.
 
     Args:
         pair: as the user gave it.
@@ -74,7 +74,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
 
 
 def described(pair: PairOptions, engine: Engine) -> str:
-    """Which drafter runs, what it is, and where; for people."""
+    """Describe for people which drafter runs, what it is, and where."""
     if pair.drafter is None or pair.drafter == "none" or engine.drafter is None:
         return f"No drafter: the target {pair.target} answers alone."
     method = METHODS.get(read_spec(pair.drafter).name)

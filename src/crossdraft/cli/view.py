@@ -1,4 +1,4 @@
-"""What `ask`, `chat` and `demo` show: an answer as it grows, its figures and timeline as text, and all of it as JSON.
+"""Views of `ask`, `chat` and `demo`: an answer as it grows, its figures and timeline as text, and all of it as JSON.
 
 The timeline has one lane for the drafter and one for the target, on one axis (an answer of four rounds):
 
@@ -146,13 +146,13 @@ def show(
 
 
 def show_notes(console: Console, answer: Answer) -> None:
-    """What is to be known of the answer: a damaged clip, a lost drafter, that drafting did not pay."""
+    """Show the notes of an answer: a damaged clip, a lost drafter, drafting that did not pay."""
     for note in answer.notes:
         say(console, f"Note: {note}", "yellow")
 
 
 def legend(answer: Answer) -> Text:
-    """What the colours of a final text mean; the origins that it has."""
+    """The legend of a final text's colours, for the origins that occur in it."""
     shown = [origin for origin, count in origins(answer) if count]
     return Text("   ").join(Text(f"■ {name}: {ORIGINS[name]}", STYLES[Origin(name)]) for name in shown)
 

@@ -26,7 +26,7 @@ SENT = ("max_new_tokens", "frames")  # of the pair's options, what a server is t
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """Which windows, and how the clip is replayed."""
+    """Options for the windows, and for replaying the clip."""
 
     every: Annotated[str, typer.Option(metavar="TIME", help="From window to window, as 500ms or 0.5s.")] = "500ms"
     window: Annotated[str, typer.Option(metavar="TIME", help="What a window shows, up to its last frame.")] = "1s"

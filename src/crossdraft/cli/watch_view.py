@@ -1,4 +1,4 @@
-"""What `crossdraft watch` shows."""
+"""The output of `crossdraft watch`."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WatchView:
-    """What is shown: for each answer a line that grows; or a line of JSON for each window."""
+    """The output of `crossdraft watch`: a growing line for each answer; or a line of JSON for each window."""
 
     def __init__(self, console: "Console", questions: list[str], *, as_json: bool) -> None:
         self._console = console
@@ -55,7 +55,7 @@ class WatchView:
             self._line = None
 
     def summary(self, found: Mapping[str, Any], models: Mapping[str, object]) -> None:
-        """How it went; `found` as `WatchSummary.to_json`, `models` what was used, for `--json` alone."""
+        """Print the summary; `found` as `WatchSummary.to_json`, `models` what was used, for `--json` alone."""
         if self._as_json:
             print(json.dumps({"summary": {**models, **found}}, ensure_ascii=False), flush=True)
             return

@@ -1,4 +1,4 @@
-"""What drafters share: the list-first seam over one request at a time, copies of a state, and their own prefill."""
+"""Parts that drafters share: a list interface over one request at a time, copies of a state, their own prefill."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -55,7 +55,7 @@ class PerRequestDrafter(Generic[State]):
         return [self._fork(state) for state in states]
 
     def end(self, states: Sequence[State]) -> None:
-        """By default nothing to free but the states themselves."""
+        """Free the states; by default there is nothing to free but themselves."""
 
     def _begin(self, request: Request) -> State:
         raise NotImplementedError
@@ -175,7 +175,7 @@ class Draws:
 
     @property
     def independent(self) -> bool:
-        """Whether a draft must say what its tokens were drawn from."""
+        """True if a draft must carry the distributions that its tokens were drawn from."""
         return self.seed is None
 
     def token(self, dist: torch.Tensor, position: int) -> int:
@@ -196,7 +196,7 @@ class Draws:
 
     @property
     def select(self) -> SelectFn:
-        """How a tree builder takes children from what `rank` gives."""
+        """The rule by which a tree builder takes children from what `rank` gives."""
         return WithoutReplacement(self.generator) if self.independent else TopK()
 
 

@@ -31,7 +31,7 @@ RATE_KEPT, THRESHOLD_KEPT = 0.5, 0.9  # β₁, β₂
 
 @dataclass(frozen=True)
 class EntropyStop:
-    """When the drafts of one answer end. A value: whoever goes on from it has another.
+    """The rule that ends the drafts of one answer. A value: whoever goes on from it has another.
 
     Args:
         settings: γ, the rate aimed at, ε.
@@ -47,7 +47,7 @@ class EntropyStop:
 
     @classmethod
     def of(cls, settings: AdaEDLSettings) -> "EntropyStop":
-        """At the beginning of an answer."""
+        """Begin with an answer."""
         return cls(settings, settings.threshold)
 
     def bounds(self, probs: Tensor) -> list[float]:
@@ -59,7 +59,7 @@ class EntropyStop:
         return replace(self, ended=bound < self.threshold)
 
     def verified(self, accepted: int, drafted: int) -> "EntropyStop":
-        """After a round in which so many tokens of a draft were accepted; the next draft begins anew."""
+        """Update after a round in which so many tokens of a draft were accepted; the next draft begins anew."""
         if not drafted:
             return replace(self, ended=False)
         seen = accepted / drafted

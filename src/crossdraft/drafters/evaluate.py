@@ -32,7 +32,7 @@ class AcceptanceStats:
 
     @classmethod
     def of(cls, stats: Stats) -> "AcceptanceStats":
-        """Of an answer without a hidden draft: the prompt's pass gave one token."""
+        """Take the statistics of an answer without a hidden draft: the prompt's pass gave one token."""
         return cls(stats.rounds - 1, stats.new_tokens - 1, tuple(stats.drafted_at), tuple(stats.accepted_at))
 
     @property

@@ -57,21 +57,21 @@ class DraftReuse:
     length: int = LONGEST
 
     def rejected(self, text: Sequence[int]) -> "DraftReuse":
-        """With new text, whose first token the target replaced."""
+        """Add new text, whose first token the target replaced."""
         return DraftReuse((*text, *self.tokens[:MOST])) if text else self
 
     def candidates(self, written: Sequence[int], most: int) -> tuple["DraftReuse", list[int]]:
-        """What may follow `written`, at most `most` tokens; and where that was found.
+        """Find at most `most` tokens that may follow `written`; returns a copy at their position, and them.
 
-        After the nearest position further on where the last two tokens stand, else any such; failing that, the last
-        token replaced another, and the rejected text goes on after that.
+        They follow the nearest later position of the last two tokens, else the nearest earlier one; without either, the
+        last token is taken to have replaced the next rejected one, and they follow that.
         """
         at = self._position_of(tuple(written[-GRAM:]))
         end = min(len(self.tokens), at + min(self.length, most))
         return replace(self, at=at), list(self.tokens[at:end])
 
     def after(self, offered: int, held: int) -> "DraftReuse":
-        """Of `offered` candidates `held` were written again, and then one more token."""
+        """Move on after `held` of `offered` candidates were drafted again, and then one more token."""
         if not offered:
             return self
         length = min(LONGEST, 2 * self.length) if held == offered else max(SHORTEST, held)
@@ -114,7 +114,7 @@ class IndependentState:
 
     @property
     def ends_early(self) -> bool:
-        """Whether nothing is to be drafted after the last drafted token."""
+        """True if nothing is to be drafted after the last drafted token."""
         return self.stop is not None and self.stop.ended
 
     @property
@@ -203,12 +203,12 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return Draft(state.draws.chain(state.pending[:count], state.dists[:count]))
 
     def ended(self, state: IndependentState) -> bool:
-        """Whether what is written, verified or not, ends the answer."""
+        """True if the text so far, verified or not, ends the answer."""
         last = [state.drafted[-1].tokens[0]] if state.drafted else state.committed[-1:]
         return not self.model.eos.isdisjoint(last)
 
     def room(self, state: IndependentState) -> int:
-        """How many more tokens can be fed before the drafter's own context, or its cache, is full."""
+        """Number of tokens that can still be fed before the drafter's own context, or its cache, is full."""
         most = min(self.model.context, state.cache.capacity)
         return max(0, most - len(state.prompt) - len(state.committed) - len(state.drafted))
 
@@ -247,7 +247,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         state.fed = written
 
     def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
-        """What may follow everything `written`, at most `most` tokens; of these `state.fed` have been read."""
+        """Find at most `most` tokens that may follow all of `written`, of which `state.fed` is in the KV cache."""
         state.reuse, found = state.reuse.candidates(written, most)
         state.reused = len(found)
         return found
@@ -274,7 +274,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return new
 
     def _bounds(self, state: IndependentState, scores: Tensor) -> list[float]:
-        """Of each row of warped scores [n, V] the bound that may end a draft; none where nothing ends it early."""
+        """The bound that may end a draft for each row of warped scores [n, V]; none where nothing ends it early."""
         if state.stop is None or not state.committed:
             return []
         return state.stop.bounds(scores.softmax(-1) if state.sampling.greedy else scores)
@@ -300,7 +300,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
 
 
 def top_tokens(scores: Tensor) -> list[TokenAlternatives]:
-    """Of each row of logits [n, V] the most likely token, and the next ones, with their probabilities."""
+    """The most likely token of each row of logits [n, V], and the next ones, with their probabilities."""
     firsts = scores.argmax(-1).tolist()
     best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
     ids = [

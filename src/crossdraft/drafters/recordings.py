@@ -85,7 +85,7 @@ class RecordingPrompt:
 
     @property
     def longest_us(self) -> int:
-        """Of a window: half of what the model was trained to read at once."""
+        """Longest window in µs: half of what the model was trained to read at once."""
         return max(1, (self.processor.options.window_us or WINDOW_US) // 2)
 
     @property

@@ -23,7 +23,7 @@ Divergence = Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda 
 
 @dataclass(frozen=True)
 class EventSettings:
-    """Of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
+    """Settings of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
 
     `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
     `TextSettings`; `dir` is the model's folder. With `slices` it reads a whole recording as so many windows, of each
@@ -41,7 +41,7 @@ class EventSettings:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How two vocabularies are bridged; none where they are the same, else `slem`."""
+    """The bridge between two vocabularies; none where they are the same, else `slem`."""
 
     how: Literal["slem", "tli", "omni"] | None = None
 
@@ -76,14 +76,14 @@ class LookaheadSettings:
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """Whether an edge is believed that its tokens were drawn from the distributions that it sends; see docs/edge.md."""
+    """Settings of an edge; `draws`: trust that it drew its tokens from the distributions it sends, see docs/edge.md."""
 
     draws: Literal["yes", "no"] = "no"
 
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """Where answers are kept (`None`: nowhere), and how many tokens of them for each namespace.
+    """The folder where answers are kept (`None`: nowhere), and the number of tokens kept for each namespace.
 
     `seed` is known from the beginning: a folder of `crossdraft capture`, or a file of recorded answers.
     """

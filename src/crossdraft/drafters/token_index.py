@@ -107,12 +107,12 @@ class TokenIndex:
         return 0, 0
 
     def tokens(self, start: int, stop: int) -> tuple[int, ...]:
-        """Those from a place to another."""
+        """The tokens from position `start` up to `stop`."""
         count = len(self._before)
         return (*self._before[start:stop], *self.answer[max(0, start - count) : max(0, stop - count)])
 
     def following(self, place: int, most: int) -> tuple[int, ...]:
-        """At most `most` tokens from a place on, up to the next gap."""
+        """The tokens from a place on, `most` of them or up to the next gap."""
         found = self.tokens(place, place + most)
         return found[: found.index(GAP)] if GAP in found else found
 

@@ -51,7 +51,7 @@ class IntervalBar:
 
 @dataclass(frozen=True)
 class LaneBar:
-    """What ran when on a lane: (start, end, style, what it is)."""
+    """A lane of a chart; each part is (start, end, style, what it is)."""
 
     label: str
     parts: tuple[tuple[float, float, str, str], ...]
@@ -165,7 +165,7 @@ def _lowered(shape: Shape, by: float) -> Shape:
 
 
 class _AxisMap:
-    """From values to pixels."""
+    """A map from values to pixels."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, *, log: bool) -> None:
         self.log = log
@@ -223,7 +223,7 @@ def _head(title: str, legend: Sequence[tuple[TextRun, ...]]) -> tuple[list[Shape
 
 
 def _left(names: Sequence[str]) -> float:
-    """Where bars begin, after their names."""
+    """The x at which bars begin, after their names."""
     return MARGIN + max((width_of(clean(name), SMALL) for name in names), default=0.0) + 10
 
 

@@ -27,12 +27,12 @@ class Baseline:
 
     @property
     def where(self) -> str:
-        """On how many cores, for people; empty if that is not known."""
+        """The number of cores it ran on, for people; empty if that is not known."""
         return "" if self.cores is None else f"on {counted(self.cores, 'core', 'cores')}"
 
     @property
     def how_often(self) -> str:
-        """How the times were taken, for people."""
+        """The runs behind the times, for people."""
         return "one run each" if self.runs == 1 else f"median of {self.runs} runs each"
 
 
@@ -59,7 +59,7 @@ def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[st
 
 
 def hidden_draft(answer: "Answer") -> str:
-    """What became of the hidden draft."""
+    """Summarise the hidden draft: its tokens, those accepted, its share inside the prefill."""
     stats = answer.stats
     if not stats.hidden_drafted:
         return "none"
@@ -68,7 +68,7 @@ def hidden_draft(answer: "Answer") -> str:
 
 
 def why_none(timeline: "Timeline") -> str:
-    """Why no hidden draft was verified, as far as the timeline tells; empty if it does not.
+    """The reason why no hidden draft was verified, as far as the timeline shows it; else empty.
 
     >>> from crossdraft.engine.timeline import Span, Timeline
     >>> why_none(Timeline([Span("target", "prefill", 0.0, 0.5), Span("drafter", "read", 0.44, 0.6)]))
@@ -90,7 +90,7 @@ def why_none(timeline: "Timeline") -> str:
 
 
 def origins(answer: "Answer") -> list[tuple[str, int]]:
-    """How many tokens are of each origin."""
+    """Number of tokens of each origin."""
     return [
         (origin, sum(len(piece.tokens) for piece in answer.pieces if piece.origin.value == origin))
         for origin in ("hidden", "drafted", "target")

@@ -1,4 +1,4 @@
-"""What a picture is made of: boxes, lines and text in pixels, coloured by the names of a palette."""
+"""Elements of a picture: boxes, lines and text in pixels, coloured by the names of a palette."""
 
 import unicodedata
 from collections.abc import Sequence

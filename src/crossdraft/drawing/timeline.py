@@ -157,7 +157,7 @@ def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iter
 def _saved(
     answer: "Answer", alone: "Answer", scale: float, rows: Sequence[float], bottom: float
 ) -> Iterator[Line | TextLine]:
-    """Where the pair's answer ended, and how much earlier or later that was than the target alone."""
+    """Mark where the pair's answer ended, and how much earlier or later that was than the target alone."""
     ends = [LEFT + end_of(one.timeline) * scale for one in (answer, alone)]
     yield Line(ends[0], rows[0], ends[0], bottom, "faint", dashed=True)
     saved = end_of(alone.timeline) - end_of(answer.timeline)

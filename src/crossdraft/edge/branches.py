@@ -1,9 +1,9 @@
-"""What an edge drafts: after the committed tokens, and, before it is known, after what the target may make of that.
+"""Drafting at an edge: after the committed tokens, and for outcomes of verification before they are known.
 
-A draft that is rejected takes a round trip to be replaced. While the cloud reads and verifies, the edge is free: so it
-drafts on, on copies of the drafter's state, for the likeliest outcomes of the draft and of what it drafts for these,
-and sends it at once (speculative speculative decoding, SSD 2026; here over a network). The cloud finds the next draft
-when it knows the outcome.
+A draft that is rejected takes a round trip to be replaced. While the cloud prefills and verifies, the edge is free, so
+it drafts on, on copies of the drafter's state, for the likeliest outcomes of the draft and of the drafts after these,
+and sends them at once (speculative speculative decoding, SSD 2026; here over a network). The cloud then has the next
+draft when it knows the outcome.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ FIRST = 8  # nodes of a branch that are drafted at once
 
 @dataclass(frozen=True)
 class SentDraft:
-    """What the cloud holds: a draft after so many committed tokens, and what of it was sent."""
+    """A draft as the cloud holds it: after how many committed tokens, and which part of it was sent."""
 
     after: tuple[int, bytes]
     serial: int
@@ -57,7 +57,7 @@ class DraftBranch:
     void: int | None = None
 
     def grows(self, most: int) -> bool:
-        """Whether more is to be drafted, up to so many nodes."""
+        """True if the branch is to be drafted further, up to `most` nodes."""
         return not self.whole and len(self.draft.tree) < most
 
     @property
@@ -68,7 +68,7 @@ class DraftBranch:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """What the cloud holds after the text, as a chain; nothing if it does not agree with the text."""
+        """The chain that the cloud holds after the text; nothing if it does not agree with the text."""
         if self.sent is None or not self.sent.draft.tree.is_chain:
             return ()
         since = tuple(self.text.tokens[self.sent.after[0] :])
@@ -76,7 +76,7 @@ class DraftBranch:
         return tokens[len(since) :] if tokens[: len(since)] == since else ()
 
     def frame(self, serial: int, known: int) -> DraftFrame | None:
-        """What the cloud does not hold of the draft, if there is such; it counts as sent.
+        """A frame of what the cloud does not hold of the draft, `None` if it holds all; it counts as sent.
 
         Args:
             serial: of the frame, if it begins a draft.
@@ -107,7 +107,7 @@ class DraftBranch:
         return frame_of(draft, after, serial, start, rows, known=known)
 
     def _joined(self, sent: SentDraft, draft: Draft) -> Draft | None:
-        """What was sent with the draft after it, if that goes on from there: then only its end is sent."""
+        """Join the sent draft and the draft after it, if that continues it: then only its end is sent."""
         held, tree = sent.draft.tree, draft.tree
         gone = len(self.text) - sent.after[0]
         chains = held.is_chain and tree.is_chain and gone <= len(held)
@@ -197,6 +197,6 @@ class DraftBranches:
         ]
 
     def _room(self) -> bool:
-        """Whether a copy of the drafter's state has room besides those that are held."""
+        """True if a copy of the drafter's state fits in memory besides those that are held."""
         held = sum(held_bytes(branch.state) for branch in self.others.values())
         return held + copy_bytes(self.main.state) <= FORK_BYTES

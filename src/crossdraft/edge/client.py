@@ -91,7 +91,7 @@ class EdgeAnswer:
 
 @dataclass
 class _Patience:
-    """How long an answer is tried anew for, of which nothing comes: a connection that opens, and is cut, is none.
+    """Retries of an answer after a cut connection; a new one that is cut before anything comes does not count.
 
     Args:
         seconds: from the first cut since something came.
@@ -102,7 +102,7 @@ class _Patience:
     _pause_s: float = AGAIN_S[0]
 
     def came(self) -> None:
-        """There is more of the answer than before."""
+        """Note that there is more of the answer than before."""
         self._lost_at, self._pause_s = None, AGAIN_S[0]
 
     def pause(self) -> bool:
@@ -147,7 +147,7 @@ class _EdgeQuestion:
             self.drafting.start()
 
     def first(self) -> Frame:
-        """What a new connection is told."""
+        """The first frame on a new connection."""
         if not self._pieces:
             return AskFrame(self._session, self._body, MODES.index(self._mode))
         return Resume(self._session, len(self._committed), self._committed.digest(), self._pieces)
@@ -335,7 +335,7 @@ class EdgeClient:
             question.end()
 
     def _drawn(self, sampling: Sampling) -> Sampling:
-        """How the edge draws for an answer that is drawn like this; see `Welcome.draws`."""
+        """The sampling of the edge for an answer that is sampled like this; see `Welcome.draws`."""
         match LIKELIEST if self._welcome is None else DRAWS[self._welcome.draws]:
             case "own":
                 sent = min(filter(None, (sampling.top_k, self._most_sent)), default=0)

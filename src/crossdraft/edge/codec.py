@@ -19,11 +19,11 @@ MOST_ARRAY = 64  # elements of any array of a message
 
 
 class FrameError(CrossdraftError):
-    """What came is no frame of this version."""
+    """A message that is no frame of this version."""
 
 
 class Codec(Protocol):
-    """How a field is written, and read; `unpack` raises ValueError or TypeError of anything else."""
+    """A codec of a field; `unpack` raises ValueError or TypeError for what `pack` does not write."""
 
     def pack(self, value: Any) -> Any:
         """As msgpack writes it."""
@@ -79,7 +79,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Blob:
-    """At least and at most so many bytes."""
+    """Bytes, at least and at most so many."""
 
     least: int
     most: int
@@ -179,7 +179,7 @@ class Schema(Generic[M]):
         return packed
 
     def decode(self, data: object) -> M:
-        """What came as a message.
+        """Decode a message.
 
         Raises:
             FrameError: it is none, of another version, of an unknown kind, or a field is not as it must be.

@@ -31,11 +31,11 @@ class Committed:
         self.tokens += tokens
 
     def digest(self, length: int | None = None) -> bytes:
-        """Of the first `length` tokens; of all of them by default."""
+        """The digest of the first `length` tokens; of all of them by default."""
         return self._digests[len(self.tokens) if length is None else length]
 
     def agrees(self, length: int, digest: bytes) -> bool:
-        """Whether there are so many tokens, of that digest."""
+        """True if there are `length` tokens or more, and the first `length` have this digest."""
         return length <= len(self.tokens) and self._digests[length] == digest
 
     def copy(self) -> "Committed":

@@ -68,7 +68,7 @@ class EdgeDrafting:
         self._thread.start()
 
     def connected(self, send: Callable[[DraftFrame], None]) -> None:
-        """There is a connection, which knows nothing of the draft yet."""
+        """Take a new connection, which knows nothing of the draft yet."""
         with self._changed:
             self._send, self._anew = send, True
             self._changed.notify()
@@ -86,7 +86,7 @@ class EdgeDrafting:
             self._changed.notify()
 
     def end(self) -> None:
-        """Nothing more is wanted; returns when the drafter is free."""
+        """End the drafting; returns when the drafter is free."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -125,10 +125,10 @@ class EdgeDrafting:
 
     @property
     def _ahead(self) -> bool:
-        """Whether to draft for what may be committed.
+        """True if it drafts for what may be committed.
 
-        Not what is drawn with numbers of the edge's own: it is used where it comes in time, and that it does says
-        something of it, so it would not follow the distribution that is sent with it.
+        False for tokens drawn with the edge's own random numbers: such a draft is used only if it arrives in time,
+        which depends on what was drawn, so its tokens would not follow the distribution that is sent with them.
         """
         return self._rounds and self._most > 0 and self._request.sampling.certain
 

@@ -1,4 +1,4 @@
-"""What is known of a connection to an edge: round trip, bandwidth, and what the edge's drafting takes.
+"""Estimates of a connection to an edge: round trip, bandwidth, and the time of the edge's drafting.
 
 All of it is measured where it is spent. Pings give the round trip. Each draft's frame says when the edge sent it, by a
 clock of its own; how much later than the quickest of them it came is what the line took, and how that grows with the
@@ -56,7 +56,7 @@ class LineTimes:
         return self._slope[1]
 
     def seconds(self, nbytes: float) -> float:
-        """Of so many bytes; 0 where bytes were not seen to take time."""
+        """Seconds for so many bytes; 0 where bytes were not seen to take time."""
         return self._seconds_a_byte * nbytes
 
     @property
@@ -67,7 +67,7 @@ class LineTimes:
 
 @dataclass
 class LinkEstimate:
-    """Of one connection, over its questions.
+    """Estimates of one connection, over its questions.
 
     It is measured on the connection's thread, which alone reads it, but for `seen_reply_s`: that the engine's thread
     may read at any time, so whatever it is made of changes under a lock.
@@ -111,7 +111,7 @@ class LinkEstimate:
 
     @property
     def reply_s(self) -> float | None:
-        """What a reply to a commit will take; `None` if nothing is known of it."""
+        """Predicted seconds until the reply to a commit; `None` if nothing was measured."""
         rtt_s, drafting_s = self.rtt_s.value, self._drafting_s.value
         if rtt_s is None or drafting_s is None:
             return rtt_s if self._replied_s.value is None else self._replied_s.value
@@ -130,7 +130,7 @@ class LinkEstimate:
 
     @property
     def first_s(self) -> float | None:
-        """From a question to its first draft, as it will be; the round trip is in neither, for both take that way."""
+        """Predicted seconds from a question to its first draft; without the round trip, as is `answer_s`."""
         begun_s = self._begun_s.value
         return None if begun_s is None else begun_s + self.line.seconds(self._first_bytes.value or 0.0)
 
@@ -152,18 +152,18 @@ class LinkEstimate:
 
     @property
     def drafts_pay(self) -> bool:
-        """Whether the next question is worth drafting for: a draft will be there before the answer's end.
+        """True if the next question is worth drafting for: a draft will be there before the answer's end.
 
-        One that comes while the target reads costs it nothing; a later one is used as far as the answer agrees with it.
+        A draft that comes during the target's prefill costs nothing; a later one is used as far as the answer agrees.
         """
         first_s, answer_s = self.first_s, self.answer_s.value
         return first_s is None or answer_s is None or first_s < answer_s or self._skipped >= PROBE_EVERY
 
     def rounds_pay(self, pass_s: float, nodes: int, left: int) -> bool:
-        """Whether drafts after what was committed now are worth their way.
+        """True if drafts after the tokens that are committed now are worth sending.
 
-        They are not where the target by itself, a token a pass, will be past such a draft, or at the answer's end,
-        before it is there.
+        They are not where the target alone, at a token a pass, will be past such a draft, or at the answer's end,
+        before the draft arrives.
 
         Args:
             pass_s: of the target.

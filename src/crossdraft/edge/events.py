@@ -1,4 +1,4 @@
-"""What a request holds in place of events that lie at an edge. It loads nothing that only an edge or a server needs."""
+"""The stand-in of a request for events that lie at an edge. It loads nothing that only an edge or a server needs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeEvents:
-    """In `Request.events`: the recording lies at the edge, behind this link.
+    """A mark in `Request.events`: the recording lies at the edge, behind this link.
 
     The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
     wants to read them there refuses the request.

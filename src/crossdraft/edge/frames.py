@@ -1,4 +1,4 @@
-"""What an edge and a cloud send each other: msgpack arrays `[version, kind, field, …]`, in binary WebSocket messages.
+"""Messages between an edge and a cloud: msgpack arrays `[version, kind, field, …]`, in binary WebSocket messages.
 
 Decoding is strict; see `codec`.
 """

@@ -1,7 +1,7 @@
-"""What the cloud holds of an edge's draft: the nodes that may still be verified, and no others.
+"""An edge's draft as the cloud holds it: the nodes that may still be verified, and no others.
 
-Each commit moves a draft on: what lies beside the committed path is dropped, once, so that all of it costs no more time
-than its nodes took to arrive. A tree is made of the nodes that a pass may verify, when they are asked for.
+Each commit drops the nodes off the committed path. A node is dropped only once, so that all drops together cost no
+more time than the nodes took to arrive. A tree is made of the nodes that a pass may verify, when they are asked for.
 """
 
 import heapq
@@ -133,7 +133,7 @@ class HeldDraft:
         return path, False
 
     def _step(self, node: int) -> None:
-        """This child was committed: its siblings, and what is below them, are dropped."""
+        """Commit this child: its siblings, and what is below them, are dropped."""
         others = [child for child in self._children.pop(self._at) if child != node]
         while others:
             child = others.pop()
@@ -154,7 +154,7 @@ class HeldDraft:
         return gone
 
     def after(self, committed: Committed, nodes: int, vocabulary: int, *, draws: bool = False) -> Draft | None:
-        """Of the nodes that follow the committed tokens the first ones; `None` if there are none.
+        """The first nodes that follow the committed tokens; `None` if there are none.
 
         Nothing is dropped: the text may be one that is only tried.
 

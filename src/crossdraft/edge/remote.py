@@ -104,12 +104,12 @@ class EdgeLink:
             del self._held[min(self._held)]
 
     def committed(self, length: int) -> None:
-        """So many tokens are committed, of which the edge is told now."""
+        """Note that `length` tokens are committed and sent to the edge now."""
         with self._changed:
             self._unanswered[length], self._since = time.monotonic(), time.perf_counter()
 
     def follow(self, committed: Committed) -> None:
-        """So much is committed: forget what lies beside it."""
+        """Drop what does not follow the committed tokens."""
         with self._changed:
             self._follow(committed, self._held)
 
@@ -130,7 +130,7 @@ class EdgeLink:
             self._changed.notify_all()
 
     def resumed(self, estimate: LinkEstimate) -> None:
-        """There is a connection, of which this is known. The edge sends its draft anew."""
+        """Take a new connection, of which `estimate` is known. The edge sends its draft anew."""
         with self._changed:
             self.connected, self._unanswered, self.estimate = True, {}, estimate
 
@@ -162,7 +162,7 @@ class EdgeLink:
                 self._changed.wait(left)
 
     def _first(self, read: ReadDraft) -> Draft | None:
-        """Of the drafts that follow the committed tokens the one that was written after most of them."""
+        """The draft that follows the committed tokens, of several the one that was drafted after most of them."""
         if self._faults:
             return faulty(self._faults.pop())
         follow = ((held.frame.length, serial) for serial, held in self._held.items())
@@ -226,7 +226,7 @@ class EdgeDrafter:
         return [replace(state, committed=state.committed.copy(), copied=True) for state in states]
 
     def end(self, states: Sequence[RemoteState]) -> None:
-        """Nothing to free."""
+        """Free nothing."""
 
     def _take(self, state: RemoteState, budget: Budget, now: float) -> Draft:
         link = state.link

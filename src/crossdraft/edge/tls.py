@@ -22,7 +22,7 @@ class TlsFiles:
     key: Path | None = None
 
     def context(self, server: str) -> ssl.SSLContext | None:
-        """For a connection to a server, wss://…; `None` for ws://….
+        """The TLS context of a connection to a server, wss://…; `None` for ws://….
 
         Raises:
             CrossdraftError: a file cannot be used, a key has no certificate, or they are for a server without TLS.

@@ -21,7 +21,7 @@ HINTS = {
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where to connect.
+    """A server's address and the credentials for it.
 
     Args:
         server: ws://… or wss://….

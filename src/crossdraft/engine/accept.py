@@ -1,4 +1,4 @@
-"""What every acceptance rule is made of: its result, its random decisions, the arithmetic of two distributions.
+"""Common parts of the acceptance rules: the result, the random decisions, arithmetic of two distributions.
 
 An acceptance rule decides which path of a draft tree the target keeps, and the token it adds after it. The rules
 themselves live in `engine/rules/`, one file each; here is what they share.
@@ -21,7 +21,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a rule accepts of a tree.
+    """Nodes that a rule accepts of a tree, and the bonus token.
 
     Args:
         path: accepted nodes, from a child of the root downwards; may be empty.
@@ -47,7 +47,7 @@ class Rule:
             itself, and drafters draw with the same.
         reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
-        drafter: the one drafter whose drafts it may judge: it lets stand what another would make up.
+        drafter: the one drafter whose drafts it may verify: it would accept what another makes up.
         paper: where it comes from.
     """
 
@@ -78,7 +78,7 @@ class Rule:
 
 @runtime_checkable
 class TrainedRule(Protocol):
-    """What `Rule.verify` is where the rule has weights, which belong to one target."""
+    """Type of `Rule.verify` if the rule has weights, which belong to one target."""
 
     def read(self) -> object:
         """The weights; CrossdraftError if they cannot be read."""
@@ -160,7 +160,7 @@ def longest(tree: DraftTree, kept: Sequence[bool], scores: Sequence[float]) -> t
 
 
 def draft_probs(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) -> Tensor:
-    """[V] the distribution of a child's token given its elder siblings, on p's device and in p's dtype."""
+    """[V] the distribution of a child's token given its earlier siblings, on p's device and in p's dtype."""
     token, row = tree.tokens[child], tree.drawn_from[child]
     point = torch.zeros_like(p)
     point[token] = 1
@@ -174,7 +174,7 @@ def draft_probs(tree: DraftTree, child: int, refused: Sequence[int], p: Tensor) 
 
 
 def acceptance_ratios(tree: DraftTree, probs: Tensor) -> list[float]:
-    """[n] p(x) / q(x) of each node's token, as if it had no elder siblings; the device is asked once for all of them.
+    """[n] p(x) / q(x) of each node's token, as if it had no earlier siblings; the device is asked once for all of them.
 
     Args:
         tree: `aligned` with `probs`.

@@ -84,7 +84,7 @@ class Admission(RequestQueue):
 
     @property
     def _reads_elsewhere(self) -> bool:
-        """Whether another thread is at work for a prompt, on cores of its own."""
+        """True if another thread is working on a prompt, on cores of its own."""
         return any(reading.borrows for reading in self._readings)
 
     @contextmanager
@@ -115,12 +115,12 @@ class Admission(RequestQueue):
 
     @property
     def _reads_in_lanes(self) -> bool:
-        """Whether two threads may read prompts, or one read while the other answers."""
+        """True if two threads may prefill at once, or one may prefill while the other decodes."""
         return self.fronts is None and self.target.reads_pairs and not self.drafter.hides_here
 
     @property
     def _other_thread_reads(self) -> bool:
-        """Whether another thread may read prompts beside rounds: not if a drafter here uses the target's own layers."""
+        """True if another thread may prefill during rounds: not if a drafter here uses the target's own layers."""
         return self._reads_in_lanes and (self.drafter.runner is None or self.drafter.elsewhere)
 
     def _take_up(self) -> None:
@@ -221,7 +221,7 @@ class Admission(RequestQueue):
             raise
 
     def _open_second(self) -> bool:
-        """Whether two prompts are there that could be read at once; the second one is taken up if need be."""
+        """True if two prompts can be prefilled at once; takes up the second one if need be."""
         if self._between_rounds or not self._reads_in_lanes:
             return False
         room = self.cache.rows + 1 < self.cache.max_rows
@@ -249,7 +249,7 @@ class Admission(RequestQueue):
         return True
 
     def _outranks(self, asked: Job | RequestState) -> bool:
-        """Whether it is of a higher priority than one that has a row, or reads for one."""
+        """True if its priority is above that of a request that has a row, or is being prefilled for one."""
         states = (*self._live, *(reading.state for reading in self._readings))
         return asked.request.priority > min((state.request.priority for state in states), default=math.inf)
 
@@ -275,23 +275,24 @@ class Admission(RequestQueue):
 
     @property
     def _chunked(self) -> bool:
-        """Whether prompts are read between the rounds of others."""
+        """True if prompts are prefilled between the rounds of other requests."""
         return self.chunks.size != 0 and (self.fronts is None or not self.fronts.alive)
 
     @property
     def _between_rounds(self) -> bool:
-        """Whether somebody is answered, between whose rounds a prompt is to be read.
+        """True if a prompt is to be prefilled between the rounds of requests that are being answered.
 
-        Not where more requests wait than are held: to read first brings more answers sooner than it delays.
+        False where more requests wait than would be held: prefilling first brings more answers sooner than it delays.
         """
         crowded = self.chunks.size is None and self._crowded and not self._reads_elsewhere
         return bool(self._live) and self._chunked and not crowded
 
     @property
     def _crowded(self) -> bool:
-        """Whether more requests that have room wait than are answered, or one is read in the time of all their chunks.
+        """True if prompts should be prefilled before the next decode round.
 
-        The latter on a CPU, where this thread reads: on a GPU a chunk takes little more in the very pass of a round.
+        That is, if more requests that have room wait than are decoded. On a CPU, where this thread prefills, also if a
+        prompt takes no longer than a chunk for each that waits: on a GPU a chunk adds little to the pass of a round.
         """
         asked = len(self._readings) + len(self._waiting) + len(self._paused)
         waiting = min(asked, self.cache.max_rows - self.cache.rows)
@@ -354,7 +355,7 @@ class Admission(RequestQueue):
         state.read_overlapped = self.drafter.start(state, asked, self.policy, on_token, others=others, rows=rows)
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
-        """What the target sees, for the drafter, which begins now if it has not yet."""
+        """Give the drafter the target's visual features, and start it if it has not begun yet."""
         if not self.drafter.knows(state):
             self._start_drafter(state)
         self.drafter.show(state, self.target, encoded)
@@ -395,7 +396,7 @@ class Admission(RequestQueue):
         reading.close()
 
     def _fits(self, reading: Reading) -> bool:
-        """Whether a request may have a row now; one that is alone always may."""
+        """True if a request may have a row now; one that is alone always may."""
         if self.kv_bytes is None or not self._live:
             return True
         return self.cache.nbytes_with(self._room(reading)) <= self.kv_bytes

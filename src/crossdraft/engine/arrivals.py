@@ -73,7 +73,7 @@ class VisualFuture(Future[Tensor | None]):
 
     @property
     def all_frames(self) -> bool:
-        """Whether each wanted frame was added by itself."""
+        """True if every wanted frame was added by itself."""
         with self._guard:
             known = {frame.number for frame in self._frames}
             return bool(self._frames) and known.issuperset(self.wanted(self._frames[0].total))
@@ -81,7 +81,7 @@ class VisualFuture(Future[Tensor | None]):
 
 @dataclass
 class ArrivedFeatures:
-    """What has come so far in the drafter's own process.
+    """Visual features that have arrived so far in the drafter's own process.
 
     Args:
         frames: by their numbers, those that came by themselves.

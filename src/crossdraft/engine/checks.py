@@ -77,7 +77,7 @@ def check_prompt(ids: Tensor, vocabulary: int, visual: Collection[int]) -> None:
 
 
 def drafts_of(made: object, count: int) -> list[Draft]:
-    """What a drafter returned for `count` requests: one draft each, a faulty one instead of anything else."""
+    """Validate a drafter's result for `count` requests: one draft each, a faulty one in place of anything else."""
     if not isinstance(made, list | tuple):
         return [faulty(f"a {type(made).__name__} came, not a list of drafts")] * count
     if len(made) != count:

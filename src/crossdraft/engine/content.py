@@ -1,4 +1,4 @@
-"""Content digests: whether two requests show the same clip or recording, told by every byte of it."""
+"""Content digests: two requests show the same clip or recording if every byte of it is the same."""
 
 import hashlib
 import logging
@@ -33,7 +33,7 @@ class NoDigestError(Exception):
 
 @dataclass(frozen=True)
 class Content:
-    """What a request shows.
+    """Digests of what a request shows, and the files that were read for it.
 
     Args:
         digest: [16] bytes, of the namespace and of everything that is shown.
@@ -59,17 +59,17 @@ class Content:
 
     @property
     def unchanged(self) -> bool:
-        """Whether every file is still what was read: else what was made of it belongs to no content.
+        """True if every file is still as it was read; else nothing made from it belongs to this content.
 
-        To be asked after the files were read: then what was read is what has this digest. Of the fresh ones only their
-        bytes tell, which are compared once, and again only after `reread`.
+        To be checked after the files were read: then what was read has this digest. Fresh files are compared by their
+        bytes, once, and again only after `reread`.
         """
         if not self._same:
             self._same.append(self._fresh_same())
         return self._same[0] and all(_version(path) == version for path, version in self.files)
 
     def reread(self) -> None:
-        """A file is being read again: whether the fresh ones are what they were is to be told anew."""
+        """Compare the fresh files anew at the next check: one is being read again."""
         self._same.clear()
 
     def _fresh_same(self) -> bool:
@@ -201,7 +201,7 @@ def _version(path: Path) -> FileVersion | None:
 
 
 def _parts(value: object) -> list[Any]:
-    """What a container holds, in an order that does not depend on chance."""
+    """List the contents of a container, in an order that does not depend on chance."""
     if isinstance(value, Mapping):
         return [part for key in sorted(value, key=repr) for part in (key, value[key])]
     if isinstance(value, Sequence):

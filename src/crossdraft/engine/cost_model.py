@@ -1,4 +1,4 @@
-"""What drafting costs and yields: a model of the running system's own timings.
+"""Costs and yields of drafting: a model of the running system's own timings.
 
 Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
 W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted in parallel; h_j the
@@ -35,7 +35,7 @@ LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it 
 
 
 def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
-    """Whether a draft with these probabilities of its own begins with a likely token; so it is taken to without any."""
+    """True if a draft begins with a likely token, by its own probabilities, or has no probabilities."""
     first = [prob for parent, prob in zip(parents, path_probs, strict=False) if parent < 0]
     return max(first, default=1.0) >= SURE
 
@@ -87,7 +87,7 @@ def _wait_fit() -> LinearFit:
 
 @dataclass
 class RoundCosts:
-    """What rounds take that some requests share, by request: each pays its part.
+    """Costs of a round that several requests share, per request: each pays its part.
 
     Args:
         verify: V, tokens of a row -> seconds.
@@ -146,9 +146,9 @@ class CostModel:
     # -- what is observed ----------------------------------------------------------------------------------------
 
     def costs(self, rows: int, *, prepares: bool | None = None) -> RoundCosts:
-        """What rounds of so many rows take; while that is not known, as far as it is what those of other numbers do.
+        """Costs of rounds of `rows` rows; estimated from rounds of other row counts while not measured.
 
-        `prepares`: whether drafts are prepared meanwhile; by default as it is.
+        `prepares`: whether drafts are prepared meanwhile; by default `self.prepares`.
         """
         prepares = self.prepares if prepares is None else prepares
         if rows == 1 and not self.alternates and not prepares:
@@ -275,11 +275,11 @@ class CostModel:
         return Plan(0, t, best, max((one.seconds / t - one.tokens for one in rounds[:PROBE_DEPTH]), default=0.0))
 
     def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
-        """Whether a token takes less time where drafts are prepared while the target verifies, than without.
+        """True if a token takes less time when drafts are prepared while the target verifies.
 
-        Then the drafter is waited for only where something else comes than it prepared for; but its cores are busy,
-        and the pass goes without their help. What that costs (`cores_worth`) and how often drafts are accepted is
-        measured before; rounds in which drafts are prepared are measured once there are any.
+        Then the target waits for the drafter only after an outcome that was not prepared; but the drafter's cores are
+        busy, and the pass runs without them. That cost (`cores_worth`) and the acceptance rates are measured before;
+        rounds in which drafts are prepared are measured once there are any.
         """
         if not limit or self.cores_worth.weight < WORTH_KNOWN:
             return self.prepares
@@ -291,7 +291,7 @@ class CostModel:
         return self.prepares is not changes
 
     def forget_preparing(self) -> None:
-        """What rounds took in which drafts were prepared is long ago."""
+        """Discard the costs of rounds with prepared drafts: they were measured long ago."""
         self.shared = {way: costs for way, costs in self.shared.items() if not way[-1]}
 
     def rounds_of(
@@ -310,11 +310,11 @@ class CostModel:
             yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent + probes), expected)
 
     def nodes(self, levels: int, limit: int) -> int:
-        """How many nodes a draft of so many levels may have: a budget counts nodes, a cost levels."""
+        """Number of nodes that a draft of so many levels may have: budgets count nodes, costs count levels."""
         return min(limit, math.ceil(levels * (self.width.value or 1.0)))
 
     def levels(self, nodes: int) -> int:
-        """How many levels so many nodes make."""
+        """Number of levels that so many nodes make."""
         return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
 
     def longest_wait(self, levels: int, request: RequestDifficulty, rows: int = 1) -> float | None:
@@ -383,12 +383,12 @@ class CostModel:
         return [share[depth] * prob for depth, prob in zip(depths, probs, strict=True)]
 
     def verify_depth(self, drafted: int) -> int:
-        """How many nodes of a finished hidden chain to verify, where its drafter knows no chances of its own."""
+        """Number of nodes of a finished hidden chain to verify, if its drafter gives no probabilities."""
         least = self._least_prob(hidden=True)
         return sum(prob >= least for prob in self.hidden.path_probs(drafted))
 
     def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
-        """Of a node that repays its row of the pass: dV/dn over the time of a token; 0 while nothing is known."""
+        """Least probability of a node that repays its row of the pass: dV/dn over a token's time; 0 while unknown."""
         verify = self.costs(rows).verify
         token_s = self.token_s or verify(1)
         slope = self.ride.slope or verify.slope if hidden else verify.slope
@@ -400,9 +400,9 @@ class CostModel:
         return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int) -> bool:
-        """Whether drafting saves an answer of at most so many tokens what the target waits for the drafter to read.
+        """True if drafting saves an answer of at most `most` tokens the target's wait for the drafter's prefill.
 
-        Now and then one is read all the same, to see whether this has changed.
+        Now and then true where it does not pay, to see whether this has changed.
         """
         if not self.verify(1) or self.length.value is None or len(self.read_waits) < READINGS:
             return True
@@ -415,16 +415,16 @@ class CostModel:
         return f"The drafter did not read the request: that costs the target {waited:.0f} ms, and saves {saved:.0f} ms."
 
     def lending_pays(self, most: int, rows: int) -> bool:
-        """Whether an answer gains more if a drafter elsewhere leaves what it works with to the target's reading.
+        """True if an answer gains more when a drafter elsewhere leaves its resources to the target's prefill.
 
-        So it is where many share a pass: a token that is drafted saves each of them little of it.
+        That is so where many requests share a pass: a drafted token saves each of them little.
         """
         if rows == 1 or not self.lending_known or self.length.value is None or not self.costs(rows).verify(1):
             return False
         return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
 
     def lends_now(self, most: int, rows: int, *, lendable: bool = False) -> bool:
-        """Whether a drafter elsewhere leaves its cores to the target: by `lending_pays`; of many requests, by trial.
+        """True if a drafter elsewhere leaves its cores to the target: by `lending_pays`; with many requests, by trial.
 
         Args:
             most: tokens of the answer.
@@ -447,7 +447,7 @@ class CostModel:
 
     @property
     def lending_known(self) -> bool:
-        """Whether it was seen often enough what a drafter's work costs the target's reading."""
+        """True if the cost of a drafter's work to the target's prefill has been measured often enough."""
         return min(len(self.read_alone), len(self.read_overlapped)) == READINGS
 
     def _drafting_gain(self, most: int, rows: int = 1) -> float:

@@ -149,7 +149,7 @@ class Decoder(Admission):
                 state.fail(error)
 
     def tidy(self) -> None:
-        """What is best done when answers have been handed over: memory that requests held is given back, if due."""
+        """Release memory that finished requests held, if due; best called when answers have been handed over."""
         self._heap.trim_if_due()
 
     def generate(self, requests: Iterable[Request]) -> list[Answer]:
@@ -278,7 +278,7 @@ class Decoder(Admission):
         ]
 
     def _checked(self, draft: Draft, nodes: int, state: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """What of a draft the target verifies: what it can read, what is worth its rows, at most so many nodes."""
+        """Validate, trim and clip a draft to what this pass will verify."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
             draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids, width)

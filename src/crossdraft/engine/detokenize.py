@@ -18,7 +18,7 @@ LONGEST_RUN = 64  # byte-fallback tokens in a row that are waited for; see `Deto
 
 @dataclass(frozen=True)
 class TokenText:
-    """How token ids are written as text.
+    """A tokenizer's conversion of token ids to text.
 
     Args:
         decode: ids to text, special tokens left out.
@@ -85,7 +85,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What was held back: no token follows."""
+        """Return the text that was held back: no token follows."""
         text = self._text.decode(self._window)[self._shown :]
         self._reset()
         return text
@@ -95,14 +95,14 @@ class Detokenizer:
         self._shown = len(self._text.decode(self._anchor)) if self._anchor else 0
 
     def _run(self) -> int:
-        """How many byte-fallback tokens end the window."""
+        """Number of byte-fallback tokens at the end of the window."""
         count = 0
         while count < len(self._window) and self._window[-1 - count] in self._text.byte_fallback:
             count += 1
         return count
 
     def _cut(self, window: Sequence[int]) -> int:
-        """Where a shorter window may begin: not inside a run of byte-fallback tokens. 0 if nowhere."""
+        """Index at which a shorter window may begin, not inside a run of byte-fallback tokens; 0 if there is none."""
         cut = max(0, len(window) - KEPT)
         while cut and window[cut] in self._text.byte_fallback:
             cut -= 1
@@ -129,7 +129,7 @@ class StopMatcher:
         self.matched = 0
 
     def push(self, text: str) -> int | None:
-        """Where the string begins that is first complete in the new text, in characters from that; else `None`."""
+        """Feed new text; returns the start of the first match that it completes, relative to it, else `None`."""
         first: int | None = None
         for at, char in enumerate(text, 1):
             if self._step(char) and first is None:
@@ -197,7 +197,7 @@ class AnswerText:
         return self._shown(text)
 
     def flush(self) -> str:
-        """What was held back: the answer has ended."""
+        """Return the text that was held back: the answer has ended."""
         if self.stopped:
             return ""
         text = self._released(self._detokenizer.flush())

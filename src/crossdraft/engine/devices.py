@@ -49,7 +49,7 @@ def _unusable(name: str | torch.device | None, option: str) -> CrossdraftError:
 
 
 def entry_device(model: Any) -> torch.device:
-    """Where a model's ids go: the device of its embedding, whatever those of its other layers."""
+    """Device of a model's input ids: that of its embedding, whatever those of its other layers."""
     embedding = model.get_input_embeddings()
     device: torch.device = embedding.weight.device
     if device.type != "meta":

@@ -21,15 +21,15 @@ from crossdraft.engine.tree import DraftTree
 
 @dataclass(frozen=True)
 class Needs:
-    """What a drafter consumes of the target at every commit.
+    """A drafter's requirements: what it consumes of the target at every commit, and how it runs.
 
     Args:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
-        visual_layers: of these, what the prompt's first piece, which ends with its last visual token, is wanted of too:
-            without any, the target reads that piece faster.
+        visual_layers: those of them that are wanted for the prompt's first piece too, which ends with its last visual
+            token; without any, the target prefills that piece faster.
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
-        visual: the target's visual features of the request, before it reads them: `Request.visual_features`. It waits
-            for them where it is asked to begin.
+        visual: the target's visual features of the request, before they are prefilled: `Request.visual_features`. The
+            drafter waits for them where it is asked to begin.
         visual_frames: the same, of so many frames, evenly spread, as they come; it waits for none of them. Several
             numbers are those of several drafters.
         prompt: the prompt's token ids, from when the target has prepared it: `Request.prompt_ids`. Nobody waits for
@@ -64,7 +64,7 @@ class Needs:
 
     @property
     def may_hide(self) -> bool:
-        """Whether it may draft while the target's prefill runs."""
+        """True if it may draft while the target's prefill runs."""
         return self.nothing or self.hides
 
     @classmethod
@@ -91,7 +91,7 @@ NO_NEEDS = Needs()
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to draft.
+    """Limits on how much to draft.
 
     Args:
         nodes: at most this many nodes.
@@ -121,7 +121,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the target may make of a draft.
+    """A possible result of verifying a draft.
 
     Args:
         tokens: what it would emit: nodes of the draft along a path from the root, then one token that is no node there.
@@ -159,7 +159,7 @@ class Draft:
 
     @cached_property
     def input_tree(self) -> DraftTree:
-        """What the target's pass is given: the tree, and the probes as if they were further nodes."""
+        """Input of the target's pass: the tree, with the probes as further nodes."""
         return self.tree if self.probes is None else self.probes.behind(self.tree)
 
     @property
@@ -201,7 +201,7 @@ class PromptFeatures:
 
 @dataclass(frozen=True)
 class VerifyOutput:
-    """What the target made of a draft.
+    """Result of verifying a draft.
 
     Args:
         path: accepted nodes of the draft's tree, from the root downwards.

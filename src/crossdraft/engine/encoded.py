@@ -1,4 +1,4 @@
-"""What vision encoders return, item by item, put together as a model's forward reads it, and taken apart."""
+"""Outputs of vision encoders, item by item: joined as a model's forward takes them, and split again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's
 
 
 def without_unread(features: Any) -> Any:
-    """What an encoder returned without what only fills memory."""
+    """Drop the fields of an encoder's output that only fill memory."""
     if not isinstance(features, ModelOutput):
         return features
     return type(features)(**{name: value for name, value in features.items() if name not in UNREAD})

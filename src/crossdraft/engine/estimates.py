@@ -1,4 +1,4 @@
-"""What the policy is made of: formulas, fading averages of times, acceptance rates, and a schedule of exploration.
+"""Estimators of the policy: formulas, fading averages of times, acceptance rates, and a schedule of exploration.
 
 All estimates forget, since a running system changes; nothing but `add`, `saw_…` and `began_…` changes anything.
 """
@@ -163,7 +163,7 @@ class PassTimes:
 
 @dataclass
 class AcceptanceByDepth:
-    """Of a drafted level, by position: is it sent when asked for, and kept when verified?
+    """Rates of drafted levels, by position: how often one is sent when asked for, and accepted when verified.
 
     A position that few drafts have reached lately is taken to be like all others; so short drafts can learn that
     longer ones have begun to pay.
@@ -178,7 +178,7 @@ class AcceptanceByDepth:
     kept: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
 
     def saw_draft(self, asked: int, sent: int) -> None:
-        """Of the levels asked for so many came."""
+        """Record a draft: `sent` of the `asked` levels came."""
         _count(self.asked, asked, self.decay)
         _count(self.sent, min(asked, sent), self.decay)
 
@@ -215,7 +215,7 @@ class AcceptanceByDepth:
 
 @dataclass
 class RequestDifficulty:
-    """How much likelier than expected the drafts of one request are to fail.
+    """Estimate of how much likelier than expected the drafts of one request are to fail.
 
     A request's acceptance rates are the expected ones to the power of its difficulty z: the shared frailty model of
     survival analysis (Vaupel 1979; Clayton 1978), where z multiplies every −log p. With z ~ Gamma(k, k) beforehand, the
@@ -266,11 +266,11 @@ class Exploration:
     def levels_asked(
         self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False, loss: float = 0.0
     ) -> int:
-        """How many levels to ask for in this round, where so many are planned.
+        """Number of levels to ask for in this round, given the number planned.
 
-        Where drafting loses it is off, but for a short draft now and then that notices when this has changed: the
-        less often the more that is expected to lose. And where drafting always pays, a round without it tells what
-        that saves.
+        Where drafting loses time it is off, but for a short draft now and then that detects when this has changed: the
+        larger the expected loss, the rarer. Where drafting always pays, a round without a draft now and then measures
+        what it saves.
 
         Args:
             planned, limit: levels; no more than `limit` are asked for.
@@ -288,11 +288,11 @@ class Exploration:
         return min(limit, PROBE_DEPTH) if self.idle + 1 >= gap else 0
 
     def tries_plain(self, rows: int) -> bool:
-        """Whether the next round of so many requests goes without drafts, to see what that takes."""
+        """True if the next round of so many requests runs without drafts, to measure its time."""
         return rows > 1 and self.unplain >= self.plain_gap
 
     def tries_narrow(self, *, known: bool) -> bool:
-        """Whether the next round with a draft runs without the drafter's cores, to see what those are worth."""
+        """True if the next round with a draft runs without the drafter's cores, to measure what they are worth."""
         return self.unnarrowed + 1 >= (NARROW_EVERY if known else NARROW_FIRST)
 
     def saw_pass(self, rows: int, *, plain: bool) -> None:
@@ -305,16 +305,16 @@ class Exploration:
 
     @property
     def tries_hiding(self) -> bool:
-        """Whether the next request has a hidden draft even if that does not seem to pay."""
+        """True if the next request has a hidden draft even if that does not seem to pay."""
         return self.unhidden + 1 >= HIDING_EVERY
 
     @property
     def tries_reading(self) -> bool:
-        """Whether the drafter reads the next request even if that does not seem to pay."""
+        """True if the drafter prefills the next request even if that does not seem to pay."""
         return self.unread + 1 >= READING_EVERY
 
     def tries_lending(self, *, known: bool) -> bool:
-        """Whether the drafter lets the target read the next request alone, to see what that takes (`known`)."""
+        """True if the drafter lets the target prefill the next request alone, to measure its time (`known`: it was)."""
         return self.overlapped >= (LENDING_EVERY if known else LENDING_FIRST)
 
     def began_round(self, planned: int, asked: int) -> None:

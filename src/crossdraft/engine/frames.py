@@ -65,7 +65,7 @@ class KnownFrames:
 
 @dataclass(frozen=True)
 class ClipFeatures(Mapping[str, object]):
-    """What an encoder made of a clip, as `Target.encode` returns it, and of each frame.
+    """Encoder features of a clip, as `Target.encode` returns them, and of each frame.
 
     Args:
         encoded: of the clip.
@@ -228,7 +228,7 @@ class FramewiseEncoder:
         return [part.clone() for part in whole.chunk(len(frames), join.dim)]
 
     def _features(self, pixels: Tensor) -> list[Tensor]:
-        """What replaces placeholders: one tensor, or one for each clip."""
+        """Compute the features that replace placeholders: one tensor, or one for each clip."""
         pooled = self._run(pixels).pooler_output
         return [pooled] if isinstance(pooled, Tensor) else list(pooled)
 
@@ -236,7 +236,7 @@ class FramewiseEncoder:
         return self._function(**{self._pixels: self._send(pixels)}, return_dict=True)
 
     def _join(self, pixels: Tensor) -> Join | None:
-        """How features of frames of that shape become those of a clip; `None` = they do not."""
+        """Find how to join features of frames of that shape to a clip's; `None` = they cannot be joined."""
         key = _shape(pixels)
         if key not in self._joins:
             self._joins[key] = self._find_join(pixels)

@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What a checkpoint asks for; see `Request` and `Sampling`.
+    """Generation settings of a checkpoint; see `Request` and `Sampling`.
 
     Args:
         sampling: how tokens are drawn.

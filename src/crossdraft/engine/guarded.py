@@ -58,17 +58,17 @@ class GuardedDrafter:
 
     @property
     def needs(self) -> Needs:
-        """What the drafter consumes; nothing while there is none."""
+        """Needs of the drafter; none while there is no drafter."""
         return NO_NEEDS if self.runner is None else self.runner.needs
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it drafts in another process, or in part."""
+        """True if it drafts in another process, or in part."""
         return self.runner is not None and self.runner.remote
 
     @property
     def hides_here(self) -> bool:
-        """Whether it drafts hidden in this process."""
+        """True if it does hidden drafting in this process."""
         return self.runner is not None and not self.runner.remote and self.runner.hidden != "off"
 
     def spare_cores(self) -> tuple[int, ...]:
@@ -78,13 +78,13 @@ class GuardedDrafter:
         return cores
 
     def drafts_for(self, state: RequestState) -> bool:
-        """Whether the drafter that began the request still drafts for it."""
+        """True if the drafter that began the request still drafts for it."""
         if state.drafter is not None and state.drafter is not self.runner:  # another loop saw it lost
             self._end_drafting(state, self.supervisor.absence or "it was restarted meanwhile", "gave up")
         return state.drafter is not None
 
     def knows(self, state: RequestState) -> bool:
-        """Whether the request was started."""
+        """True if the request was started."""
         return any(live is state for live in self._live)
 
     def start(
@@ -129,7 +129,7 @@ class GuardedDrafter:
         return runner.remote and plan.mode != "off"
 
     def show(self, state: RequestState, target: Target, encoded: Encoded) -> None:
-        """What the target sees, for a drafter that asked for it."""
+        """Pass the target's visual features to a drafter that asked for them."""
         if state.visual_features is not None:
             state.visual_features.set_result(target.visual_features(encoded))
 
@@ -139,7 +139,7 @@ class GuardedDrafter:
         return self._unless_refused(draft or NOTHING, state)
 
     def hidden_work(self, state: RequestState) -> HiddenWork | None:
-        """What the hidden draft took, where the cost model is to choose how to hide it."""
+        """Return the work of the hidden draft if the cost model is to choose how to hide it, else `None`."""
         if self.runner is None or self.runner.hidden != "auto" or state.request.known:
             return None
         return self._call([state], "hidden_work", state.request_id)[0]
@@ -188,7 +188,7 @@ class GuardedDrafter:
         return replace(NOTHING, refusal=draft.refusal)
 
     def _call(self, states: Sequence[RequestState], name: str, *arguments: object) -> tuple[Any, float]:
-        """What the runner's method returns, `None` if there is no drafter; seconds waited, reading left out."""
+        """Call a method of the runner; returns its result (`None`: no drafter), and seconds waited, without prefill."""
         return self._wait(states, lambda: getattr(self.runner, name)(*arguments))
 
     def _wait(self, states: Sequence[RequestState], work: Callable[[], Any]) -> tuple[Any, float]:
@@ -218,7 +218,7 @@ class GuardedDrafter:
         return result, max(0.0, time.perf_counter() - start - read_s)
 
     def _end_drafting(self, state: RequestState, why: str, what: str) -> None:
-        """Nobody drafts for this request any more."""
+        """End drafting for this request, and note why."""
         if state.drafter is not None:
             state.drafter, state.drafter_error = None, why.rstrip(".")
             state.notes.append(f"The drafter {what} ({state.drafter_error}); the target went on alone.")

@@ -47,6 +47,6 @@ def on_lane(cores: Sequence[int], threads: int) -> Iterator[None]:
 
 @torch.inference_mode()
 def done_on(work: Callable[[], Any], cores: Sequence[int], threads: int) -> Any:
-    """What some work returns that is done on these cores."""
+    """Run some work on these cores, and return its result."""
     with on_lane(cores, threads):
         return work()

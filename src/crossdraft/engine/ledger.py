@@ -35,7 +35,7 @@ class Ledger:
 
     @property
     def drafted(self) -> bool:
-        """Whether the drafter took any part."""
+        """True if the drafter took any part."""
         return any(span.lane == "drafter" for span in self.timeline.spans)
 
     def waited(self, start: float, end: float, spans: Iterable[Span]) -> None:

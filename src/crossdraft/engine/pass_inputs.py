@@ -54,7 +54,7 @@ class PassInputs:
     def _arguments(
         self, ids: Tensor, positions: Tensor, mask: Masks, encoded: Encoded | None, embeds: Tensor | None
     ) -> dict[str, object]:
-        """What the model's own forward takes."""
+        """Build the arguments of the model's own forward."""
         taken = (
             {kind: self._as_taken(one) for kind, one in mask.items()}
             if isinstance(mask, dict)

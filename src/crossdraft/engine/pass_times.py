@@ -1,4 +1,4 @@
-"""What passes of a target take, measured: V(n), the time of one over n new tokens."""
+"""Measured times of passes of a target: V(n), the time of one over n new tokens."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What goes into a pass of the target, and what comes out of it."""
+"""Inputs and outputs of a pass of the target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ NO_PREFIX = KVPrefix()
 
 @dataclass(frozen=True)
 class TargetOut:
-    """What one pass returns, row by row.
+    """Output of one pass, row by row.
 
     Args:
         logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.

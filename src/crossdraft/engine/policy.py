@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Of a policy's method: an error costs its advice, never an answer. It is logged, counted, and answered so."""
+    """Decorate a policy's method: an error is logged and counted, and `otherwise()` returned; no answer fails by it."""
 
     def wrap(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
@@ -73,7 +73,7 @@ class RoundPlan:
 
 
 class SpeculationPolicy:
-    """How much to draft for each request, by what the cost model measured; fed by the decode loop.
+    """Policy of how much to draft for each request, by the cost model's measurements; fed by the decode loop.
 
     Args:
         cost: what measured times and acceptances favour.
@@ -163,7 +163,7 @@ class SpeculationPolicy:
 
     @harmless(lambda: NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """What of a draft is worth a row of the pass, at most so many nodes; all of it where nothing is known."""
+        """Keep the nodes of a draft that are worth a row of the pass, at most `nodes`; all while nothing is known."""
         if self.adaptive and draft.path_probs:
             paying = self.cost.worthwhile(
                 draft.tree.parents, draft.path_probs[: len(draft.tree)], state.stated, rows, hidden=hidden
@@ -180,14 +180,14 @@ class SpeculationPolicy:
 
     @harmless(lambda: False)
     def alternates(self, requests: int, *, elsewhere: bool) -> bool:
-        """Whether a drafter `elsewhere` drafts for one half of so many requests while the other half is verified."""
+        """True if a drafter `elsewhere` drafts for one half of so many requests while the other half is verified."""
         cost, able = self.cost, elsewhere and requests > 1
         cost.alternates = able and cost.trials.alternates(requests)
         return cost.alternates
 
     @harmless(lambda: False)
     def goes_plain(self, rows: int) -> bool:
-        """Whether a round of so many rows goes without drafts, to see what that takes."""
+        """True if a round of so many rows runs without drafts, to measure its time."""
         return self.adaptive and self.cost.exploration.tries_plain(rows)
 
     @harmless(lambda: None)
@@ -208,7 +208,7 @@ class SpeculationPolicy:
 
     @harmless(lambda: False)
     def goes_narrow(self, *, drafted: bool, spare: bool) -> bool:
-        """Whether the next pass runs without the drafter's cores, which are `spare`, to see what they are worth."""
+        """True if the next pass runs without the drafter's cores, which are `spare`, to measure what they are worth."""
         cost = self.cost
         if not (self.prepares and self.adaptive and drafted and spare) or cost.prepares or cost.alternates:
             return False
@@ -216,7 +216,7 @@ class SpeculationPolicy:
 
     @harmless(lambda: False)
     def reads_pairs(self) -> bool:
-        """Whether two prompts are read at once, where that can be."""
+        """True if two prompts are prefilled at once, where that is possible."""
         return self.cost.trials.pairs.now
 
     # -- what is observed ----------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class SpeculationPolicy:
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
-        """Of the tree this path was kept. A level is verified if a node above it was kept, and it has a child there."""
+        """Record a tree's accepted path. A level is verified if a node above was accepted, and has a child there."""
         tree = draft.tree
         verified = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
         if not verified:

@@ -95,7 +95,7 @@ class _Edge:
 
 @dataclass
 class _Features:
-    """What a vision encoder made of one content."""
+    """Vision encoder output for one content."""
 
     encoded: Encoded
     nbytes: int
@@ -157,20 +157,20 @@ class PrefixCache:
         return replace(request, known=self.knows(request))
 
     def knows(self, request: Request) -> bool:
-        """Whether something is known by now of what a request shows, which was identified."""
+        """True if anything is cached by now of what a request shows, which was identified."""
         content: Content | None = request.content
         if content is None or not content.items:
             return False
         return content.digest in self._known or all(one in self._known for one in content.items)
 
     def lookup(self, target: Target, prompt: Prompt, request: Request, needs: Needs = NO_NEEDS) -> "CachedPrompt":
-        """What is known of a prompt.
+        """Look up the cached parts of a prompt.
 
         Args:
             target: the model that it was prepared for.
             prompt: of a request as `identify` returned it.
-            needs: of the drafter. One that looks into the target wants features of all text after the last visual
-                token, so that is read; and those of the tokens in front which it asks for must be known.
+            needs: of the drafter. One that reads the target's features needs those of all text after the last visual
+                token, so that is prefilled; and those that it asks for of the tokens in front must be known.
         """
         content: Content | None = request.content
         plain = CachedPrompt(self, target, prompt, frames=self._known_frames(prompt, request))
@@ -232,7 +232,7 @@ class PrefixCache:
             at += count
 
     def features(self, digest: bytes) -> Encoded | None:
-        """What the vision encoder made of an item, or of all of them together."""
+        """Return the cached encoder features of an item, or of all of them together; `None` if there are none."""
         found = self._features.get(digest)
         if found is None:
             return None
@@ -337,7 +337,7 @@ class PrefixCache:
         return [edge]
 
     def _fits(self, nbytes: int) -> bool:
-        """Whether something of that size may be kept at all."""
+        """True if something of that size may be kept at all."""
         if nbytes > self.most_bytes and not self._warned:
             self._warned = True
             log.warning(
@@ -383,7 +383,7 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class _Item:
-    """What is encoded at once.
+    """A unit of encoding: one item, or all that is visual.
 
     Args:
         digest: of what it shows.
@@ -470,11 +470,11 @@ class Encoding:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to be made."""
+        """True if nothing has to be encoded."""
         return None not in self.found
 
     def make(self, arrivals: VisualFuture | None = None) -> list[Encoded]:
-        """What is missing is made; in any thread. `arrivals` gets the frames that it wants of a prompt's one clip."""
+        """Encode what is missing, in any thread; `arrivals` gets the frames that it wants of a prompt's one clip."""
         prompts = [item.prompt for item in self.items] if self.items or not self.found else [self.known.prompt]
         pairs = zip(prompts, self.found, strict=True)
         wanting = arrivals if len(prompts) == 1 else None
@@ -499,7 +499,7 @@ class Encoding:
         return joined(made) if self.items or not made else made[0]
 
     def count_frames(self, made: Sequence[Encoded], stats: Stats) -> None:
-        """How many frames were encoded, and how many not, of clips that are encoded frame by frame."""
+        """Count the frames that were encoded, and those that were not, of clips that are encoded frame by frame."""
         for clip in self._clips(made):
             stats.frames_encoded = (stats.frames_encoded or 0) + clip.fresh
             stats.frames_reused = (stats.frames_reused or 0) + clip.count - clip.fresh
@@ -511,7 +511,7 @@ class Encoding:
 
 
 def _placeholder(digest: bytes, token: int) -> int:
-    """What stands for a visual token of that content, id and type: no other id is negative."""
+    """Return the number of a visual token of that content, id and type: it is negative, as no other id is."""
     return -1 - (int.from_bytes(digest) << ID_BITS | token)
 
 
@@ -529,7 +529,7 @@ def _token_types(prompt: Prompt, visual: Sequence[int]) -> list[int] | None:
 
 
 def _shown(request: Request, names: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """What a model that reads these fields of a request is shown, each with its kind."""
+    """Yield what these fields of a request show a model, each part with its kind."""
     for name in names:
         if name == "visuals":
             yield from ((part.kind, part.value) for part in request.visuals)
@@ -540,7 +540,7 @@ def _shown(request: Request, names: Sequence[str]) -> Iterator[tuple[str, object
 
 
 def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[int]) -> tuple[_Item, ...]:
-    """What is encoded at once: each item, or all that is visual, whose placeholders stand at `visual`."""
+    """Split a prompt into units of encoding: each item, or all that is visual, with placeholders at `visual`."""
     if not visual:
         return ()
     ends = list(accumulate(item.tokens for item in prompt.items))

@@ -53,7 +53,7 @@ class Probes:
         return len(self.tokens)
 
     def behind(self, tree: DraftTree) -> DraftTree:
-        """What is fed: the nodes of `tree`, then the probes.
+        """Append the probes to the nodes of `tree`: the input of the target's pass.
 
         Raises:
             CrossdraftError: a probe stands after one that comes later.

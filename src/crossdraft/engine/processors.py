@@ -124,7 +124,7 @@ class TreeProcessors:
 
 
 def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Acceptance:
-    """What a rule accepts of a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
+    """Verify a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
     Nothing is verified after the node of such a row. Where one is accepted, it is the last token of its round: in the
     next its context is the root's, and there the processor fails as for the target alone, unless the answer ends first.

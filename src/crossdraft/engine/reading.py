@@ -44,7 +44,7 @@ Work = Callable[[], Any]
 
 @dataclass
 class ChunkTimes:
-    """How long chunks and rounds take; says how many tokens a chunk may have.
+    """Times of chunks and rounds, which set the number of tokens that a chunk may have.
 
     Args:
         size: tokens of a chunk beside others; `None` = as many as take `HELD_ROUNDS` rounds.
@@ -70,7 +70,7 @@ class ChunkTimes:
         return int(min(ALONE, max(LEAST, wanted // LEAST * LEAST)))
 
     def fits_prompt(self, waiting: int, held_s: float) -> bool:
-        """Whether a prompt may be read at once: in a few rounds, or in the time of a chunk for each that waits.
+        """True if a prompt may be prefilled at once: within a few rounds, or the time of a chunk for each that waits.
 
         Args:
             waiting: prompts.
@@ -181,12 +181,12 @@ class Reading:
 
     @property
     def fresh(self) -> bool:
-        """Whether it may be read together with another one: nobody has had a row for it, and nothing is under way."""
+        """True if it may be prefilled together with another one: it never had a row, and nothing is under way."""
         return self.unread and not self.again and self._made is None
 
     @property
     def borrows(self) -> bool:
-        """Whether another thread is at work for it, on cores of its own."""
+        """True if another thread is working on it, on cores of its own."""
         return self._borrows and self._made is not None and not self._made.done()
 
     @property
@@ -205,18 +205,18 @@ class Reading:
 
     @property
     def unread(self) -> bool:
-        """Whether there is more to do for the front, and somebody who wants it."""
+        """True if there is more to do for the front, and the request still wants it."""
         return self._next is not None and self._error is None and not self.state.over
 
     @property
     def work(self) -> Work:
-        """What is to be done next, in any thread; `took` is told what came of it."""
+        """The next step to run, in any thread; `took` takes its result."""
         if self._next is None:
             raise ValueError("Nothing is left to do.")
         return partial(self._extend, self._next) if isinstance(self._next, PrefillChunk) else self._next
 
     def took(self, made: Future[Any]) -> None:
-        """What came of `work`; an error waits for `finish`."""
+        """Take the result of `work`; an error is kept for `finish`."""
         self.paired = True
         try:
             self._take(made.result())
@@ -340,13 +340,13 @@ class Reading:
 
 
 def can_pair(first: Reading, second: Reading) -> bool:
-    """Whether both are yet to be read, and nothing of one of them would be known when the other has been."""
+    """True if both prompts are yet to be prefilled, and prefilling one would make nothing of the other known."""
     known = first.state.request.known or second.state.request.known
     return first.fresh and second.fresh and not known and not show_the_same(first, second)
 
 
 def show_the_same(first: Reading, second: Reading) -> bool:
-    """Whether something of the second prompt will be known when the first one has been read."""
+    """True if prefilling the first prompt makes a part of the second one known."""
     shown = [() if (content := one.state.request.content) is None else content.items for one in (first, second)]
     return not set(shown[0]).isdisjoint(shown[1])
 
@@ -372,7 +372,7 @@ def read_pair(pair: Sequence[Reading], lanes: Lanes, elsewhere: Executor) -> Non
 
 
 def _done_here(work: Work) -> Future[Any]:
-    """What came of some work in this thread; only what ends the thread is raised."""
+    """Run some work in this thread; the future holds its result or error, unless that ends the thread."""
     made: Future[Any] = Future()
     try:
         made.set_result(work())

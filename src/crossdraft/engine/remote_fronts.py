@@ -45,7 +45,7 @@ class _Front:
 
     @property
     def waits(self) -> bool:
-        """Whether its request still does."""
+        """True if its request still waits."""
         return self.job() is not None
 
 
@@ -67,13 +67,13 @@ class RemoteFronts:
 
     @property
     def alive(self) -> bool:
-        """Whether the process reads fronts; else the target reads all of every prompt."""
+        """True if the process prefills fronts; else the target prefills all of every prompt."""
         return self._reader is not None
 
     def ready(self, job: Job, needs: Needs) -> bool:
-        """Whether a waiting request may be taken up: its front has been read, or is not read elsewhere.
+        """True if a waiting request may be taken up: its front has been prefilled, or is not prefilled elsewhere.
 
-        The first one that is asked about has its front read from now on.
+        Prefilling begins with the front of the first request that is asked about.
         """
         try:
             return self._reader is None or self._advanced(job, needs)
@@ -118,7 +118,7 @@ class RemoteFronts:
         return front
 
     def _busy_with_another(self, front: _Front) -> bool:
-        """Whether another one is being prepared, of those that wait, or read, by whomever it is wanted."""
+        """True if another front is being prepared for a request that waits, or prefilled, whoever wants it."""
         current = self._current
         if current is None or current is front:
             return False

@@ -1,4 +1,4 @@
-"""What goes in and what comes out: requests, pieces of an answer, answers."""
+"""Inputs and outputs of the engine: requests, pieces of an answer, answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -273,7 +273,7 @@ def _check_stored(name: str, given: Any) -> None:
 
 
 def _numbers(value: Any) -> bool:
-    """Whether nested lists hold numbers, such as pixels: there may be millions, and no tensor is among them."""
+    """True if nested lists hold numbers, such as pixels: there may be millions, and no tensor is among them."""
     for _ in range(MOST_AXES):
         if not isinstance(value, list | tuple) or not value:
             break
@@ -329,7 +329,7 @@ def listed(requests: object) -> list[Request]:
 
 
 class Origin(StrEnum):
-    """Who put a token there, as the reader of a stream sees it."""
+    """Source of a token, as the reader of a stream sees it."""
 
     PROVISIONAL = "provisional"  # the drafter's, while the target was still reading; may be taken back
     HIDDEN = "hidden"  # final: drafted during the prefill, accepted

@@ -102,11 +102,11 @@ class RequestQueue:
         return list(self._done)
 
     def _states(self) -> list[RequestState]:
-        """Those that were taken up and have not ended."""
+        """List the requests that were taken up and have not ended."""
         return [*self._live, *self._paused]
 
     def _next_job(self, ready: Callable[[Job], bool] | None = None) -> Job | None:
-        """Of those that wait, and are `ready`, the one of the highest priority; of several, the one that came first."""
+        """Find the waiting request of the highest priority that is `ready`; of several, the one that came first."""
         return next(
             (job for job in sorted(self._waiting.values(), key=precedence) if ready is None or ready(job)), None
         )
@@ -117,7 +117,7 @@ class RequestQueue:
 
 
 def precedence(asked: Job | RequestState) -> tuple[int, int]:
-    """What requests are sorted by: who comes first, comes first."""
+    """Sort key of requests: the highest priority first, then the order in which they came."""
     return -asked.request.priority, asked.request_id
 
 

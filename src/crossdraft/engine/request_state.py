@@ -200,7 +200,7 @@ class RequestState:
             self.known.store_answer(cache, row, self.tokens)
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
-        """What of a tree is accepted, by raw logits [1 + n, V] at the root and at every node."""
+        """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
         noise = Noise(self.seed, len(self.tokens))
         if self.processors is None:
             warped = warp_tree(logits, tree, self.context, self.request.sampling)
@@ -278,7 +278,7 @@ class RequestState:
             self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, len(self.tokens))
 
     def answer(self) -> Answer:
-        """What the user gets."""
+        """Build the answer as the user receives it."""
         return Answer(
             text="".join(piece.text for piece in self.pieces),
             tokens=tuple(self.tokens),

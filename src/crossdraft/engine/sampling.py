@@ -27,7 +27,7 @@ SEEDS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Sampling(NamedFields):
-    """How tokens are drawn. A field that is `None` is the checkpoint's own (its generation_config), else off.
+    """Settings of token sampling; a `None` field is the checkpoint's own (its generation_config), else off.
 
     Names and meanings are those of `transformers.GenerationConfig`.
 

@@ -34,10 +34,10 @@ class AnswerCheck(Protocol):
     """A check that an answer waits for, once it is written, before it is handed over."""
 
     def cancel(self) -> None:
-        """Nobody wants the answer any more; from any thread."""
+        """Cancel the check, as the answer is not wanted any more; from any thread."""
 
     def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
-        """What became of the request, in the loop's thread; `hand_over` is called once, now or later, by any thread."""
+        """Take the request's result, in the loop's thread; `hand_over` is called once, now or later, by any thread."""
 
 
 class PendingAnswer:
@@ -97,7 +97,7 @@ class PendingAnswer:
             self._scheduler.post(Call(self._cancel, lambda error: None))
 
     def cancelled(self) -> bool:
-        """Whether nobody wants it any more."""
+        """True if the answer was cancelled."""
         return self._cancelled
 
     def begin(self, decoder: Decoder) -> int | None:
@@ -169,7 +169,7 @@ class Call:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """What may wait or run at a time; `None` = any number.
+    """Limits on what may wait or run at a time; `None` = any number.
 
     Args:
         requests: their number.
@@ -333,7 +333,7 @@ class Scheduler:
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """True if it is closed, or about to be."""
         return self._closed
 
     @property
@@ -428,7 +428,7 @@ class Scheduler:
             decoder.join()
 
     def _turn(self) -> bool:
-        """What was asked for, and a round; false when the engine is closed. What is done is held by nobody."""
+        """Run the posted calls, dropping each one when it is done, and a round; false when the engine is closed."""
         count = self._next()
         for _ in range(count or 0):
             self._calls[0].run()
@@ -438,7 +438,7 @@ class Scheduler:
         return count is not None
 
     def _next(self) -> int | None:
-        """How much was asked for meanwhile; waits if there is nothing else to do. `None` when the engine is closed."""
+        """Count the posted calls; waits if there is nothing else to do. `None` when the engine is closed."""
         with self._changed:
             while not (self._calls or self._closed or (self._decoder is not None and self._decoder.busy)):
                 self._changed.wait()

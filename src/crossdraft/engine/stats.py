@@ -1,4 +1,4 @@
-"""What happened while an answer was written. An observer: it never changes a result."""
+"""Statistics of one answer's generation. An observer: it never changes a result."""
 
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ class Stats:
 
     @property
     def lossy(self) -> list[tuple[str, str | None]]:
-        """What may have changed the answer, `rule` or `prefill`, and how it is called."""
+        """Causes that may have changed the answer, `rule` or `prefill`, each with its name."""
         if self.lossless:
             return []
         prefill = [] if self.lossy_prefill is None else [("prefill", self.lossy_prefill)]

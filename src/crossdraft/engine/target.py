@@ -151,7 +151,7 @@ class Target(PassInputs):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether two threads may read prompts at the same time: on a CPU, where passes are lean."""
+        """True if two threads may prefill at the same time: on a CPU, where passes are lean."""
         return self.joins and self.device.type == "cpu" and self.spread is None
 
     def features_only(self) -> "Target":
@@ -247,7 +247,7 @@ class Target(PassInputs):
         any(encode.try_parts() for encode in self._frames)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
-        """What the feature functions make of the inputs that they take."""
+        """Run the feature functions on the inputs that they take."""
         encoded: dict[str, object] = {}
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
@@ -294,12 +294,12 @@ class Target(PassInputs):
         return pieces, delta
 
     def _cut(self, ids: Tensor) -> int:
-        """How many tokens there are up to the last visual one."""
+        """Number of tokens up to the last visual one."""
         return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
 
     @property
     def joins(self) -> bool:
-        """Whether a prompt, along with which nothing rides, is read faster in one pass."""
+        """True if a prompt without a ride-along is prefilled faster in one pass."""
         return self._lean is not None and self._lean.usable and self.traits.takes_encoded
 
     def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
@@ -447,7 +447,7 @@ class Target(PassInputs):
         return self._lean.answer(embeds, positions, mask, cache)
 
     def _wants_last(self, capture: Sequence[int]) -> bool:
-        """Whether these layers are more than what the keys and values of all layers are made of."""
+        """True if these layers include the last one's output, of which no keys and values are made."""
         return not {-1, self.text_config.num_hidden_layers}.isdisjoint(capture)
 
     def _read(self, chunk: Chunk, ids: Tensor) -> Tensor | None:
@@ -521,7 +521,7 @@ class Target(PassInputs):
         return torch.where(shown, begins.cumsum(0) - 1, -1)
 
     def _visual_counts(self, ids: Tensor, encoded: Encoded) -> dict[str, int]:
-        """How many placeholders of each encoded kind there are; one token may stand for both kinds, but not at once."""
+        """Count the placeholders of each encoded kind; one token may stand for both kinds, but not at once."""
         tokens = {kind: {self.traits.placeholders.get(kind, -1)} for kind in encoded}
         own = tokens if len(tokens) > 1 else dict.fromkeys(encoded, self.traits.visual_ids)
         return {kind: sum(token in own[kind] for token in ids.tolist()) for kind in own}

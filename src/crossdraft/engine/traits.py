@@ -1,4 +1,4 @@
-"""What differs between `transformers` models, and is detected, not subclassed: placeholders, positions, masks."""
+"""Differences between `transformers` models, detected, not subclassed: placeholders, positions, masks."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ PLACEHOLDERS = {
 
 @dataclass(frozen=True)
 class Traits:
-    """What was found out about a model: see `detect_traits`."""
+    """Properties of a model, as `detect_traits` finds them."""
 
     placeholders: Mapping[str, int]  # kind of feature -> the id that it replaces
     mrope: bool

@@ -217,7 +217,7 @@ class DraftTree:
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading tokens two sequences have in common."""
+    """Number of leading tokens that two sequences have in common."""
     if left == right:
         return len(left)
     pairs = enumerate(zip(left, right, strict=False))

@@ -66,7 +66,7 @@ class FasterWay:
 
 @dataclass
 class Period:
-    """What became of requests since drafting or lending was last decided.
+    """Statistics of the requests since drafting or lending was last decided.
 
     Args:
         rows: requests that shared a pass.
@@ -82,13 +82,13 @@ class Period:
 
     @property
     def size(self) -> int:
-        """How often the rows are to be halved: what numbers of rows are told apart by."""
+        """Number of times that the rows are to be halved, by which row counts are grouped."""
         return (self.rows - 1).bit_length()
 
 
 @dataclass
 class Trials:
-    """All of them; numbers of requests are told apart by how often they are to be halved.
+    """All trials; numbers of requests are grouped by how often they are to be halved.
 
     Args:
         ways: whether to alternate.
@@ -103,7 +103,7 @@ class Trials:
     period: Period = field(default_factory=Period)
 
     def alternates(self, requests: int) -> bool:
-        """Whether so many requests are drafted for by halves."""
+        """True if so many requests are drafted for by halves."""
         return self.ways.setdefault(requests.bit_length(), FasterWay()).now
 
     def saw_round(self, requests: int, seconds: float, tokens: int, *, alternates: bool) -> None:
@@ -112,7 +112,7 @@ class Trials:
             way.add(seconds, tokens)
 
     def lends_cores(self, rows: int, *, usual: bool) -> bool:
-        """Whether cores are lent where so many requests share a pass; `usual` = until the first trial."""
+        """True if cores are lent where so many requests share a pass; `usual` = until the first trial."""
         asked = Period(rows)
         if self.period.size != asked.size:
             self.period = asked

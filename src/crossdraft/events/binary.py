@@ -116,7 +116,7 @@ def _unpack(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _sensor(header: dict[str, int], file: BinaryIO, path: Path, limits: EventLimits) -> Sensor:
-    """By the header, or else the smallest camera that all events of the file fit on: it is then read twice."""
+    """The sensor by the header, or the smallest camera that all events of the file fit on: it is then read twice."""
     if "Width" in header and "Height" in header:
         return header["Width"], header["Height"]
     right = bottom = 0
@@ -158,7 +158,7 @@ def read_aedat2(
 
 
 def _aedat_header(content: bytes) -> tuple[int, str]:
-    """Where the events begin, and the text before: the leading lines of text that begin with #.
+    """Find where the events begin, and the text before: the leading lines of text that begin with #.
 
     An event's first byte may be a # as well, so a line that says where the header ends is believed, and a line without
     such an end after it counts only if it is text.

@@ -25,13 +25,13 @@ from crossdraft.events.stream import Events
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RgbAligner:
-    """Where to sample the image for each raw event pixel: float32 [H, W, 2] of (column, row)."""
+    """The image position to sample for each raw event pixel: float32 [H, W, 2] of (column, row)."""
 
     source: NDArray[np.float32]
 
     @classmethod
     def load(cls, cam_to_cam: str | Path, rectify_map: str | Path) -> Self:
-        """From a sequence's `calibration/cam_to_cam.yaml` and `events/left/rectify_map.h5`.
+        """Load from a sequence's `calibration/cam_to_cam.yaml` and `events/left/rectify_map.h5`.
 
         Raises:
             CrossdraftError: a missing or damaged file, or one that lacks a part.

@@ -189,7 +189,7 @@ def shown_in(recording: RecordingT, first_us: int, seconds: float, clock: str = 
 
 
 def _share(size: Newest, length: int, windows: int) -> Newest:
-    """What each of several windows holds of a stretch of `length` µs."""
+    """The part of a stretch of `length` µs that each of several windows holds."""
     us = length if size.us is None else min(size.us, length)
     least = -(-size.least // windows)
     most = None if size.most is None else max(size.most // windows, least, 1)

@@ -54,9 +54,9 @@ def require_plugins() -> None:
 
 
 def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Datatype | None":
-    """What a name leads to, if that lies in this very file; `None` if it leads to nothing.
+    """Find the object that a name leads to, if it lies in this very file; `None` if it leads to nothing.
 
-    HDF5 would follow a link to another file at the first look, so each step of the way is looked at before it is taken.
+    HDF5 follows a link to another file on access, so each step of the path is checked before it is taken.
 
     Raises:
         CrossdraftError: the way leads out of the file, or on and on.
@@ -177,7 +177,7 @@ def read_mvsec(
 
 
 def hdf5_layout(path: Path) -> str:
-    """Which of our HDF5 formats a file holds: "dsec", "m3ed" or "mvsec".
+    """The one of our HDF5 formats that a file holds: "dsec", "m3ed" or "mvsec".
 
     Raises:
         CrossdraftError: none of them.

@@ -300,7 +300,7 @@ def _dtype(spec: object, *_: object) -> _Number:
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """How protocol 2 spells bytes: `_codecs.encode(text, "latin1")`, here without the other codecs."""
+    """Make bytes as protocol 2 does: `_codecs.encode(text, "latin1")`, here without the other codecs."""
     if encoding != "latin1":
         raise _ForbiddenError(f"the codec {encoding}")
     return text.encode("latin1")

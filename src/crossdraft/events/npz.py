@@ -49,7 +49,7 @@ def read_npz(
 
 
 def holds_arrays(path: Path) -> bool:
-    """Whether a zip is an `.npz`."""
+    """True if a zip is an `.npz`."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())

@@ -194,7 +194,7 @@ class PixelArray:
         return found
 
     def _within_limit(self, count: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of each pixel's `count` events the readout passes."""
+        """The number of each pixel's `count` events that the readout passes."""
         total = int(count.sum())
         if total <= self._credit:
             self._credit -= total

@@ -181,7 +181,7 @@ class Window:
         return events.take(slice(int(first), max(int(first), int(last))))
 
     def ends_before(self, t: NDArray[np.int64]) -> bool:
-        """Whether nothing that follows these sorted times can be inside."""
+        """True if nothing that follows these sorted times can be inside."""
         return self.end_us is not None and len(t) > 0 and bool(t[-1] >= self.end_us)
 
 

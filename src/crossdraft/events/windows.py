@@ -58,7 +58,7 @@ def equal_shares(events: Events, count: int, bins: int = BINS) -> NDArray[np.int
 
 
 def _busiest(events: Events, first: int, last: int, longest_us: int) -> slice:
-    """Of the rows `first` … `last` - 1 those of the busiest stretch of that length; all, if it is no longer."""
+    """The rows in `first` … `last` - 1 of the busiest stretch of that length; all, if they span no more."""
     t = events.t[first:last]
     if t[-1] - t[0] < longest_us:
         return slice(first, last)

@@ -145,7 +145,7 @@ def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value is of a field's type: a plain one, a `Literal`, a tuple of any length, or a union of these.
+    """True if a value is of a field's type: a plain one, a `Literal`, a tuple of any length, or a union of these.
 
     >>> fits(3, float), fits(True, int), fits((1, 2), tuple[int, ...] | None), fits("3", int)
     (True, False, True, False)

@@ -28,7 +28,7 @@ from crossdraft.load import event_fingerprint, load_drafter, target_fingerprint
 
 
 def shipped_folder(network: str, target: str, written: str) -> Path:
-    """Where a network lies that is shipped for the reference target.
+    """The folder of a network that is shipped for the reference target.
 
     Args:
         network: its name.

@@ -143,7 +143,7 @@ class Reconstructor:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From a safetensors file.
+        """Load from a safetensors file.
 
         Raises:
             CrossdraftError: missing, of another kind, or not the weights of such a network.

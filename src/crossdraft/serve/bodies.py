@@ -138,7 +138,7 @@ def check_encoding(body: bytes) -> None:
 
 
 async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of a body, in a thread if that is large; a small one is parsed sooner than a thread begins."""
+    """Parse a body with `parse`, in a thread if it is large; a small one is parsed sooner than a thread begins."""
     return parse(body) if len(body) < INLINE else await asyncio.to_thread(parse, body)
 
 
@@ -156,15 +156,15 @@ class BodyLimits:
         self._arriving = Counter[tuple[str, str]]()  # bodies of each client that are not whole, by kind
 
     def hold(self, client: Client, size: int) -> None:
-        """So many bytes more have come."""
+        """Count `size` more bytes of a client."""
         self.held += size
         self._clients[client.name] += size
 
     def check(self, client: Client) -> None:
-        """Whether what is held may be.
+        """Refuse if more bytes are held than allowed.
 
         Raises:
-            ApiError: 429, this client sends too much; 503, all do.
+            ApiError: 429, this client sends too much; 503, all clients together do.
         """
         if client.name and self._clients[client.name] > self._share:
             raise closing(

@@ -19,7 +19,7 @@ class MediaBudget:
 
 
 class MediaShare:
-    """What one request holds of a budget. Close it."""
+    """The bytes of media that one request holds of a budget. Close it."""
 
     def __init__(self, budget: MediaBudget) -> None:
         self._budget = budget
@@ -27,7 +27,7 @@ class MediaShare:
         self._size = 0  # their sum
 
     def hold(self, size: int, key: Hashable | None = None) -> None:
-        """Hold so many bytes more; `key` is of a value that other requests may hold, too.
+        """Hold `size` more bytes; `key` names a value that other requests may hold, too.
 
         Raises:
             ApiError: 413, the request alone has too many; 503, all requests have.
@@ -40,7 +40,7 @@ class MediaShare:
         self._budget.holders[key] += 1
 
     def growing(self) -> Callable[[int], None]:
-        """A function that holds so many bytes more of one value, as they come; errors as `hold`."""
+        """A function that holds more bytes of one value as they arrive; errors as `hold`."""
         key = object()
         self.hold(0, key)
 

@@ -131,7 +131,7 @@ class Answering:
         return stream, pieces, await anext(pieces, None)
 
     async def question(self, held: AsyncExitStack) -> Question:
-        """What the engine is asked, as `loaded`; whose task is cancelled while it is `held`, its client has left."""
+        """Load the question as `loaded` does; if its task is cancelled while it is `held`, its client has left."""
         held.push(self._cancelled)
         return await self.loaded(held)
 
@@ -241,7 +241,7 @@ class Answering:
         return sse.data(found.body)
 
     def failed(self, error: Exception) -> ApiError:
-        """What the client gets in place of an answer."""
+        """Map an error to the one that the client gets in place of an answer, and count it."""
         found = as_api_error(error)
         if self.service.engine.closed:  # whatever it said of itself, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")

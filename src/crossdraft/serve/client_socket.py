@@ -12,10 +12,10 @@ CLOSE_S = 5.0  # for the word that it is over, which such a client does not read
 
 
 class ClientSocket:
-    """What is sent to a client and received of it.
+    """A client's WebSocket.
 
-    That it is gone is a `WebSocketDisconnect`, whoever notices it: to whom sends or receives too late, starlette and
-    uvicorn say it by a `RuntimeError`, which elsewhere is an error of ours.
+    A client that is gone always raises `WebSocketDisconnect`: on a send or receive that comes too late, starlette and
+    uvicorn raise a `RuntimeError` instead, which elsewhere is an error of ours.
 
     Args:
         socket: starlette's.

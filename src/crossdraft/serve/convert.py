@@ -1,4 +1,4 @@
-"""Between OpenAI's shapes and the engine's: a chat request as `crossdraft.Request`, an answer as JSON."""
+"""Conversion between OpenAI's shapes and the engine's: a chat request to `crossdraft.Request`, an answer to JSON."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,7 +17,7 @@ FINISH_REASONS = {
 
 
 def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, seconds: float) -> Request:
-    """What the engine is asked.
+    """Convert a chat request to one for the engine.
 
     Args:
         chat: the body.

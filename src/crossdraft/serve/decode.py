@@ -182,7 +182,7 @@ class MediaDecoder:
         return {**header, "notes": [*dict.fromkeys(said)]}, arrays
 
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """In a thread of the pool, of which there are as many as workers."""
+        """Run a job in a thread of the pool, of which there are as many as workers."""
         worker, whole = self._idle.get(), False
         if job.stopped:  # while it waited for the worker
             self._idle.put(worker)
@@ -215,7 +215,7 @@ class MediaDecoder:
             self._idle.put(None)
 
     def _start(self) -> None:
-        """In a thread of the starters."""
+        """Start a worker, in a thread of the starters."""
         worker: DecodeProcess | None = None
         try:
             with suppress(ApiError):  # as is logged; whoever comes next tries again
@@ -277,7 +277,7 @@ def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> C
 
 
 def _fit(pixels: np.ndarray, times: np.ndarray, indices: np.ndarray | None = None) -> bool:
-    """Whether these are frames [U, H, W, 3], times [F], and which frame is which [F]."""
+    """True if these are frames [U, H, W, 3], times [F], and the index of the frame at each time [F]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3 or not min(pixels.shape):
         return False
     if times.dtype != np.float64 or times.ndim != 1 or not len(times) or not np.isfinite(times).all():

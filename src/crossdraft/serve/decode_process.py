@@ -85,7 +85,7 @@ class DecodeProcess:
         self._seconds = seconds
 
     def ask(self, job: Mapping[str, object], file: RawIOBase | None = None) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """What became of a job; if there is a `file`, the arrays are columns of events, and go there.
+        """Send a job and return its reply; with a `file`, the arrays are columns of events and are written to it.
 
         Raises:
             DecoderLost: nothing; the worker is of no use any more.
@@ -137,7 +137,7 @@ class DecodeProcess:
         return found
 
     def _receive_some(self, view: memoryview) -> int:
-        """How many bytes have come, at least one."""
+        """Receive at least one byte; returns their number."""
         self._wait()
         count = self.socket.recv_into(view)
         if not count:
@@ -153,7 +153,7 @@ class DecodeProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """True if the process runs."""
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -174,7 +174,7 @@ class DecodeProcess:
 
 
 class DecodeJob:
-    """What a worker is asked, by one request, which may be over before the reply is there.
+    """A job for a worker; the request that made it may be over before the reply is there.
 
     Args:
         asked: as `decode_worker` takes it.
@@ -207,11 +207,11 @@ class DecodeJob:
 
     @property
     def runs(self) -> bool:
-        """Whether a worker is at it."""
+        """True if a worker runs the job."""
         return self._worker is not None
 
     def stop(self) -> bool:
-        """Nobody wants it any more: a worker that is at it is ended, and whether there is one returned."""
+        """Cancel the job; returns True if a worker had to be killed."""
         with self._lock:
             self.stopped = True
             if self._worker is not None:

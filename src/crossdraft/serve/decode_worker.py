@@ -145,7 +145,7 @@ def _limits(memory: int, seconds: int) -> "EventLimits":
 
 
 def _kind(path: str) -> str:
-    """What a file is, by its first bytes."""
+    """The kind of a file by its content: `image`, `video` or `event`."""
     from crossdraft.video.container import sniff
     from crossdraft.video.image import HEAD, image_format
 

@@ -78,7 +78,7 @@ class EdgeConnection:
         self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
 
     async def run(self) -> None:
-        """Until it ends."""
+        """Serve the connection until it ends."""
         await self._socket.accept()
         try:
             await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
@@ -250,12 +250,12 @@ class EdgeConnection:
                 return
 
     def _ping_time(self) -> float:
-        """Now, for the edge to send it back."""
+        """The current time, for the edge to send back."""
         self._pinged.append(time.monotonic())
         return self._pinged[-1]
 
     def _came_back(self, at: float) -> None:
-        """What was sent then is answered; what was sent before is not any more."""
+        """Take the answer to the ping sent at `at`; earlier pings are not waited for any more."""
         if at in self._pinged:
             self._estimate.came_back(time.monotonic() - at)
             while self._pinged.popleft() != at:
@@ -289,14 +289,14 @@ class EdgeConnection:
 
 
 def _note_end(writing: "asyncio.Task[None]") -> None:
-    """Of a writer that nobody waits for any more; the edge may have gone while it wrote."""
+    """Log the error of a writer that is not awaited any more; the edge may have gone while it wrote."""
     error = None if writing.cancelled() else writing.exception()
     if error is not None and not isinstance(error, WebSocketDisconnect):
         log.error("What was written for an edge failed.", exc_info=error)
 
 
 def _draws(spec: str, rule: str | None) -> str:
-    """What an edge of this spec drafts of a sampled answer, of `DRAWS`.
+    """The one of `DRAWS` by which an edge of this spec drafts a sampled answer.
 
     Where the rule's answers follow from the seed alone, so do its drafts. Else the edge may be believed.
 

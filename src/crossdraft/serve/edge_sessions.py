@@ -71,7 +71,7 @@ class EdgeSession:
         self.task = asyncio.get_running_loop().create_task(self._answer())
 
     def hold(self, holder: object, estimate: LinkEstimate) -> None:
-        """It belongs to this connection now, of which this is known."""
+        """Assign the session to this connection, of which `estimate` is known."""
         self._moved |= self.holder not in (None, holder)
         self.holder = holder
         self.link.resumed(estimate)
@@ -166,7 +166,7 @@ class EdgeSession:
         return self.link.estimate.rounds_pay(pass_s, self._most, self._left)
 
     def _decide(self) -> None:
-        """By the first tokens, once they are here: all of the answer may be, and its report, before they are sent."""
+        """Choose the policy once the first tokens are committed, which may be all of the answer before any is sent."""
         if self._decided is None and (length := len(self.committed)):
             self._decided = ROUNDS if self._rounds_pay(length) else HIDDEN
 

@@ -61,7 +61,7 @@ def short(name: object) -> str:
 
 
 class ApiError(Exception):
-    """What a client gets in place of an answer.
+    """An error that a client gets in place of an answer.
 
     Args:
         status: of HTTP.
@@ -103,7 +103,7 @@ def no_route(path: str) -> ApiError:
 
 
 def gone() -> Response:
-    """To a client that went away: nobody reads it, but the log has its status."""
+    """A response to a client that went away: nobody reads it, but the log has its status."""
     return Response(status_code=GONE)
 
 
@@ -123,7 +123,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is to know of an error: the sentence of one that is theirs to mend, of ours nothing but that."""
+    """Map an error to the one for the client: its message if the client can mend it, else a plain 500."""
     match error:
         case ApiError():
             return error
@@ -167,7 +167,7 @@ def too_long(error: ContextLengthError) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """What is wrong with a request's fields: of several things the deepest, which is what the client meant."""
+    """Describe what is wrong with a request's fields: of several errors the deepest, which is what the client meant."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(found, key=lambda one: len(one["loc"]))
     param = _param(first["loc"])

@@ -39,7 +39,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open internet, however it is written.
+    """True if an address is one of the open internet, however it is written.
 
     >>> [is_public(one) for one in ("93.184.216.34", "127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "fe80::1%eth0")]
     [True, False, False, False, False]

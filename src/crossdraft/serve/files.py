@@ -127,7 +127,7 @@ async def media_content(request: Request, url: str) -> Response:
 
 
 def path_of(service: Service, url: str, client: Client) -> Path:
-    """Where a file of the media folder, or a client's upload, lies.
+    """The path of a file of the media folder, or of a client's upload.
 
     Raises:
         ApiError: there is none, or the client's key may not name it.
@@ -140,7 +140,7 @@ def path_of(service: Service, url: str, client: Client) -> Path:
 
 
 def local_path(local: LocalFiles, url: str) -> Path:
-    """Where a file of the media folder lies; errors as `path_of`."""
+    """The path of a file of the media folder; errors as `path_of`."""
     try:
         return local.find(url, "url")
     except ApiError as error:

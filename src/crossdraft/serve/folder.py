@@ -32,7 +32,7 @@ def server_folder() -> Iterator[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether it is a server's, unless that still has the lock. One that never had any may be anybody's."""
+    """True if a server made the folder; the caller tests its lock. A folder that was never locked may be anybody's."""
     with suppress(OSError):
         found = folder.lstat()
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()

@@ -1,4 +1,4 @@
-"""How fast a WebSocket may send."""
+"""A rate limit on what a WebSocket may send."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class FrameRate:
-    """How much may come: so many frames, or bytes, a second, and as many at once."""
+    """A rate limit: at most so many frames, or bytes, a second, and as many at once."""
 
     most: int
     left: float = field(init=False)
@@ -16,7 +16,7 @@ class FrameRate:
         self.left = float(self.most)
 
     def passes(self, count: int = 1) -> bool:
-        """Whether so many more may come now."""
+        """True if `count` more may come now."""
         now = time.monotonic()
         self.left = min(float(self.most), self.left + (now - self.since) * self.most)
         self.since = now

@@ -1,4 +1,4 @@
-"""What every request passes: an id, the client's key, limits on its body, a line in the log.
+"""The gate that every request passes: an id, the client's key, limits on its body, a line in the log.
 
 Deny by default: whatever is not on the short public list needs a key, once there are keys.
 """
@@ -82,7 +82,7 @@ class FailureCounts(Protocol):
 
 
 class Guarded(Protocol):
-    """What the gate needs of a server behind it: a `Service`, or what passes requests on to several of them."""
+    """The part of a server that the gate needs: a `Service`, or what passes requests on to several of them."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -104,7 +104,7 @@ def service_of(request: Request) -> Service:
 
 
 def asked_by(request: Request) -> RequestInfo:
-    """What the gate knows of a request."""
+    """The gate's record of a request."""
     return request.state.asked
 
 
@@ -135,7 +135,7 @@ def _check_room(scope: Scope) -> None:
 
 
 def _parts(address: str) -> SplitResult:
-    """Of an address; of what is none, such as `http://[`, there are none."""
+    """Split a URL; an invalid one such as `http://[` gives empty parts."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -143,7 +143,7 @@ def _parts(address: str) -> SplitResult:
 
 
 def _kind(scope: Scope) -> str:
-    """Of a request with a body: uploads are counted apart, as in `Service.others`."""
+    """The kind of a request with a body: uploads are counted separately, as in `Service.others`."""
     return UPLOAD if scope["path"] == UPLOAD else ""
 
 
@@ -254,7 +254,7 @@ class Gate:
         check_route(scope["path"], asked.client.scopes)
 
     def _client(self, headers: Headers) -> Client:
-        """Whose key a request has.
+        """The client whose key a request has.
 
         Raises:
             ApiError: nobody's.

@@ -46,7 +46,7 @@ class KeyRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks, and what they may. `name` is "" where no keys are asked for."""
+    """A client and its permissions. `name` is "" where no keys are asked for."""
 
     name: str = ""
     requests_per_minute: int | None = None
@@ -56,7 +56,7 @@ class Client:
 
 
 def digest_of(key: str) -> str:
-    """What the file holds of a key."""
+    """The digest of a key, as the key file holds it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -102,7 +102,7 @@ class Keys:
         }
 
     def client(self, key: str) -> Client | None:
-        """Whose key it is; `None` if nobody's."""
+        """The client whose key it is; `None` if nobody's."""
         given, found = digest_of(key), None
         for known, client in self._clients.items():
             if hmac.compare_digest(known, given):

@@ -95,7 +95,7 @@ class LiveSource:
         self._news.set()
 
     def _too_much(self) -> _Waiting | None:
-        """What gives way: the oldest frame, or if there is none the oldest events."""
+        """The message to drop if too much waits: the oldest frame, or if there is none the oldest events."""
         fits = len(self._waiting) <= WAITING_MESSAGES and self._nbytes <= WAITING_BYTES
         if fits and self._frames <= WAITING_FRAMES:
             return None
@@ -107,14 +107,14 @@ class LiveSource:
         return one
 
     def stop(self) -> None:
-        """No window is offered any more; what waits to be decoded is dropped, and what the client still sends."""
+        """Offer no more windows; what waits to be decoded is dropped, and what the client still sends."""
         self._stopped = True
         self._waiting.clear()
         self._nbytes = self._frames = 0
         self._news.set()
 
     async def run(self) -> None:
-        """Until the end of the stream, or until it is stopped.
+        """Process messages until the end of the stream, or until it is stopped.
 
         Raises:
             ApiError: a frame or events without sense, or too much to hold.

@@ -85,14 +85,14 @@ class LocalFiles:
 
 
 def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """What a folder holds, as far as that may be looked at, in order; nothing of one that is gone."""
+    """The first `most` entries of a folder, sorted by name; none of a folder that is gone."""
     with suppress(OSError), os.scandir(folder) as found:
         return sorted(islice(found, most), key=lambda entry: entry.name)
     return []
 
 
 def _is_shown(name: str) -> bool:
-    """Whether a name is not hidden, and Unicode: no list that holds another can be sent."""
+    """True if a name is Unicode and not hidden: a list with a name that is not Unicode cannot be sent."""
     with suppress(UnicodeEncodeError):
         name.encode()
         return not name.startswith(".")

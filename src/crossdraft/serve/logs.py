@@ -1,4 +1,4 @@
-"""What the server logs: a line for each request, as text or as JSON."""
+"""The server's log: a line for each request, as text or as JSON."""
 
 import json
 import logging
@@ -51,10 +51,10 @@ def _quoted(value: object) -> str:
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn's is news.
+    """True if a record of uvicorn's is worth logging.
 
-    It takes a WebSocket that was refused with a response for a failure, and text that is no UTF-8, for which it ends
-    the connection as it should, for one of its own, with a traceback.
+    uvicorn logs two things as failures that are none: a WebSocket that was refused with a response, and, with a
+    traceback, text that is no UTF-8, for which it ends the connection as it should.
     """
     return record.getMessage() not in NO_NEWS
 

@@ -51,7 +51,7 @@ class _ShownPart:
 
 @dataclass(frozen=True, slots=True)
 class _Visual:
-    """What was sent of an image or a clip: its kind, and the digest of its bytes."""
+    """An image or a clip as it was sent: its kind, and the digest of its bytes."""
 
     kind: str
     digest: bytes
@@ -115,7 +115,7 @@ class MediaLoader:
 
     @property
     def cached_bytes(self) -> int:
-        """Of what was decoded."""
+        """Bytes of decoded media."""
         return self._decoded.held
 
     @asynccontextmanager
@@ -265,7 +265,7 @@ class MediaLoader:
         return DecodedClip(visual.digest, sampling, video.frames), video.seconds
 
     async def _sent(self, kind: str, url: str, scope: MediaScope, param: str) -> tuple[_Visual, list[Path]]:
-        """What an address names, and its file; of frames that the client has sampled as many files."""
+        """The image or clip that a URL names, and its file; of frames that the client has sampled, one file each."""
         shots = data_of(url, param).shots() if kind == VIDEO and scheme_of(url) == "data" else []
         if not shots:
             file = await self.files.find(url, scope, param)
@@ -306,7 +306,7 @@ def _shown(part: TextPart | _ShownPart) -> dict[str, object]:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them return; the first error ends the others before it is raised."""
+    """Run coroutines and return all their results; the first error cancels the others before it is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
@@ -318,14 +318,14 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _sampling(asked: VideoSampling) -> FrameSampling | None:
-    """How many frames a part or a request asks for; `None` if it does not say."""
+    """The frame sampling that a part or a request asks for; `None` if it does not say."""
     if asked.num_frames is None and asked.fps is None:
         return None
     return FrameSampling(asked.num_frames, asked.fps, max_frames=asked.max_frames or MAX_FRAMES)
 
 
 def _sampled(visual: _Visual, asked: FrameSampling | None, scope: MediaScope, param: str) -> FrameSampling | None:
-    """How an image or a clip is sampled: images and frames that the client has sampled are not."""
+    """The sampling of an image or a clip; `None` for images, and for frames that the client has sampled."""
     if visual.kind == VIDEO:
         return asked or scope.sampling
     if asked is not None:

@@ -36,7 +36,7 @@ class MediaFile:
 
 
 class Decoded(Protocol):
-    """What was decoded."""
+    """A decoded medium."""
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +57,7 @@ class MediaScope:
 
     @property
     def owner(self) -> str:
-        """Whose uploads, and what is kept of media, it may use."""
+        """The name of the client whose uploads and cached media it may use."""
         return self.client.name
 
     def hold(self, decoded: Decoded, key: object) -> None:
@@ -66,14 +66,14 @@ class MediaScope:
         self._held.append(decoded)
 
     def inline(self, data: DataUrl) -> bool:
-        """Whether a file is small enough, beside those that were, to be decoded on the event loop."""
+        """True if a file is small enough, together with those before it, to be decoded on the event loop."""
         cost = self._inline + data.length * (QUOTED if data.quoted else 1)
         if cost < INLINE:
             self._inline = cost
         return cost < INLINE
 
     def close(self) -> None:
-        """It is over."""
+        """End the scope: release what it holds, delete its files."""
         self.share.close()
         self._held.clear()
         for path in self.files:
@@ -133,7 +133,7 @@ class MediaFiles:
         )
 
     async def sent(self, data: DataUrl, scope: MediaScope, param: str) -> MediaFile:
-        """What a `data:` address holds, in a file for as long as the request; errors as `find`."""
+        """Write the content of a `data:` URL to a file that lives as long as the request; errors as `find`."""
         scope.share.hold(data.nbytes)
         path = self._new_of(scope)
         file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
@@ -165,7 +165,7 @@ class MediaFiles:
         return MediaFile(path, await self._hash(path))
 
     async def _digest(self, path: Path, param: str) -> bytes:
-        """Of a file's bytes, as of an upload's; remembered by its version, once that is older than its clock's tick."""
+        """The digest of a file's bytes, as of an upload's; cached by its version, once older than its clock's tick."""
         found = path.stat()
         if found.st_size > self._most_local:
             raise bad_request(

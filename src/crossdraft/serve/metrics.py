@@ -1,4 +1,4 @@
-"""What `/metrics` shows: vLLM's names under our prefix, and what hidden drafting adds."""
+"""The metrics at `/metrics`: vLLM's names under our prefix, and those of hidden drafting."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class FinishedReason(StrEnum):
-    """How an answer ended, in vLLM's words."""
+    """The reason why an answer ended, in vLLM's words."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -39,7 +39,7 @@ FINISHED = {
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a server holds now.
+    """A server's current state.
 
     Args:
         running, waiting: requests that share passes, and that wait.
@@ -173,7 +173,7 @@ class Metrics:
 
 
 class StateCollector(Collector):
-    """What a server holds at each scrape, and what the budget of its speculative prefill looks like, if it has one.
+    """A server's state at each scrape, with the budget of its speculative prefill if it has one.
 
     Args:
         model: the model's name, a label of each.

@@ -42,7 +42,7 @@ class DecodedRecording:
 
     @property
     def nbytes(self) -> int:
-        """Of the file, or of what is known without one."""
+        """Bytes of the file, or of the description where no file was written."""
         return SMALL + EVENT_BYTES * (self.columns.count or 0)
 
     def excerpt(self, of: Excerpt) -> DecodedExcerpt:

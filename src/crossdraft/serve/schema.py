@@ -1,4 +1,4 @@
-"""What a client sends to `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
+"""The body of `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
 
 Unknown fields are refused by name, also inside media: an `fps` in the wrong place would else be lost in silence. Fields
 that would change the answer in a way that the engine has not are refused, those that change nothing are taken. Of a
@@ -63,14 +63,14 @@ class TextPart(Body):
 
 
 class ImageUrl(Body):
-    """Where an image is."""
+    """The URL of an image."""
 
     url: Url | None = None
     detail: Literal["auto", "low", "high"] | None = None  # the target's own preprocessing decides
 
 
 class VideoSampling(Body):
-    """How many frames of a clip are read."""
+    """The number of frames to read of a clip."""
 
     num_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
     fps: Number | None = Field(default=None, gt=0, le=1000)
@@ -86,13 +86,13 @@ class VideoSampling(Body):
 
 
 class VideoUrl(VideoSampling):
-    """Where a clip is, and how many frames of it are read."""
+    """The URL of a clip, and the number of frames to read of it."""
 
     url: Url | None = None
 
 
 class EventUrl(Body):
-    """Where an event recording is, and which part of it the drafter reads; see `crossdraft ask --events`."""
+    """The URL of an event recording, and the part of it that the drafter reads; see `crossdraft ask --events`."""
 
     url: Url | None = None
     format: EventFormat | None = None
@@ -116,7 +116,7 @@ class FileId(Body):
 
 
 class MediaPart(Body):
-    """What media have in common: the client's own name of it, under which it is known in later requests."""
+    """The field that all media share: the client's own name of it, by which later requests may refer to it."""
 
     uuid: Id | None = None
 
@@ -204,7 +204,7 @@ class MediaIo(Body):
 
 
 class Extras(Body):
-    """What our own clients may ask for, in `extra_body={"crossdraft": …}`.
+    """Extra fields for our own clients, in `extra_body={"crossdraft": …}`.
 
     Args:
         provisional: also send the hidden draft, which may be taken back, while the target reads (streams only).
@@ -292,7 +292,7 @@ class ReplayedClip(Body):
 
 
 class ReplayedEvents(Body):
-    """What an event camera saw meanwhile; as `EventUrl`."""
+    """The event recording of the same time as a replayed clip; as `EventUrl`."""
 
     url: Url
     format: EventFormat | None = None

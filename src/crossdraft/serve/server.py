@@ -29,7 +29,7 @@ POLL_S = 0.05
 
 
 class Drained(Protocol):
-    """What a server needs of what it serves, to end in order: a `Service`, or what passes requests on.
+    """The part of a service that a server needs to shut down in order: a `Service`, or what passes requests on.
 
     `draining` is set once no more requests are to be taken.
     """
@@ -50,7 +50,7 @@ class Drained(Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """On SIGTERM, and on Ctrl-C, the server takes no more requests, ends those that run, and leaves with status 0.
+    """A server that, on SIGTERM and on Ctrl-C, takes no more requests, ends those that run, and exits with status 0.
 
     While it drains it still listens, so that `/ready` and new requests are answered 503. A second signal, and the
     deadline, end what is left with an error.

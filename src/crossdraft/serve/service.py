@@ -1,4 +1,4 @@
-"""What all routes share: the engine, the media, who may ask how much, and the server's state."""
+"""The state that all routes share: the engine, the media, the clients' limits, and the server's state."""
 
 import logging
 import time
@@ -41,7 +41,7 @@ class RequestRates:
         self._recent: dict[str, list[float]] = {}  # when a client's requests came
 
     def check(self, client: Client) -> None:
-        """Whether there may be one more, which is not counted.
+        """Refuse if the client's limit is reached; the request is not counted.
 
         Raises:
             ApiError: 429, there are too many.
@@ -103,7 +103,7 @@ class RequestLimits:
                 del self._clients[client.name]
 
     def check(self, client: Client) -> None:
-        """Whether there may be one more now, which is not counted; errors as `admitted`."""
+        """Refuse if there is no room for one more request now, which is not counted; errors as `admitted`."""
         self._check_room(client)
         self._rates.check(client)
 
@@ -145,7 +145,7 @@ class Service:
             self._held = held.pop_all()
 
     def _made(self, held: ExitStack, fetcher: Fetcher | None) -> tuple[Uploads, MediaDecoder, MediaLoader]:
-        """What has folders, threads or processes, which `held` ends: the decoder first, for it writes files."""
+        """Make what has folders, threads or processes, which `held` ends: the decoder first, for it writes files."""
         settings = self.settings
         folder = held.enter_context(server_folder())
         spool, recordings = folder / "spool", folder / "recordings"
@@ -200,7 +200,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """True if it takes requests."""
         return not (self.draining or self.engine.closed)
 
     def longest(self, client: Client) -> int:

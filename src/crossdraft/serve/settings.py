@@ -42,7 +42,7 @@ def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:
 
 
 class ServerSettings(BaseSettings):
-    """What may be set, in the order of `--help`."""
+    """All settings of a server, in the order of `--help`."""
 
     # A variable that is there and empty is how `${NAME:-}` writes one that is not set.
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -245,7 +245,7 @@ class ServerSettings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host leads to this machine alone.
+    """True if a host leads to this machine alone.
 
     >>> [is_loopback(one) for one in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "", "example.org")]
     [True, True, True, False, False, False]
@@ -254,7 +254,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IP address, not a name."""
+    """True if a host is an IP address, not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -363,7 +363,7 @@ def _sentence(error: ValidationError, file: Path | None, flags: Mapping[str, Any
 
 
 def _remedy(name: str, file: Path | None, flags: Mapping[str, Any]) -> str:
-    """What is to be changed about a value that is wrong: where it was found."""
+    """Say where to change a wrong value: the place where it was found."""
     setting = name.partition(".")[0]
     variable = next(
         (one for one in os.environ if one.upper() == f"{PREFIX}{setting.upper()}" and os.environ[one]), None

@@ -54,7 +54,7 @@ class EventStream(Response):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns; it is cancelled, and `None` returned, if the client goes away before. Its body was read."""
+    """Await `work`; if the client goes away before, cancel it and return `None`. The request's body was read."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
     try:

@@ -168,7 +168,7 @@ class Uploads:
                 self._remove(upload)
 
     def _expire(self) -> None:
-        """In a thread, until it is closed: an upload goes in time whether or not somebody looks."""
+        """Expire uploads in a thread until it is closed: one goes in time whether or not somebody looks."""
         while not self._closed.wait(min(self._seconds, EXPIRE_S)):
             self.expire()
 
@@ -208,6 +208,6 @@ def _check_name(name: str) -> None:
 
 
 def _suffix(name: str) -> str:
-    """How a file's name ends, by which some formats are told, if that is harmless."""
+    """A file name's suffix if it is harmless, else ""; some formats are recognized by it."""
     suffix = PurePath(name).suffix.lower()
     return suffix if SUFFIX.fullmatch(suffix) else ""

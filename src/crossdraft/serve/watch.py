@@ -68,7 +68,7 @@ class Calls:
         self._stopped = False
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the coroutine returns; in the thread.
+        """Run the coroutine on the event loop and return its result; called in the thread.
 
         Raises:
             CancelledError: they are stopped.
@@ -109,7 +109,7 @@ class WatchConnection:
         self._pieces: list[dict[str, object]] = []  # to be sent
 
     async def run(self) -> None:
-        """Until it ends."""
+        """Serve the connection until it ends."""
         await self._socket.accept()
         try:
             asked = await asyncio.wait_for(self._first(), self._service.settings.header_seconds)
@@ -165,7 +165,7 @@ class WatchConnection:
 
     @asynccontextmanager
     async def _receiving(self) -> AsyncIterator["asyncio.Task[None]"]:
-        """What takes all that the client sends; it ends only by an error, also that the client is gone."""
+        """Yield a task that takes all that the client sends; it ends only by an error, also when the client is gone."""
         receiving = asyncio.ensure_future(self._receive_all())
         try:
             yield receiving
@@ -181,7 +181,7 @@ class WatchConnection:
         held: AsyncExitStack,
         receiving: "asyncio.Task[None]",
     ) -> AbstractContextManager[None]:
-        """What feeds the watch in the thread that answers; a clip is decoded first, unless the client goes away."""
+        """Make what feeds the watch in the answering thread; a clip is decoded first, unless the client goes away."""
         if asked is None:
             return nullcontext()
         preparing = asyncio.ensure_future(self._replay(asked, windowing, watch, held))
@@ -222,7 +222,7 @@ class WatchConnection:
             await asyncio.to_thread(threads.shutdown)
 
     def _end(self, watch: Watch) -> None:
-        """No more windows: the one that waits is still answered."""
+        """End the windows: the one that waits is still answered."""
         if self._clock is not None:
             self._clock.stop()
         if self._live is not None:
@@ -263,7 +263,7 @@ class WatchConnection:
                 await self._send({"type": "heartbeat", "windows": windows} | self._pushed())
 
     def _pushed(self) -> dict[str, object]:
-        """What came of a live stream: messages by kind, and those of them that gave way to newer ones."""
+        """Counts of a live stream's messages by kind, and of those dropped for newer ones."""
         return {} if self._live is None else {"pushed": dict(self._live.counts)}
 
     # -- in the thread of the answers ------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def _request_of(text: str) -> WatchRequest:
 
 
 async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:
-    """What `work` returns; if one of the tasks fails before, what that raises."""
+    """Await `work`; if one of the tasks fails before, raise its error."""
     running = set(tasks)
     while not work.done():
         done, _ = await asyncio.wait({work, *running}, return_when=asyncio.FIRST_COMPLETED)

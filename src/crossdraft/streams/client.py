@@ -42,7 +42,7 @@ class ReportedWindow:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> "ReportedWindow":
-        """Of the message."""
+        """Parse the server's message about a window."""
         answers = tuple(
             ReportedAnswer(
                 one["question"],
@@ -104,7 +104,7 @@ class WatchClient:
                 self._connection.send(data)
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What the server says, until the stream is over.
+        """Yield the server's messages until the stream is over.
 
         Raises:
             CrossdraftError: it refuses something, or is lost.

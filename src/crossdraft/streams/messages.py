@@ -1,4 +1,4 @@
-"""What a live source pushes to a server: msgpack arrays `[version, kind, field, …]`, in binary WebSocket messages."""
+"""Messages of a live source to a server: msgpack arrays `[version, kind, field, …]`, in binary WebSocket messages."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_args
@@ -49,7 +49,7 @@ class PushedEvents:
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Nothing more comes: the stream ended at this second, up to which its last frame is shown."""
+    """The end of the stream, at this second, up to which its last frame is shown."""
 
     kind: ClassVar[str] = "end"
     time_s: Annotated[float, Real()]

@@ -44,7 +44,7 @@ class EventFeed:
         self.sensor = None if self._held is None else (self._held.width, self._held.height)
 
     def until(self, time_s: float) -> Iterator[PushedEvents]:
-        """Those before a moment that were not given yet."""
+        """Yield the events before a moment that were not given yet."""
         end = self._zero + round(time_s * 1e6)
         while self._held is not None:
             row = int(np.searchsorted(self._held.t, end))

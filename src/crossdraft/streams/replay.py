@@ -26,7 +26,7 @@ class Wait(Protocol):
 
 @dataclass
 class ReplayClock:
-    """When the moments of a replayed stream come.
+    """The clock of a replayed stream.
 
     Args:
         speed: 1 = as they were taken, 2 = twice as fast.
@@ -120,7 +120,7 @@ def replay(
 
 
 def no_window(end_s: float, length_s: float) -> CrossdraftError:
-    """What is wrong with a stream that ends before its first window is due."""
+    """The error for a stream that ends before its first window is due."""
     return CrossdraftError(
         f"The stream ends after {end_s:.3f} s, and a window is {length_s:g} s long; give a longer clip or shorter "
         "windows."

@@ -12,9 +12,9 @@ from crossdraft.engine.stats import Stats
 
 @dataclass
 class WatchSummary:
-    """What became of the windows, and how long answers took.
+    """Counts of the windows, and the times of their answers.
 
-    A time is from a window's last frame on: waiting for its turn, and for the questions asked before, is in it.
+    A time counts from a window's last frame: it includes the wait for its turn and for the questions asked before.
 
     Args:
         due, answered, dropped: windows; dropped ones gave way to a newer one before their turn.
@@ -115,7 +115,7 @@ class WatchSummary:
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
-    """For people, what `WatchSummary.to_json` says."""
+    """Sentences for people on what `WatchSummary.to_json` gives."""
     first, whole = found["last_frame_to_first_token_ms"], found["last_frame_to_whole_answer_ms"]
     unfinished, tau, share = found["windows_unfinished"], found["tau"], found["hidden_share"]
     left = f", {unfinished} unfinished" if unfinished else ""

@@ -43,12 +43,12 @@ def ask_engine(engine: "Engine") -> Answerer:
 
 
 def reuse_of(questions: int) -> str:
-    """What is kept of a window that so many questions are asked about: see `Request.reuse`."""
+    """The part to reuse of a window that so many questions are asked about: see `Request.reuse`."""
     return "frames" if questions == 1 else "both"
 
 
 def frames_per_window(target: Target, length_s: float) -> int:
-    """How many frames a target wants of a clip of so many seconds."""
+    """Number of frames that a target wants of a clip of so many seconds."""
     prepare = video_prompt(target.prepare)
     if prepare is None:
         return DEFAULT_FRAMES
@@ -74,17 +74,17 @@ class QuestionAnswer:
 
     @property
     def text(self) -> str:
-        """What it says, on one line."""
+        """Text of the answer, on one line."""
         return one_line(self.answer.text)
 
     @property
     def changed(self) -> bool:
-        """Whether it says something else than before: the alert."""
+        """True if the text differs from that of the answer before: the alert."""
         return self.before is not None and self.text != self.before
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """For people."""
+        """Notes for people."""
         return self.answer.other_notes
 
     def to_json(self) -> dict[str, object]:
@@ -180,7 +180,7 @@ class Watch:
             self._changed.notify()
 
     def count_dropped(self, windows: int) -> None:
-        """So many more were due that a newer one replaces, and were never made."""
+        """Count windows that were due but were never made, as a newer one replaces them."""
         with self._changed:
             if self._closed:
                 return
@@ -188,7 +188,7 @@ class Watch:
             self.summary.dropped += windows
 
     def close(self, error: Exception | None = None) -> None:
-        """No window comes any more; the one that waits is still answered, then `error` is raised if there is one.
+        """End the windows; the one that waits is still answered, then `error` is raised if there is one.
 
         What is said first counts: closing it again changes nothing.
         """

@@ -24,7 +24,7 @@ SMALL_CHUNK = 1024  # events: what comes in smaller pieces is joined, so that th
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """Which windows a stream has: one each `every_s`, the first as soon as the stream is `length_s` long.
+    """The windows of a stream: one each `every_s`, the first as soon as the stream is `length_s` long.
 
     Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`:
     the first one at or after it. Where `every_s` is no multiple of that step, the window is earlier by less than a
@@ -55,11 +55,11 @@ class Windowing:
 
     @property
     def open(self) -> int:
-        """How many windows wait for frames at the same time, at most."""
+        """Greatest number of windows that wait for frames at the same time."""
         return math.ceil(self.length_s / self.every_s) + 1
 
     def begins(self, number: int) -> float:
-        """When the window of a number begins, in seconds of the stream."""
+        """The second of the stream at which the window of a number begins."""
         return self.grid.begins(number)
 
     def times(self, number: int) -> list[float]:
@@ -72,7 +72,7 @@ class Windowing:
         return [end - step * back for back in reversed(range(self.frames))]
 
     def count(self, seconds: float) -> int:
-        """How many windows a stream of so many seconds has.
+        """Number of windows of a stream of so many seconds.
 
         >>> Windowing(0.5, 1.0).count(2.25)
         3
@@ -103,7 +103,7 @@ class StreamWindow:
 
 
 class EventSource(Protocol):
-    """Where a window's events come from."""
+    """A source of a window's events."""
 
     def between(self, start_s: float, end_s: float) -> object:
         """The events with start_s <= t < end_s, as a request takes them."""
@@ -166,7 +166,7 @@ class EventBuffer:
         self._limits.check_held("The event stream", len(self))
 
     def __len__(self) -> int:
-        """How many are held."""
+        """Number of events held."""
         return self._count
 
     def between(self, start_s: float, end_s: float) -> Events | None:

@@ -1,4 +1,4 @@
-"""Which models can be a target: their types, and the classes in `transformers` that they load into.
+"""Models that can be a target: their types, and the classes in `transformers` that they load into.
 
 Importing this table needs no PyTorch, so that another type is refused before anything is loaded.
 """

@@ -21,7 +21,7 @@ MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
 
 @dataclass(frozen=True, slots=True)
 class FrameSampling:
-    """How many frames of a clip a model reads; they are spread evenly, first and last included.
+    """The number of frames of a clip that a model reads, spread evenly, first and last included.
 
     Args:
         num_frames: so many. Goes before `fps`.
@@ -46,7 +46,7 @@ class FrameSampling:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "FrameSampling":
-        """What a Hugging Face video processor's settings ask for; 8 frames where they say nothing.
+        """Read a Hugging Face video processor's settings; 8 frames where they say nothing.
 
         Raises:
             CrossdraftError: as the class.
@@ -66,7 +66,7 @@ class FrameSampling:
         return self if num_frames is None and fps is None else FrameSampling(num_frames, fps)
 
     def count(self, path: object, header: "VideoInfo") -> int:
-        """How many frames of a clip with that header.
+        """Number of frames to read of a clip with that header.
 
         Raises:
             CrossdraftError: a rate is asked for, and the header does not say how long the clip is.
@@ -137,7 +137,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
 
 
 def count_frames(video: Any, sampling: FrameSampling) -> int:
-    """How many frames `read_clip` gives; of a file nothing is decoded.
+    """Number of frames that `read_clip` gives; of a file nothing is decoded.
 
     Raises:
         CrossdraftError: as there.
@@ -162,7 +162,7 @@ def _file_name(path: "str | bytes") -> str:
 
 
 def _frames_of(name: str, sampling: FrameSampling) -> int:
-    """How many frames are taken of a file, whose header is read only where that says it."""
+    """Number of frames that are taken of a file, whose header is read only if the number depends on it."""
     from crossdraft.video.container import probe
 
     return sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))

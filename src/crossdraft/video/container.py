@@ -42,7 +42,7 @@ FALLBACK_FPS = 25.0  # where a header names no rate
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a video's header claims.
+    """A video's properties, as its header states them.
 
     `frames` is seconds × fps where the header does not count, and like `seconds` 0 where it says nothing.
     """
@@ -84,7 +84,7 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
 
 
 def is_small(frame: "VideoCodecContext | VideoFrame") -> bool:
-    """Whether one thread decodes and converts such frames soonest."""
+    """True if one thread decodes and converts such frames soonest."""
     return frame.width * frame.height <= SMALL_PIXELS
 
 

@@ -1,4 +1,4 @@
-"""What differs between the video models of `transformers`: prompt, frames, inputs, visual tokens.
+"""Differences between the video models of `transformers`: prompt, frames, inputs, visual tokens.
 
 Adding a model is its class in `classes.CLASSES` and one entry in FAMILIES: how it writes a prompt, how it wants
 frames, what it makes of them, and how many placeholders stand for them.
@@ -33,7 +33,7 @@ from crossdraft.video.stills import (
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How a prompt is written where the tokenizer has no template for it; "{content}" is filled in.
+    """The prompt's format where the tokenizer has no template for it; "{content}" is filled in.
 
     Args:
         user, assistant, system: one message of each.
@@ -55,7 +55,7 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What differs between video models.
+    """The properties in which video models differ.
 
     Args:
         placeholder: the token that stands for what is visual; it is repeated once for every visual token.

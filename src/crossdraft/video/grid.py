@@ -43,7 +43,7 @@ class WindowGrid:
         return self.spacing_s / math.ceil(self.spacing_s / self.every_s - CLOSE)
 
     def begins(self, number: int) -> float:
-        """When the window of a number begins, in seconds.
+        """The second at which the window of a number begins.
 
         >>> grid = WindowGrid(every_s=0.4, length_s=1.0, frames=4)  # 0, 0.25, 0.5 …
         >>> [grid.begins(number) for number in range(6)]
@@ -61,7 +61,7 @@ class WindowGrid:
         return np.maximum(0, np.ceil((reached - CLOSE) * self.step_s / self.every_s)).astype(int)
 
     def wants(self, before_s: float, time_s: float) -> bool:
-        """Whether some window shows the frame at `time_s`, where the one before it was at `before_s`.
+        """True if some window shows the frame at `time_s`, where the one before it was at `before_s`.
 
         >>> grid = WindowGrid(every_s=0.5, length_s=1.0, frames=2)  # 0.5, 1, 1.5 …
         >>> [grid.wants(a, b) for a, b in [(-1, 0), (0.3, 0.4), (0.4, 0.5), (0.5, 0.7), (0.7, 1.1)]]

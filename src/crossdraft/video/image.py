@@ -167,7 +167,7 @@ def _check_scans(data: bytes, name: str, pixels: int, limits: VideoLimits) -> No
 
 
 def _notes(image: "Image", name: str) -> list[str]:
-    """What is not shown of an opened file."""
+    """Notes on what is not shown of an opened file."""
     found: list[str] = []
     if image.format != "MPO" and getattr(image, "is_animated", False):  # a JPEG's other pictures are no animation
         found.append(f"{name} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.")

@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClipText:
-    """What stands for a clip in a prompt.
+    """The text and visual tokens that stand for a clip in a prompt.
 
     Args:
         text: with one placeholder for each run of visual tokens.
@@ -54,7 +54,7 @@ class ClipText:
     kind: str = "video"
 
     def tokens(self, placeholder: str) -> int:
-        """How many visual tokens stand for it."""
+        """Number of visual tokens that stand for the clip."""
         return self.run * self.text.count(placeholder)
 
 
@@ -141,7 +141,7 @@ def image_inputs(config: PretrainedConfig, spec: FrameSpec | None, pixels: Tenso
 def image_spec(
     config: PretrainedConfig, settings: Mapping[str, Any] | None = None, where: object = "The processor"
 ) -> FrameSpec:
-    """How a model wants its images.
+    """The preprocessing of images that a model asks for.
 
     Args:
         config: the model's.
@@ -189,7 +189,7 @@ def question_inputs(
 def chat_inputs(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], items: Sequence[ClipText]
 ) -> tuple[Features, list[int]]:
-    """What of a model's inputs depends on what is said: `input_ids` [1, L], and token types where it wants them.
+    """The inputs that depend on the conversation: `input_ids` [1, L], and token types where the model wants them.
 
     Args:
         config, tokenizer: as in `model_inputs`.
@@ -325,7 +325,7 @@ def _written(
 
 
 def _markers(family: Family) -> dict[str, str]:
-    """What a chat template writes for a clip, and for an image; it may be the same."""
+    """The marker that a chat template writes for a clip, and for an image; it may be the same."""
     still = family.still
     return {"video": family.marker or family.placeholder, "image": still.marker or still.placeholder}
 
@@ -333,7 +333,7 @@ def _markers(family: Family) -> dict[str, str]:
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, family: Family, markers: Mapping[str, str], messages: Sequence[Message]
 ) -> str:
-    """By the tokenizer's template, if it writes all that is shown and said; else by the family's own."""
+    """Render by the tokenizer's template, if it writes all that is shown and said; else by the family's own."""
     for plain in (False, True) if tokenizer.chat_template else ():
         given = [_as_dict(family, message, plain=plain) for message in messages]
         try:
@@ -359,7 +359,7 @@ def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]
 
 
 def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
-    """Whether a rendered text shows and says everything."""
+    """True if a rendered text shows and says everything."""
     parts = [part for message in messages for part in message.parts]
     said = (part.value.strip() for part in parts if part.kind == "text")
     wanted = Counter(markers[part.kind] for part in parts if part.kind in markers)

@@ -212,7 +212,7 @@ def _weighted(bands: Sequence[tuple[Tensor, int, int]], source: Tensor) -> Tenso
 
 
 def vertical_first(sides: tuple[int, int], size: tuple[int, int]) -> bool:
-    """Whether the vertical pass comes first.
+    """True if the vertical pass comes first.
 
     The order shows only where the first pass overshoots 0 or 255. It is Pillow 13's; before, and in
     torchvision, the horizontal pass always comes first.
@@ -221,7 +221,7 @@ def vertical_first(sides: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 def kept_weights(side: int, size: int, crop: int, resample: str) -> tuple[Tensor, int, int]:
-    """How the middle min(size, crop) pixels of an axis resized from `side` to `size` follow from the source.
+    """Resize weights of the middle min(size, crop) pixels of an axis that is resized from `side` to `size`.
 
     Returns:
         float64 weights [kept, stop - start], and the source pixels start…stop that they weigh.

@@ -1,4 +1,4 @@
-"""How a vision encoder wants its frames, read from a checkpoint's own preprocessor file."""
+"""Frame preprocessing for a vision encoder, read from a checkpoint's own preprocessor file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ Tiling = NearestGrid | SplitImage | AnyResolution | None
 
 @dataclass(frozen=True, slots=True)
 class FrameSpec:
-    """How a vision encoder wants its frames.
+    """The preprocessing of frames for a vision encoder.
 
     Args:
         size: the shortest edge to resize to, keeping the aspect; or an exact (height, width); or a pixel

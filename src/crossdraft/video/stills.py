@@ -1,4 +1,4 @@
-"""What differs between the video models of `transformers` as they read an image: tiles, inputs, visual tokens, text."""
+"""Differences between the video models of `transformers` in reading images: tiles, inputs, visual tokens, text."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Features = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """How a family reads an image.
+    """A family's way of reading an image.
 
     Args:
         placeholder: the token of the configuration's `image_token_id`, repeated once for every visual token.

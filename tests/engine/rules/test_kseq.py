@@ -76,8 +76,8 @@ def test_divisor_by_hand():
     assert (7 + 33**0.5) / 8 <= rho < (7 + 33**0.5) / 8 + 1e-5
     assert kseq.divisor(p, q, 1).item() == 1
     assert kseq.divisor(p, p, 3).item() == pytest.approx(1, abs=1e-5)
-    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert torch.equal(kseq.remainder(*apart, 2, kseq.divisor(*apart, 2)), apart[0])
+    disjoint = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert torch.equal(kseq.remainder(*disjoint, 2, kseq.divisor(*disjoint, 2)), disjoint[0])
 
 
 def test_a_token_that_q_lost_is_a_group_of_its_own():

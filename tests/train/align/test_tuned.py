@@ -187,7 +187,8 @@ def test_losses_of_features_are_refused(pair, captured, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("rank", [pytest.param("rank=4", marks=pytest.mark.slow), "rank=0"])
+@pytest.mark.slow  # a minute each
+@pytest.mark.parametrize("rank", ["rank=4", "rank=0"])
 def test_with_the_targets_head_its_features_learn_to_be_the_targets(pair, captured, tmp_path, capsys, rank):
     """That head is frozen, and the finished drafter's own."""
     capsys.readouterr()
@@ -262,14 +263,8 @@ def test_a_narrower_drafter_speaks_by_the_targets_head_through_a_projection(pair
     assert torch.allclose(found, learned.logits, atol=0.1)  # rounded to bfloat16
 
 
-@pytest.mark.parametrize(
-    ("rank", "stored"),
-    [
-        ("rank=4", False),
-        pytest.param("rank=4", True, marks=pytest.mark.slow),
-        pytest.param("rank=0", False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # a minute each
+@pytest.mark.parametrize(("rank", "stored"), [("rank=4", False), ("rank=4", True), ("rank=0", False)])
 def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, captured, tmp_path, rank, stored):
     """What it drafts is what it learned to: the embeddings stay, the target's head stands beside them.
 

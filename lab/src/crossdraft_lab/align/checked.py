@@ -27,7 +27,7 @@ from crossdraft.errors import CrossdraftError
 
 
 class Read(StrEnum):
-    """How a request is read that could be predicted."""
+    """Way to prefill a request that could be predicted."""
 
     PREDICTED = "predicted"
     CHECKED = "checked"  # whole, and compared with what predicted tokens would have led to
@@ -36,14 +36,14 @@ class Read(StrEnum):
 
 @dataclass(frozen=True)
 class QualityBudget:
-    """What may be lost.
+    """Limit on the loss of quality, and how it is checked.
 
     Args:
         loss: 1 - ROUGE-L between an answer and the target's own, on average over all requests.
         check: share of the requests with a predicted prefill that are checked.
         rate: how far a check moves the threshold, for each unit of loss beyond the budget; about the spread of the
             gate's confidence over clips.
-        seed: of the choice which are checked.
+        seed: of the choice of checked requests.
 
     Raises:
         CrossdraftError: a share that is none, or no check at all.
@@ -65,7 +65,7 @@ class QualityBudget:
 
 @dataclass(frozen=True)
 class PrefillStatus:
-    """How a budget is kept, at one moment.
+    """State of a quality budget at one moment.
 
     Args:
         budget: the loss that is allowed on average.
@@ -85,12 +85,12 @@ class PrefillStatus:
 
     @property
     def mean_loss(self) -> float | None:
-        """Of the checks that ended; `None` before the first."""
+        """Mean loss of the checks that ended; `None` before the first."""
         return self.loss / self.compared if self.compared else None
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many requests were read in each way."""
+        """Number of requests that were read in each way."""
         return {str(read): self.reads[read] for read in Read} | {"unpredictable": self.unpredictable}
 
     def to_json(self) -> dict[str, object]:
@@ -133,7 +133,7 @@ class PrefillController:
 
     @property
     def status(self) -> PrefillStatus:
-        """How the budget is kept until now."""
+        """State of the budget until now."""
         with self._lock:
             reads = {read: self._reads[read] for read in Read}
             return PrefillStatus(
@@ -141,9 +141,9 @@ class PrefillController:
             )
 
     def choose(self, confidence: float) -> Read:
-        """How the next request is read; one whose confidence is no number is read whole, and nothing follows of it.
+        """Choose how the next request is read; one whose confidence is NaN is read whole, and changes nothing.
 
-        Whoever is told that it is checked says what became of it by `learn`.
+        A caller that gets `Read.CHECKED` reports the outcome of the check with `learn`.
         """
         if math.isnan(confidence):
             return Read.WHOLE
@@ -162,7 +162,7 @@ class PrefillController:
             self._unpredictable += 1
 
     def would_read(self, confidence: float) -> Read:
-        """How it is read by the threshold as it is, unchecked; nothing is learned or counted."""
+        """Choose by the current threshold, without a check; nothing is learned or counted."""
         with self._lock:
             return self._would_read(confidence)
 

@@ -37,7 +37,7 @@ class AlignedState(IndependentState):
 
 @dataclass(frozen=True)
 class AlignedOptions:
-    """How a drafter with an adapter drafts.
+    """Options of a drafter with an adapter.
 
     Args:
         banned, words: as in `IndependentDrafter`.

@@ -52,7 +52,7 @@ class OwnAnswerDrafter(TokenDrafter):
         state.logits = cast("OwnAnswerState", state).rows[len(written) : len(written) + 1]
 
     def ended(self, state: TokenState) -> bool:
-        """Whether what is written ends the answer, or is as long as the drafter's own."""
+        """True if the written tokens end the answer, or are as many as the drafter's own."""
         return super().ended(state) or len(state.written) >= len(cast("OwnAnswerState", state).rows)
 
 

@@ -63,7 +63,7 @@ FromNoneToAll = Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <
 
 @dataclass(frozen=True, slots=True)
 class PrefillSettings:
-    """How much is predicted, and when.
+    """Settings of a speculative prefill.
 
     Args:
         dir: the folder of an adapter on the vision side; the one shipped for the reference pair by default.
@@ -162,11 +162,11 @@ class SpeculativePrefill(Target):
 
     @property
     def status(self) -> PrefillStatus | None:
-        """How its budget is kept until now; `None` without a budget."""
+        """State of its budget until now; `None` without a budget."""
         return None if self.controller is None else self.controller.status
 
     def check_of(self, request: Request, scheduler: Scheduler) -> "PrefillCheck | None":
-        """What checks a request that the scheduler is to answer; `None` without a budget."""
+        """Create the check of a request that the scheduler is to answer; `None` without a budget."""
         from crossdraft_lab.align.prefill_check import PrefillCheck
 
         if self.controller is None:
@@ -281,7 +281,7 @@ def speculative(target: Target) -> SpeculativePrefill:
 
 
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
-    """Where predicted tokens and those of key frames stand among the clip's, in order; no two at one place.
+    """Compute the places of predicted tokens and key frames among the clip's tokens, in order; no two share one.
 
     Predicted tokens keep their order, and are spread over the places that are not a key frame's. So none stands inside
     a key frame, and with no key frame they stand where the adapter was trained to have them.
@@ -305,7 +305,7 @@ def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _counts(request: Request) -> bool:
-    """Whether a request is one of those that the status counts, and not one by itself, a check or a warm-up."""
+    """True if the status counts a request; one by itself, a check or a warm-up is not counted."""
     return request.prefill is not None and not isinstance(request.prefill, Read) and request.namespace is not None
 
 

@@ -66,7 +66,7 @@ class PrefillCheck:
                 self._over = True
 
     def cancel(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cancel the check and its shadow requests."""
         with self._lock:
             self._over = True
             shadows = [*self._shadows]

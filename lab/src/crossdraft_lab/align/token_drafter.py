@@ -118,7 +118,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         return Draft(state.draws.chain(chain, state.dists[:count]))
 
     def ended(self, state: TokenState) -> bool:
-        """Whether what is written, verified or not, ends the answer."""
+        """True if the written tokens, verified or not, end the answer."""
         return not self.model.eos.isdisjoint(state.written[-1:])
 
     def _choose(self, state: TokenState) -> None:
@@ -133,7 +133,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
             state.dists.append(scores[0].clone())
 
     def _commit(self, state: TokenState, output: VerifyOutput) -> None:
-        """What was drafted stays as far as the target agrees, and after that where it said nothing else."""
+        """Commit the target's tokens; the rest of the draft is kept only if the target agreed with all before it."""
         agreed = common_prefix([one.tokens[0] for one in state.drafted], output.tokens)
         kept = agreed if agreed == len(output.tokens) else len(state.drafted)
         del state.drafted[:kept], state.dists[:kept]

@@ -42,7 +42,7 @@ class VisualState(AlignedState):
 
     @property
     def drawn(self) -> bool:
-        """Whether tokens were drawn of which the target has said nothing yet: then no frames are taken up."""
+        """True if tokens were sampled before the target's first one: then no frames are taken up."""
         return bool(self.dists) and not self.committed
 
 
@@ -147,6 +147,6 @@ class VisualDrafter(AlignedDrafter):
         self._forget_if_complete(state)
 
     def _forget_if_complete(self, state: VisualState) -> None:
-        """Where all frames are here, nothing more is looked for, and nothing will be read anew."""
+        """Stop waiting for frames once all are here; nothing will be read anew."""
         if state.frames == self.adapter.config.frames:
             state.arriving, state.sources = None, torch.empty(0)

@@ -53,7 +53,7 @@ Tick = Callable[[str], None]
 
 
 class AlignQuestions(Protocol):
-    """What is asked, and what the controls learn from."""
+    """The questions asked, and the data that the controls learn from."""
 
     @property
     def tests(self) -> Mapping[str, Iterable[Item]]:
@@ -81,7 +81,7 @@ class AlignQuestions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswers:
-    """What controls are made of.
+    """Data that controls are made of.
 
     Args:
         answers: kinds of question, and the target's answers.
@@ -133,7 +133,7 @@ class SceneQuestions:
 
 @dataclass(frozen=True, slots=True)
 class AlignBench:
-    """What is measured.
+    """Settings of a measurement of aligned drafters.
 
     Args:
         models: the pair.
@@ -151,7 +151,7 @@ class AlignBench:
 
     @property
     def ticks(self) -> int:
-        """What a progress bar counts to."""
+        """Number of steps of the progress bar."""
         rows = 2 + len(self.drafters) + (self.feature_drafter is not None)
         return self.questions.ticks + (1 + rows) * self.questions.count
 
@@ -197,7 +197,7 @@ def check_drafters(drafters: Sequence[str]) -> None:
 
 
 def _translates_features(spec: Spec) -> bool:
-    """Whether it is an adapter between features, which are there without it, too."""
+    """True if it is an adapter between features, which are there without it, too."""
     if spec.name != "aligned" or "dir" not in spec.settings:
         return False
     network = read_config(Path(spec.settings["dir"])).network
@@ -231,7 +231,7 @@ def run_align(plan: AlignBench, tick: Tick = lambda name: None, kept: KeptRows |
 def _answered(
     target: Target, wordings: str, asked: Iterable[Item], tick: Tick, kept: KeptRows
 ) -> list[ReferenceAnswer]:
-    """What the target alone answers."""
+    """Generate the answers of the target alone, unless they are kept already."""
     known = kept.answers(wordings)
     if known is None:
         found = list(reference_answers(target, asked, tick))
@@ -330,7 +330,7 @@ def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
 def _controls(
     run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers
 ) -> dict[str, dict[str, DraftResult]]:
-    """What the drafters have to beat."""
+    """Measure the controls that the drafters have to beat."""
     plan, target = run.plan, run.target
     constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
 

@@ -1,4 +1,4 @@
-"""What an aligned pair is measured on: a split that it has never seen, with controls made of what it learned from."""
+"""Test data of an aligned pair: a split that it has never seen, with controls made of what it learned from."""
 
 import hashlib
 import json
@@ -87,7 +87,7 @@ def _paths(request: Request) -> list[str]:
 def rows_config(
     plan: AlignBench, questions: TaughtQuestions, drafters: Sequence[str], capture: str
 ) -> Mapping[str, object]:
-    """What decides the figures of a measurement, for `align_rows.KeptRows`.
+    """Collect the settings that decide the figures of a measurement, for `align_rows.KeptRows`.
 
     Args:
         plan: the measurement.

@@ -1,4 +1,4 @@
-"""What `crossdraft bench align` prints: a row for each drafter and control, and which expectations hold."""
+"""Output of `crossdraft bench align`: a row for each drafter and control, and which expectations hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class RungDifference:
 
 
 def _tokens_more(more: Interval) -> str:
-    """How many more, or fewer.
+    """Describe a difference as tokens more or fewer.
 
     >>> _tokens_more(Interval(-0.5, -0.75, 0.25, 4))
     '0.50 [-0.25, 0.75; n=4 clips] tokens fewer'
@@ -124,7 +124,7 @@ def _first(by_wordings: Mapping[str, DraftResult]) -> DraftResult:
 
 
 def _differs(result: DraftResult) -> bool:
-    """Whether an answer was not the target's."""
+    """True if an answer was not the target's."""
     return result.equal is not None and result.equal < len(result.prefix)
 
 

@@ -65,7 +65,7 @@ Results = Mapping[str, Mapping[str, DraftResult]]
 
 
 class KeptRows:
-    """What is measured already, in a file that is written anew after every row: an interrupted run goes on from there.
+    """Rows measured so far, in a file that is written anew after each: an interrupted run goes on from there.
 
     Args:
         path: the file; `None` = nothing is kept.

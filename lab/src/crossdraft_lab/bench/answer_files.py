@@ -13,7 +13,7 @@ MOST_ANSWERS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class AnsweredIndex:
-    """What is scored.
+    """Answers to be scored.
 
     Args:
         answers: one for each question asked; empty text where there is none.

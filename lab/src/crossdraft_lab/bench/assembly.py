@@ -43,7 +43,7 @@ from crossdraft_lab.bench.workload import Item
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Where the models come from and where they run; see `crossdraft.api.Options` for the meaning of each."""
+    """The models' checkpoints and devices; see `crossdraft.api.Options` for the meaning of each."""
 
     target: str = "reference"
     event: str = "event"
@@ -65,7 +65,7 @@ class Models:
         return partial(build_spec, self.spec(name), self.context(target))
 
     def spec(self, name: str) -> Spec:
-        """What drafts under that name, the models of the pair being ours."""
+        """Spec of the drafter under that name, the models of the pair being ours."""
         return self.named(spec_of(name))
 
     def named(self, spec: Spec) -> Spec:
@@ -77,7 +77,7 @@ class Models:
         return build_spec(self.named(spec), replace(self.context(target), host=target))
 
     def context(self, target: Target) -> DrafterContext:
-        """Where drafters for that target run."""
+        """Context in which drafters for that target run."""
         return DrafterContext(
             self.target,
             self.draft_device or self.device,
@@ -257,7 +257,7 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
 
 
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
-    """How our engine runs under that name: a policy of parallel drafting that is named is kept to, everywhere."""
+    """Options of our engine under that name: a policy of parallel drafting that is named is kept to, everywhere."""
     own = cores_of(name, cores)
     with pinned(None if cores is None else cores.pair):  # whoever is pinned to the target's may name the drafter's, too
         return Options(
@@ -272,7 +272,7 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
 
 
 def parallel_of(name: str, models: Models, cores: Cores | None = None) -> str:
-    """What a drafter under that name does in its own process while the target verifies, if it drafts alone."""
+    """Policy of a drafter of that name in its own process while the target verifies, if it drafts alone."""
     own = cores is not None and bool(cores.draft)
     return POLICIES.get(name) or policy_for(models.device, models.draft_device, own_cores=own)
 

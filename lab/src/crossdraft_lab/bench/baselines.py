@@ -148,7 +148,7 @@ class HFBaseline:
         """Nothing else runs."""
 
     def inputs(self, prompt: Prompt) -> dict[str, Tensor]:
-        """What `generate` takes of a prompt, a batch of one, where and in which precision the model is."""
+        """Build the arguments of `generate` for a prompt, a batch of one, on the model's device and in its dtype."""
         device, dtype = self.target.device, self.target.model.dtype
         ids = prompt.input_ids[None].to(device)
         features = {name: value.to(device) for name, value in prompt.features.items()}

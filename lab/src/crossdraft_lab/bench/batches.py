@@ -58,7 +58,7 @@ class BatchRun:
 
 
 class BatchMethod(Protocol):
-    """What answers closed batches; `cores` are those that its thread may use, None = any, or its own process's."""
+    """A method that answers closed batches; `cores` are those of its thread, None = any, or its own process's."""
 
     cores: Cores | None
 

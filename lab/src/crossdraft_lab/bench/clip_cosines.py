@@ -73,7 +73,7 @@ def clip_cosines(target: Target, predicting: SpeculativePrefill, requests: Seque
 
 
 def _compared(name: str, left: Tensor, right: Tensor) -> ClipCosine:
-    """Of [clips, n, d] each."""
+    """Compare two [clips, n, d]: cosines of each clip with its own counterpart, and with the next clip's."""
     each = (F.cosine_similarity(left, one, dim=-1).mean(1).tolist() for one in (right, right.roll(1, 0)))
     return ClipCosine(name, *(ratio(cosines, [1] * len(left)) for cosines in each))
 

@@ -1,4 +1,4 @@
-"""What every bench and several commands share: lists of names, balanced orders, output files, tables.
+"""Parts shared by every bench and several commands: lists of names, balanced orders, output files, tables.
 
 Imports nothing heavy: a command refuses a bad file name before it loads a model.
 """
@@ -97,7 +97,7 @@ def check_repeats(repeats: int, what: str = "pair") -> None:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where a command line's result goes: `json`, `json_out` and `force`, as the options of the other benches."""
+    """Add the options of a command's output: `json`, `json_out` and `force`, as the options of the other benches."""
     parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
     parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
     parser.add_argument("--force", action="store_true", help="overwrite a file that exists")

@@ -41,7 +41,7 @@ WITHIN = " within "  # between a spec and its budget, in the name of a row
 
 @dataclass(frozen=True)
 class CompressionBench:
-    """What to measure.
+    """Settings of a measurement of compressions.
 
     Args:
         models: the target, and the pair's drafters.
@@ -84,7 +84,7 @@ class CompressionBench:
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """Of the compressions."""
+        """Specs of the compressions."""
         if self.compressions is not None:
             return tuple(self.compressions)
         return tuple(name for name, one in COMPRESSIONS.items() if not one.trained)
@@ -98,7 +98,7 @@ class CompressionBench:
 
     @property
     def runs(self) -> int:
-        """How many answers it asks for; what a progress bar counts to."""
+        """Number of answers it asks for: the steps of the progress bar."""
         each = 1 if self.drafter is None else 2
         return (each * (1 + len(self.specs)) + len(self.checked)) * (1 + self.work.pairs)
 
@@ -135,7 +135,7 @@ class CompressionResult:
 
     @property
     def lossless(self) -> bool:
-        """Whether the answers are the uncompressed target's, by construction."""
+        """True if the answers are the uncompressed target's, by construction."""
         return self.target == WHOLE
 
     def to_json(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What `bench compression` found as curves: quality against the share of the time to the first token that is saved."""
+"""Curves of `bench compression`: quality against the share of the time to the first token that is saved."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

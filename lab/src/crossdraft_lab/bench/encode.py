@@ -32,7 +32,7 @@ WARM_UPS = 2
 
 @dataclass(frozen=True, slots=True)
 class EncodeBench:
-    """What to measure.
+    """Settings of a measurement of encoding.
 
     Args:
         target: as in `Engine.load`, or `video-llava-7b`: the vision encoder of that shape, without the language model.
@@ -57,7 +57,7 @@ class EncodeBench:
 
 @dataclass(frozen=True, slots=True)
 class EncodeTimes:
-    """What came out.
+    """Measured times of encoding.
 
     Args:
         one: whole, on the first group.

@@ -211,7 +211,7 @@ def lines(timings: Sequence[Timing], recording: Path | None) -> list[str]:
 
 
 def source_of(recording: Path | None) -> str:
-    """What was measured on, in words."""
+    """Name the source of the events that were measured, in words."""
     return "synthetic" if recording is None else str(recording)
 
 
@@ -264,7 +264,7 @@ def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:
 
 
 def _peak_mb() -> float | None:
-    """Of this process alone: `getrusage` would also tell of the one that started it."""
+    """Return the peak memory of this process alone: `getrusage` would include that of the one that started it."""
     peak = peak_bytes_of(os.getpid())
     return None if peak is None else peak / 1e6
 

@@ -81,7 +81,7 @@ class Figure:
 
     @property
     def n(self) -> int:
-        """How many independent things were drawn from."""
+        """Number of independent things that were drawn from."""
         return self.interval.n
 
     @property

@@ -44,7 +44,7 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class FrameBench:
-    """What to measure.
+    """Settings of a measurement of encoding frame by frame.
 
     Args:
         target, drafter: as in `Engine.load`.
@@ -77,7 +77,7 @@ class FrameBench:
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
-    """What came out, of all windows and questions.
+    """Results over all windows and questions.
 
     Args:
         encode, answer: seconds of each answer, by way.

@@ -1,4 +1,4 @@
-"""How busy the GPUs of this machine are while something runs, by NVML: a thread samples load, memory and power.
+"""Load of this machine's GPUs while something runs, by NVML: a thread samples load, memory and power.
 
 The library is NVIDIA's own, `nvidia-ml-py` (module `pynvml`), an option: `pip install -e '.[gpus]'`. Without it,
 and on a machine without a GPU, nothing is sampled, and a sentence says why.
@@ -58,7 +58,7 @@ class GpuUse:
 
     @classmethod
     def of(cls, name: str, samples: Sequence[GpuSample]) -> Self:
-        """Of one reading or more."""
+        """Summarise one reading or more."""
         watts = [one.watts for one in samples if one.watts is not None]
         return cls(
             name,
@@ -100,7 +100,7 @@ class GpuSampler:
 
     @property
     def uses(self) -> list[GpuUse]:
-        """What was read of each GPU so far."""
+        """Readings of each GPU so far, summarised."""
         return [
             GpuUse.of(name, samples) for (name, _), samples in zip(self._devices, self._samples, strict=True) if samples
         ]

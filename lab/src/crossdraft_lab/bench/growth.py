@@ -71,7 +71,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What grows.
+    """A curve: the size that grows, and its points.
 
     Args:
         of: one of `SIZES`.

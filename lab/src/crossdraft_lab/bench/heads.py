@@ -82,7 +82,7 @@ class ExpectationResult:
 
     @property
     def holds(self) -> bool:
-        """Whether the measured order is the expected one."""
+        """True if the measured order is the expected one."""
         return self.ratio.value > 1 or (not self.expectation.strict and self.ratio.value == 1)
 
     def sentence(self, labels: Mapping[str, str]) -> str:
@@ -103,7 +103,7 @@ class ExpectationResult:
 
 @dataclass(frozen=True, slots=True)
 class HeadsSettings:
-    """What is measured of every drafter.
+    """Settings of a measurement of drafters.
 
     Args:
         nodes: of a tree.
@@ -169,7 +169,7 @@ class HeadResult:
 
 @dataclass(frozen=True, slots=True)
 class HeadsReport:
-    """What came out. `expectations` are about the first setting."""
+    """Results of the measurement. `expectations` are about the first setting."""
 
     environment: dict[str, object]
     workload: dict[str, object]
@@ -182,7 +182,7 @@ class HeadsReport:
 
 @dataclass
 class _Scores:
-    """What one drafter has to show so far."""
+    """Results of one drafter so far."""
 
     stats: dict[DraftSetting, list[AcceptanceStats]]
     divergences: list[Divergence]
@@ -201,7 +201,7 @@ class HeadsBench:
 
     @property
     def ticks(self) -> int:
-        """What a progress bar counts to."""
+        """Number of steps of the progress bar."""
         settings, many = self.settings, len(self.selection.drafters)
         timed = settings.speed_pairs and (len(ALONE) + many) * (WARM_UPS + self._least(settings.speed_pairs))
         return self.work.pairs + many * len(settings.draft_settings) + self._least(settings.timed) + timed

@@ -70,7 +70,7 @@ def _row_json(row: HeadResult, report: HeadsReport) -> dict[str, object]:
 
 
 def tables(report: HeadsReport) -> list[Table]:
-    """What each is worth, what it costs, what is kept at each depth, and τ by kind of question."""
+    """Build the tables: what each is worth, what it costs, what is kept at each depth, and τ by kind of question."""
     return [_worth(report), _costs(report), _depths(report), *_kinds(report)]
 
 
@@ -127,7 +127,7 @@ def _costs(report: HeadsReport) -> Table:
 
 
 def _depths(report: HeadsReport) -> Table:
-    """Of the greedy settings, or of the first."""
+    """Tabulate the shares of drafts kept at each depth, of the greedy settings, or of the first."""
     chosen = [setting for setting in report.settings if setting.temperature == 0] or report.settings[:1]
     title = f"drafts kept at each depth: shares, pooled over {report.workload['pairs']} pairs"
     made = table(title, "drafter", [setting.name for setting in chosen])

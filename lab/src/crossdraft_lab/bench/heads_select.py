@@ -26,7 +26,7 @@ LISTED_BY = "crossdraft drafters"
 
 @dataclass(frozen=True, slots=True)
 class WeightFacts:
-    """What a drafter's own weights are: nothing of one that has none.
+    """Facts about a drafter's own weights: zero for one that has none.
 
     Args:
         parameters: numbers of everything that it runs: its heads, the event model that they belong to. What it borrows
@@ -117,7 +117,7 @@ def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
 
 
 def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
-    """What the drafter runs, and what is stored of its heads, from the files' headers alone.
+    """Count what the drafter runs, and what is stored of its heads, from the files' headers alone.
 
     Args:
         spec: of the drafter, the models of the pair named.
@@ -197,7 +197,7 @@ def _source(name: str) -> Path:
 
 
 def _numbers(path: Path, parts: tuple[str, ...] = ()) -> int:
-    """How many are stored in those modules, or in all, from the file's header alone."""
+    """Count the numbers stored in those modules, or in all, from the file's header alone."""
     try:
         with safe_open(path, "pt") as file:
             names = [name for name in file.keys() if not parts or set(parts) & set(name.split("."))]  # noqa: SIM118

@@ -45,7 +45,7 @@ class DraftTime:
 
 @dataclass(frozen=True, slots=True)
 class DraftTimes:
-    """Of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
+    """Times of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
 
     nodes: int
     positions: int
@@ -111,7 +111,7 @@ class _DraftTimer:
             drafter.end(states[name])
 
     def times(self) -> DraftTimes:
-        """What was clocked."""
+        """Times that were clocked."""
         if not self.seconds[SINGLE]:
             raise CrossdraftError(
                 f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
@@ -152,7 +152,7 @@ class _DraftTimer:
 
 @dataclass(frozen=True, slots=True)
 class _TargetStep:
-    """What the target's pass over the last tokens gave; see `VerifyOutput`."""
+    """Result of the target's pass over the last tokens; see `VerifyOutput`."""
 
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor]

@@ -36,7 +36,7 @@ class ClipEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Of the tokens: what a model calls its input embeddings."""
+        """Weight of the tokens: what a model calls its input embeddings."""
         return self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:

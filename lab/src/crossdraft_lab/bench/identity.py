@@ -237,7 +237,7 @@ def open_configs(
 
 
 def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
-    """What the others must say."""
+    """Generate the target's answers, which the others must give."""
     alone = Decoder(target)
     for item in items:
         yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
@@ -246,7 +246,7 @@ def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None =
 
 
 def cached_bytes(target: Target, item: Item) -> int:
-    """What a prefix cache keeps of a pair."""
+    """Measure the bytes that a prefix cache keeps of a pair."""
     prefixes = PrefixCache(sys.maxsize)
     Decoder(target, prefixes=prefixes).generate([replace(item.request, namespace="")])
     return prefixes.nbytes

@@ -60,7 +60,7 @@ class Run:
 
 
 class BenchMethod(Protocol):
-    """What answers requests: our engine, or a baseline; `cores` are those that it may use, None = any."""
+    """A method that answers requests: our engine, or a baseline; `cores` are those that it may use, None = any."""
 
     cores: Cores | None
 
@@ -109,7 +109,7 @@ class Results:
         return ratio_of_some([(sum(map(part, runs)), sum(map(whole, runs))) for runs in self.runs[name]])
 
     def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
-        """How many times as fast: by the time of all answers, or by that of a token where they may differ in length."""
+        """Speed-up by the time of all answers, or by that of a token where they may differ in length."""
         theirs, ours = self.seconds(against), self.seconds(name)
         if per_token:
             return ratio_per_token(theirs, self.tokens(against), ours, self.tokens(name))

@@ -80,7 +80,7 @@ def lines(timing: MemoryTiming) -> list[str]:
 
 
 def answers_in(tokens: int) -> int:
-    """How many answers fill so many tokens; what a progress bar counts to."""
+    """Number of answers that fill so many tokens: the steps of the progress bar."""
     return -(-tokens // (LENGTH + 1))
 
 

@@ -41,7 +41,7 @@ LOSSY = "specpv"
 
 @dataclass(frozen=True)
 class PartialBench:
-    """What to measure.
+    """Settings of a measurement of the target over a part of its keys and values.
 
     Args:
         models: the target.
@@ -67,7 +67,7 @@ class PartialBench:
 
     @property
     def runs(self) -> int:
-        """How many answers it asks for; what a progress bar counts to."""
+        """Number of answers it asks for: the steps of the progress bar."""
         return 3 * len(self.frames) * self.pairs
 
 
@@ -133,7 +133,7 @@ class PartialResult:
 
 @dataclass
 class AnswerCounts:
-    """What became of the drafts for one answer: rounds, and tokens drafted, accepted and refused."""
+    """Counts of the drafts for one answer: rounds, and tokens drafted, accepted and refused."""
 
     rounds: int = 0
     drafted: int = 0

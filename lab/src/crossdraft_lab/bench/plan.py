@@ -124,7 +124,7 @@ class Stages:
         return self.draft_prefill + hidden * self.draft_step
 
     def contended(self, hidden: int) -> float:
-        """What drafting and prefill add to each other side by side."""
+        """Time that drafting and prefill add to each other side by side."""
         return self.contention * min(self.prefill, self.drafting(hidden))
 
     @property
@@ -177,7 +177,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to expect, and what to do.
+    """Expected times of each strategy, and advice on what to do.
 
     Args:
         stages: what it was computed from.

@@ -1,4 +1,4 @@
-"""What `crossdraft plan` says: its tables, the advice as a sentence, and plain values. Imports no torch."""
+"""Output of `crossdraft plan`: its tables, the advice as a sentence, and plain values. Imports no torch."""
 
 from dataclasses import asdict
 

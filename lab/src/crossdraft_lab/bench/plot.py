@@ -86,7 +86,7 @@ def draw(report: "BenchReport") -> "Figure":
 
 
 def title(report: "BenchReport") -> str:
-    """What the report found: the fastest method, and by how much."""
+    """State what the report found: the fastest method, and by how much."""
     rated = [(found.value, found, method) for method in report.methods if (found := method.headline)]
     if not rated:
         return "Time of an answer by method"

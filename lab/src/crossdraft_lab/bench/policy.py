@@ -65,7 +65,7 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to measure.
+    """Settings of a sweep over loads and draft budgets.
 
     Args:
         models: the pair; the drafter `event` runs in a process of its own.
@@ -93,7 +93,7 @@ class Sweep:
 
     @property
     def runs(self) -> int:
-        """How many answers it asks for; what a progress bar counts to."""
+        """Number of answers it asks for: the steps of the progress bar."""
         return len(self.loads) * (len(self.budgets) + 2) * (WARM_UPS + self.pairs * self.repeats)
 
 
@@ -203,7 +203,7 @@ def load_result(load: str, results: Results) -> LoadResult:
 
 
 def speed(results: Results, name: str, against: str) -> Interval:
-    """How many times as fast; per token where the answers differ in length."""
+    """Compute the speed-up; per token where the answers differ in length."""
     return results.speedup(name, against, per_token=results.tokens(against) != results.tokens(name))
 
 

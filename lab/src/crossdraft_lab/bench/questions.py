@@ -29,7 +29,7 @@ HF = tuple(name for name in ("hf", "hf-all") if name in HUGGING_FACE)
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What to measure.
+    """Settings of a measurement of several questions about a clip.
 
     Args:
         models: the checkpoints, devices and dtypes.
@@ -63,7 +63,7 @@ class Questions:
 
     @property
     def runs(self) -> int:
-        """How many answers are timed; what a progress bar counts to."""
+        """Number of answers that are timed: the steps of the progress bar."""
         return len(self.names) * (self.work.pairs * self.repeats + self.warm_ups * self.work.questions)
 
 

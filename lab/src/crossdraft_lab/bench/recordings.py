@@ -45,7 +45,7 @@ SPREAD, ONCE = "spread", "at its own speed"
 
 @dataclass(frozen=True)
 class RecordingsBench:
-    """What to measure.
+    """Settings of a measurement of long recordings.
 
     Args:
         models: the pair.
@@ -90,7 +90,7 @@ class RecordingsBench:
 
     @property
     def runs(self) -> int:
-        """How many answers there are; what a progress bar counts to."""
+        """Number of answers: the steps of the progress bar."""
         return len(self.recordings) * self.clips * self.questions
 
 
@@ -242,7 +242,7 @@ def _requests(plan: RecordingsBench, seconds: float, way: str) -> Iterator[Reque
 
 
 def _pace(seed: int, seconds: float, way: str) -> scenes.Pace:
-    """How the scene fills the recording; where it happens at its own speed is drawn from the seed."""
+    """Choose how the scene fills the recording; where it happens at its own speed is drawn from the seed."""
     if way == SPREAD:
         return scenes.Pace(seconds)
     return scenes.Pace(seconds, float(np.random.default_rng([seed, 3]).uniform(0, seconds - scenes.DURATION_S)))

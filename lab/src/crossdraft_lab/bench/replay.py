@@ -74,7 +74,7 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """How much is drafted.
+    """Settings of drafting in a replay.
 
     Args:
         nodes: most nodes of a tree.
@@ -157,7 +157,7 @@ class QuestionReplay:
 
     @classmethod
     def of(cls, played: Sequence[TraceReplay]) -> "QuestionReplay":
-        """Of these."""
+        """Summarise these replays."""
         return cls(
             len(played),
             fmean(len(entry.trace.target_tokens) for entry in played),
@@ -179,7 +179,7 @@ class QuestionReplay:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came out; times are simulated."""
+    """Results of a replay; times are simulated."""
 
     traces: int
     tokens: int

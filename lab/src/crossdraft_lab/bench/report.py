@@ -146,7 +146,7 @@ def _caption(report: BenchReport) -> str:
 
 
 def _columns(report: BenchReport) -> list[str]:
-    """What the figures of the first table are."""
+    """Explain the figures of the first table."""
     found = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     against = report.methods[0].against
     if against is not None:
@@ -156,7 +156,7 @@ def _columns(report: BenchReport) -> list[str]:
 
 
 def _caveats(report: BenchReport) -> list[str]:
-    """What a reader must know before comparing rows."""
+    """List what a reader must know before comparing rows."""
     found = []
     if report.methods[0].per == "token":
         found.append("sampled: the tokens may differ, so none are compared, and speedups are per token")

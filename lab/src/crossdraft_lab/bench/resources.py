@@ -1,4 +1,4 @@
-"""What a process and its children hold: resident memory, threads, processes, files. By /proc; elsewhere nothing."""
+"""Resources of a process and its children: resident memory, threads, processes, files. By /proc; elsewhere nothing."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ class MemorySample:
 
     @property
     def total_mib(self) -> float:
-        """Of all processes."""
+        """Resident memory of all processes."""
         return self.parent_mib + self.children_mib
 
     def to_json(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What should be gone.
+    """Resources that should be gone.
 
     Args:
         processes: children that still run, and zombies, by their names.
@@ -66,7 +66,7 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything."""
+        """True if there is anything."""
         return bool(self.processes or self.threads or self.files or self.shared)
 
     def to_json(self) -> dict[str, list[str]]:
@@ -161,7 +161,7 @@ def own_temporary_folder() -> Iterator[Path]:
 
 
 def leftovers(temporary: Path, pids: Sequence[int], before: Sequence[threading.Thread]) -> Leftovers:
-    """What is left of those processes, in that folder, and of threads that were not there before.
+    """Find what is left of those processes, in that folder, and of threads that were not there before.
 
     Waits some seconds for what is ending.
     """

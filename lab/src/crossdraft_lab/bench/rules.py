@@ -34,7 +34,7 @@ SAMPLED = tuple(name for name, rule in RULES.items() if not rule.greedy)
 
 @dataclass(frozen=True)
 class RulesBench:
-    """What to measure.
+    """Settings of a measurement of acceptance rules.
 
     Args:
         models: the pair.
@@ -66,13 +66,13 @@ class RulesBench:
         """The rules' specs."""
         if self.rules is not None:
             return tuple(self.rules)
-        judged = spec_of(self.drafter).name
-        fit = (name for name in SAMPLED if RULES[name].drafter in (None, judged))
+        drafting = spec_of(self.drafter).name
+        fit = (name for name in SAMPLED if RULES[name].drafter in (None, drafting))
         return tuple(name for name in fit if name != classifier.NAME or self.models.target == "reference")
 
     @property
     def runs(self) -> int:
-        """How many answers it asks for; what a progress bar counts to."""
+        """Number of answers it asks for: the steps of the progress bar."""
         return (1 + len(self.specs)) * self.work.pairs
 
 
@@ -132,7 +132,7 @@ def compare_rules(plan: RulesBench, target: Target, tick: Callable[[str], None] 
 
 
 def right_facts(target: Target, pair: Item, tokens: Sequence[int]) -> int:
-    """How many facts an answer gets right."""
+    """Count the facts that an answer gets right."""
     return sum(score(pair.facts, target.decode(tokens)).values())
 
 

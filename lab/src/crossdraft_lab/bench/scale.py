@@ -45,7 +45,7 @@ DESCRIPTION = "Measure shapes of any size with random weights: times do not depe
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What to measure.
+    """Settings of a measurement at scale.
 
     Args:
         config: a name out of `TARGETS`, or the path of a config.json.
@@ -71,7 +71,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class ScaleResult:
-    """What came out; `environment` is that of the beginning, pinned as the measurement was."""
+    """Results of the measurement; `environment` is that of the beginning, pinned as the measurement was."""
 
     environment: dict[str, object]
     parameters: int
@@ -290,7 +290,7 @@ def _overlap_line(one: OverlapResult) -> str:
 
 
 def _busy_words(one: OverlapResult) -> str:
-    """How busy each GPU was without the drafter and with it."""
+    """Describe how busy each GPU was without the drafter and with it."""
     pairs = zip(one.gpu_alone, one.gpu, strict=False)
     return "".join(f", {use.name} busy {alone.busy:.0%} -> {use.busy:.0%}" for alone, use in pairs)
 

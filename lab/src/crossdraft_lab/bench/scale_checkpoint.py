@@ -32,7 +32,7 @@ OnBytes = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class RandomCheckpoint:
-    """What was written: `bytes` of weights in so many `shards`."""
+    """Contents of a written checkpoint: `bytes` of weights in so many `shards`."""
 
     folder: str
     config: str

@@ -1,4 +1,4 @@
-"""What the hub's checkpoints look like on disk: names of tensors, configuration and settings, for any size.
+"""Layouts of the hub's checkpoints on disk: names of tensors, configuration and settings, for any size.
 
 - Video-LLaVA as `LanguageBind/Video-LLaVA-7B-hf`, saved by transformers 4.42: `language_model.model.*`,
   `{video,image}_tower.vision_model.*`, `multi_modal_projector.*`.

@@ -1,4 +1,4 @@
-"""What `crossdraft bench scale` measures: memory bandwidth, V(n), the prefill, and drafting during the prefill.
+"""Measurements of `crossdraft bench scale`: memory bandwidth, V(n), the prefill, and drafting during the prefill.
 
 Drafting runs with the real engine: one after the other, in a thread, in a process of its own.
 """
@@ -120,7 +120,7 @@ class DraftCost:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlacement:
-    """Where the drafter runs: its device and dtype, the cores of a process of its own, whether it is compiled."""
+    """Placement of the drafter: its device and dtype, the cores of a process of its own, whether it is compiled."""
 
     device: torch.device
     dtype: torch.dtype
@@ -306,7 +306,7 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
 
 
 def _gpu_use(decoder: Decoder, request: Request) -> Sequence[GpuUse]:
-    """What NVML says of the GPUs while answers are written for a second; nothing where the target is on a CPU."""
+    """Sample the GPUs by NVML while answers are written for a second; nothing where the target is on a CPU."""
     if decoder.target.device.type != "cuda":
         return ()
     with GpuSampler() as gpus:

@@ -181,7 +181,7 @@ def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dt
 
 
 def parameters(model: PreTrainedModel) -> int:
-    """How many numbers a model holds."""
+    """Number of parameters of a model."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

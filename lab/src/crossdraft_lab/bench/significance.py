@@ -49,7 +49,7 @@ class PairedComparison:
 
     @property
     def differs(self) -> bool:
-        """Whether the two differ: both the interval and the corrected test say so."""
+        """True if the two differ: both the interval and the corrected test say so."""
         interval = self.ratio.interval
         return self.adjusted_p < ALPHA and not interval.low <= 1 <= interval.high
 
@@ -72,7 +72,7 @@ class PairedComparison:
 
 @dataclass(frozen=True, slots=True)
 class PairedCosts:
-    """What one comparison is made of.
+    """Costs that one comparison is made of.
 
     Args:
         baseline, method: seconds (or another cost above 0) of each run, run by run on the same scenes.

@@ -49,7 +49,7 @@ SAMPLED = "sampled"
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What to ask.
+    """Settings of a soak test.
 
     Args:
         folder: where clips are written, and a broken one.
@@ -302,7 +302,7 @@ def answered(engine: Engine, ask: Ask) -> Answer:
 
 
 def check(ask: Ask, answer: Answer) -> str:
-    """How a request ended that has an answer: a word, or "!" and what is wrong with it."""
+    """Check a request that has an answer; returns how it ended: a word, or "!" and what is wrong with it."""
     tokens, finish = answer.tokens, answer.finish
     cut = finish in (Finish.CANCELLED, Finish.TIME)
     known = ask.tokens
@@ -327,7 +327,7 @@ def check(ask: Ask, answer: Answer) -> str:
 
 
 def check_error(ask: Ask, error: BaseException) -> str:
-    """How a request ended that has no answer."""
+    """Check a request that has no answer; returns how it ended."""
     if isinstance(error, CancelledError):
         return "cancelled before it began" if ask.cancel_s is not None else "!It was cancelled."
     if ask.refusal is None or ask.refusal not in str(error):
@@ -336,7 +336,7 @@ def check_error(ask: Ask, error: BaseException) -> str:
 
 
 def _rows_in_use(engine: Engine) -> int:
-    """Of the cache of the engine's own loop, when it has nothing to do."""
+    """Rows in use in the cache of the engine's own loop, when it has nothing to do."""
     scheduler: Any = engine._scheduler  # noqa: SLF001 - nobody else needs to look in there
     return scheduler.call(lambda: scheduler._decoder.cache.rows)  # noqa: SLF001
 

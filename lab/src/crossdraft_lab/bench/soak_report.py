@@ -1,4 +1,4 @@
-"""What `crossdraft bench soak` found, and whether all is well."""
+"""Results of `crossdraft bench soak`, and whether all is well."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """What came out.
+    """Results of a soak test.
 
     Args:
         outcomes: how many requests ended how.
@@ -56,12 +56,12 @@ class SoakReport:
 
     @property
     def flat(self) -> bool:
-        """Whether memory is flat, or too few requests were asked to say."""
+        """True if memory is flat, or too few requests were asked to say."""
         return self.requests < LEAST_REQUESTS or self.growth <= MOST_GROWTH
 
     @property
     def passed(self) -> bool:
-        """Whether all is well."""
+        """True if all is well."""
         return not self.failed and self.flat and not self.rows and not self.left.any
 
     def to_json(self) -> dict[str, object]:

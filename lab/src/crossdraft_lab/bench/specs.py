@@ -25,7 +25,7 @@ LISTED_BY = "crossdraft bench --help"
 
 
 def spec_of(name: str) -> Spec:
-    """What drafts under that name: a method's example, a folder, or a spec itself.
+    """Find the drafter under that name: a method's example, a folder, or a spec itself.
 
     >>> str(spec_of("union")), str(spec_of("union:ngram,memory"))
     ('union:event,memory', 'union:ngram,memory')
@@ -59,7 +59,7 @@ def runs_in_process(name: str) -> bool:
 
 
 def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
-    """Those of `METHODS` that can run and say something of their own.
+    """List the names of `METHODS` that can run and say something of their own.
 
     Args:
         shipped: target and event drafter are those of the package, for which heads were trained.

@@ -54,7 +54,7 @@ class Interval:
 
     @property
     def arms(self) -> tuple[float, float]:
-        """How far it reaches below and above the value: the two arms of an error bar."""
+        """Reach of the interval below and above the value: the two arms of an error bar."""
         return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
 
     def scaled(self, factor: float) -> "Interval":
@@ -67,7 +67,7 @@ class Interval:
 
     @property
     def inverse(self) -> "Interval":
-        """Of 1 / value.
+        """Interval of 1 / value.
 
         >>> str(Interval(0.5, 0.25, 1.0, 4).inverse)
         '2.00 [1.00, 4.00; n=4]'
@@ -93,7 +93,7 @@ class Interval:
 
     @property
     def below_one(self) -> bool:
-        """Whether a ratio lies below 1, interval and all; of one alone that cannot be said.
+        """True if a ratio lies below 1, interval and all; of one alone that cannot be said.
 
         >>> Interval(0.9, 0.8, 0.95, 4).below_one, Interval(0.9, 0.9, 0.9, 1).below_one
         (True, False)
@@ -241,7 +241,7 @@ def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[i
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFigures:
-    """What the target accepted of a drafter: τ with its interval, by kind of question, and the share at each depth.
+    """Acceptance of a drafter: τ with its interval, by kind of question, and the share at each depth.
 
     `depth` is how deep its drafts were, on average over verify passes.
     """

@@ -36,7 +36,7 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What to measure, on what, and how often.
+    """Settings of a measurement: what to measure, on what, and how often.
 
     Args:
         methods: names out of `ALL_METHODS`.
@@ -81,7 +81,7 @@ class Suite:
 
     @property
     def runs(self) -> int:
-        """How many answers it asks for; what a progress bar counts to."""
+        """Number of answers it asks for: the steps of the progress bar."""
         return len(self.names) * (self.memory + self.warm_ups + self.work.pairs * self.repeats)
 
     def warm_up_items(self) -> list[Item]:
@@ -117,7 +117,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What came out; `pairs` is how many there were to draw the intervals from.
+    """Results of the suite; `pairs` is how many there were to draw the intervals from.
 
     `footprints` and `cores` are of each method, the former empty if no memory was measured.
     """
@@ -189,7 +189,7 @@ def traces_of(suite: Suite, results: Results, pairs: Sequence[Item], target: Tar
 
 
 def written_alone(drafter: IndependentDrafter, request: Request) -> tuple[int, ...]:
-    """What a drafter with a model of its own answers, whatever the target would say."""
+    """Generate the answer of a drafter with a model of its own, whatever the target would say."""
     (state,) = drafter.begin([request])
     (draft,) = drafter.propose([state], [Budget(request.token_limit)])
     drafter.end([state])

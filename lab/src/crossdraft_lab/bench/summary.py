@@ -14,7 +14,7 @@ BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
 
 @dataclass(frozen=True, slots=True)
 class MethodSummary:
-    """What was measured of one method. Times are in seconds, over all runs.
+    """Figures of one method. Times are in seconds, over all runs.
 
     Args:
         name: of the method.
@@ -65,7 +65,7 @@ class MethodSummary:
 
     @property
     def headline(self) -> Interval | None:
-        """How many times as fast as the faster of the two targets alone."""
+        """Speed-up over the faster of the two targets alone."""
         return None if self.against is None else self.speedups[self.against]
 
     @property

@@ -42,7 +42,7 @@ VLLM_GIB = 2  # of keys and values
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """What to measure.
+    """Settings of a measurement of throughput.
 
     Args:
         models: the checkpoints, devices and dtypes.
@@ -97,12 +97,12 @@ class Throughput:
 
     @property
     def questions(self) -> int:
-        """How many are asked by the size that asks most."""
+        """Number of questions of the size that asks most."""
         return max(size * self.repeats_of(size) for size in self.sizes)
 
     @property
     def runs(self) -> int:
-        """How many batches are answered, those to warm up as well; what a progress bar counts to."""
+        """Number of batches that are answered, those to warm up as well: the steps of the progress bar."""
         return len(self.names) * sum(WARM_UPS + self.repeats_of(size) for size in self.sizes)
 
 
@@ -115,15 +115,15 @@ class SizeResults:
     runs: dict[str, list[BatchRun]] = field(default_factory=dict)
 
     def seconds(self, name: str) -> list[float]:
-        """Of each batch."""
+        """Seconds of each batch."""
         return [run.seconds for run in self.runs[name]]
 
     def tokens(self, name: str) -> list[int]:
-        """Of each batch."""
+        """Tokens of each batch."""
         return [run.tokens for run in self.runs[name]]
 
     def tokens_per_s(self, name: str) -> Interval:
-        """Of all batches, which are drawn again."""
+        """Tokens a second of all batches, which are drawn again."""
         return ratio(self.tokens(name), self.seconds(name))
 
     def faster(self, baseline: str) -> str:
@@ -177,7 +177,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputReport:
-    """What came out.
+    """Results of the measurement of throughput.
 
     Args:
         environment: before the first batch.

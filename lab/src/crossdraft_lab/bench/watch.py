@@ -48,7 +48,7 @@ WARM_UP_WINDOWS = 3
 
 @dataclass(frozen=True, slots=True)
 class StreamBench:
-    """What to measure.
+    """Settings of a measurement of a stream.
 
     Args:
         models: the checkpoints, devices and dtypes.
@@ -103,7 +103,7 @@ class StreamBench:
 
     @property
     def runs(self) -> int:
-        """How many runs there are; what a progress bar counts to."""
+        """Number of runs: the steps of the progress bar."""
         return len(self.names) * (len(self.asked) + 1)
 
 

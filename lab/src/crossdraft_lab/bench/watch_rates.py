@@ -24,7 +24,7 @@ class RateTry:
 
     @property
     def holds(self) -> bool:
-        """Whether every window was answered."""
+        """True if every window was answered."""
         return not self.run.summary.dropped
 
 
@@ -55,7 +55,7 @@ class RateSearch:
         return None if self._low == self._high else self.rates[(self._low + self._high) // 2]
 
     def note(self, run: StreamRun) -> None:
-        """How the run at `next` went."""
+        """Record the run at `next`."""
         at = (self._low + self._high) // 2
         self.tries.append(RateTry(self.rates[at], run))
         if self.tries[-1].holds:

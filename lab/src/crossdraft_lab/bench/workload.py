@@ -72,7 +72,7 @@ class Workload:
 
     @property
     def scenes(self) -> int:
-        """How many scenes are asked about."""
+        """Number of scenes that are asked about."""
         return -(-self.pairs // self.questions)
 
     @property

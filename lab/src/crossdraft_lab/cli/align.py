@@ -68,7 +68,7 @@ class ClipOptions:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How the target answers, and where everything runs."""
+    """Options of the target's answers, and of where everything runs."""
 
     captures: Annotated[
         Path | None, typer.Option(help="Folder of the captures train and validation; OUT/captures by default.")

@@ -103,7 +103,7 @@ def bench(
     draft_device: DraftDevice = None,
     quantize: Quantize = None,
 ) -> None:
-    """How fast, against what, and is it still the same text.
+    """Measure the speed against other methods, and check that the text is the same.
 
     Compares the engine with itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
 

@@ -1,4 +1,4 @@
-"""What the commands of `crossdraft bench` take alike: the pair, and its cores."""
+"""Options that the commands of `crossdraft bench` share: the pair, and its cores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

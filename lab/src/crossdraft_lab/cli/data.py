@@ -34,7 +34,7 @@ def check(
     dataset: Named = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is missing or broken of a data set, and its licence; of an index, also whether its splits leak."""
+    """Report what is missing or broken in a data set, and its licence; for an index, also whether its splits leak."""
     if _lists(dataset, as_json):
         return
     from crossdraft.cli.reporting import report, track
@@ -51,7 +51,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class CutOptions:
-    """How clips are cut out of recordings, and what is asked about them."""
+    """Options for cutting clips out of recordings, and the questions about them."""
 
     seconds: Annotated[float, typer.Option(help="Length of a clip that is cut out of a recording.")] = 1.0
     stride: Annotated[
@@ -135,7 +135,7 @@ def _without_video(number: int) -> str:
 
 
 def _of_parts(filled: "FilledParts", plan: "ClipPlan | None") -> Iterator[str]:
-    """What was not read, and what gave nothing."""
+    """Describe the parts that could not be read to their end, or gave nothing."""
     for part, why in filled.broken.items():
         yield f"Not read to its end: {part}: {why}"
     if filled.empty:

@@ -128,7 +128,7 @@ class MeasuredPair:
     ] = None
 
     def stages(self) -> "Stages":
-        """Of a few answers."""
+        """Measure the stages on a few answers."""
         check_values(quantize=self.quantize, draft_quantize=self.draft_quantize)
         from crossdraft_lab.bench.plan_measure import Pair, measure_stages
 

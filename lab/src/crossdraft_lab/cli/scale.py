@@ -72,7 +72,7 @@ def adapters(
     budget: Annotated[float, typer.Option(min=0, help="Seconds for each measurement.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """What adapters weigh and take at this size, with random weights, on one core.
+    """Measure the size and time of adapters for models of this size, with random weights, on one core.
 
     Each is made, trained for a step, stored, loaded and timed, one after the other.
     """

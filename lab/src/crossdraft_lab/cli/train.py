@@ -185,7 +185,7 @@ app.command(cls=recipe_command("align.spans", "SpanRecipe"))(ctpd)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:
-    """What takes the head in that folder, for people."""
+    """Say which option takes the head in that folder."""
     from crossdraft.methods import METHODS
     from crossdraft_lab.networks import ALIGNED, PACKERS, VISION_ADAPTERS, task_of
 
@@ -200,7 +200,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
 
 
 def _about(recipe: Path) -> str:
-    """What a shipped recipe trains, and whose idea that is: what stands in front of its first colon."""
+    """Text before a shipped recipe's first colon: what it trains, and whose idea that is."""
     return recipe.read_text(encoding="utf-8").partition(":")[0].lstrip("# ") + "."
 
 

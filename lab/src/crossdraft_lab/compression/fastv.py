@@ -36,7 +36,7 @@ UNSEEN = -1e4  # times the scale of the scores: its exponential is 0
 
 @dataclass(frozen=True, slots=True)
 class FastVSettings:
-    """How much is kept.
+    """Settings of FastV.
 
     Args:
         layer: K, after how many layers visual tokens are dropped; the paper's default.

@@ -24,7 +24,7 @@ from crossdraft_lab.align.predicted import check_readable, stretched_positions
 
 @dataclass(frozen=True, slots=True)
 class FramesSettings:
-    """How much is kept.
+    """Number of frames that are kept.
 
     Args:
         count: of the frames, first and last included; a single one is from the middle.

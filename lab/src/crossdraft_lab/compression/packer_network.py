@@ -60,7 +60,7 @@ class TokenPackerConfig(HeadConfig):
 
     @property
     def grid(self) -> FrameGrid:
-        """Of a frame."""
+        """Grid of a frame's patches."""
         return FrameGrid(self.side, self.class_token)
 
 

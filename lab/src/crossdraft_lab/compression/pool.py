@@ -29,7 +29,7 @@ FACTOR = Limit("a whole number of 2 or more", lambda value: value >= 2)
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """How much is kept.
+    """Factor by which frames are pooled.
 
     Args:
         factor: of a frame's side.
@@ -53,7 +53,7 @@ class FrameGrid:
 
     @property
     def tokens(self) -> int:
-        """Of a frame."""
+        """Number of tokens of a frame."""
         return self.side**2 + self.class_token
 
     def pooled(self, factor: int) -> "FrameGrid":

@@ -33,7 +33,7 @@ MERGED = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 @dataclass(frozen=True, slots=True)
 class VisionZipSettings:
-    """How much is kept.
+    """Settings of VisionZip.
 
     Args:
         keep: share of a frame's tokens that is left, rounded down.
@@ -169,7 +169,7 @@ class VisionZipTarget(GridTarget):
 
 
 def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """What the class token attends to in a layer of the vision encoder, and the keys of all tokens.
+    """Compute the class token's attention in a layer of the vision encoder, and the keys of all tokens.
 
     Args:
         layer: of CLIP's encoder.
@@ -186,6 +186,6 @@ def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _encoder_layers(tower: Any) -> Sequence[Any]:
-    """Of CLIP's vision encoder, whatever wraps it."""
+    """Layers of CLIP's vision encoder, whatever wraps it."""
     inner = getattr(tower, "vision_model", tower)
     return cast("Sequence[Any]", inner.encoder.layers)

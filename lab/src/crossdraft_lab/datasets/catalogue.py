@@ -43,7 +43,7 @@ class DatasetRecord:
 
 
 def _holds(*patterns: str) -> Callable[[Path], bool]:
-    """Whether the folder, or one right below it, has files of every pattern."""
+    """Build a test that is true if a folder, or one right below it, has files of every pattern."""
 
     def found(root: Path) -> bool:
         return any(all(any(folder.glob(pattern)) for pattern in patterns) for folder in subfolders(root, 1))

@@ -17,7 +17,7 @@ MOST_PROBLEMS = 1000  # reported of one part
 
 @dataclass(frozen=True, slots=True)
 class DatasetCheck:
-    """What was found in a folder.
+    """Result of checking the folder of a data set.
 
     Args:
         dataset: its name in the catalogue.

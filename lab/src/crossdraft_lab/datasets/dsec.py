@@ -81,7 +81,7 @@ class DsecSequence:
 
     @property
     def rectify_map(self) -> Path:
-        """Of the left event camera."""
+        """Rectification map of the left event camera."""
         return self._file("events/left", "events_left", "rectify_map.h5")
 
     @cached_property
@@ -143,5 +143,5 @@ def drive_of(sequence: str) -> str:
 
 
 def is_sequence(folder: Path) -> bool:
-    """Whether a folder has DSEC's events of the left camera."""
+    """True if a folder has DSEC's events of the left camera."""
     return any((folder / name / "events.h5").is_file() for name in ("events/left", f"{folder.name}_events_left"))

@@ -1,4 +1,4 @@
-"""Where a data set's files are: folders that go by several names, and files whose suffix is not known."""
+"""Lookup of a data set's files: folders that go by several names, and files whose suffix is not known."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -30,7 +30,7 @@ class FileFinder:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there. A name from an annotation may be too long for any, which is an error of the system."""
+    """True if a file exists; false for a name from an annotation that is too long for the system."""
     try:
         return path.is_file()
     except OSError:
@@ -38,7 +38,7 @@ def is_file(path: Path) -> bool:
 
 
 def inside(name: str) -> bool:
-    """Whether a name from an annotation stays below the folder that it is looked up in."""
+    """True if a name from an annotation stays below the folder that it is looked up in."""
     return bool(name) and "\0" not in name and not Path(name).is_absolute() and ".." not in Path(name).parts
 
 

@@ -12,7 +12,7 @@ Bar = Callable[[Iterator[DatasetSample], str], Iterator[DatasetSample]]
 
 @dataclass(frozen=True, slots=True)
 class FilledParts:
-    """What became of the parts.
+    """Parts that are broken, and parts without a sample.
 
     Args:
         broken: why each could not be read to its end; what was read before is kept.

@@ -42,7 +42,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """What an index holds.
+    """Counts of what an index holds.
 
     Args:
         samples: questions that can be asked.
@@ -88,7 +88,7 @@ class PairIndex:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the index was made of: dataset, licence, settings, and later the split."""
+        """Metadata of the index: dataset, licence, settings, and later the split."""
         return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM meta")}
 
     def describe(self, **values: object) -> None:
@@ -156,7 +156,7 @@ class PairIndex:
         return None if row is None else _as_mapping(row, COLUMNS)
 
     def counts(self) -> PairCounts:
-        """How much there is."""
+        """Count what the index holds."""
         samples, clips, groups = next(
             self.rows(
                 "SELECT COUNT(*), COUNT(DISTINCT COALESCE(video, events)), COUNT(DISTINCT kept_together) FROM samples"

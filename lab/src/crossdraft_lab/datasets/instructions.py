@@ -143,7 +143,7 @@ def origin_of(name: str) -> tuple[str, str, float | None, float | None]:
 
 
 def has_conversations(path: Path) -> bool:
-    """Whether the first row of a file is a conversation."""
+    """True if the first row of a file is a conversation."""
     try:
         return "conversations" in next(json_rows(path), {})
     except CrossdraftError:

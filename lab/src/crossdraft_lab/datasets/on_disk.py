@@ -48,7 +48,7 @@ class TextsOnDisk:
             return self._db.execute("INSERT OR IGNORE INTO texts VALUES (?, ?)", _as_ascii((key, ""))).rowcount == 1
 
     def get(self, key: str) -> str | None:
-        """What is kept with a key.
+        """Look up the text of a key.
 
         Raises:
             CrossdraftError: it cannot be read.

@@ -1,4 +1,4 @@
-"""What makes a question one that cannot be kept: no id of its own, no words, no text."""
+"""Checks that refuse a question: no id of its own, no words, no valid text."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class QuestionCheck:
         self._ids.close()
 
     def problems(self, sample: DatasetSample, path: str) -> Iterator[Problem]:
-        """What is wrong with a question of that file, beside what was asked about before."""
+        """Yield the problems of a question of that file, among them an id that an earlier question has."""
         if (fault := fault_of(sample)) is not None:
             yield Problem(path, fault)
         # One about a file that is missing is not kept.

@@ -27,7 +27,7 @@ MOST_FRAMES = 2_000_000  # of a sequence
 
 @dataclass(frozen=True, slots=True)
 class ClipPlan:
-    """How clips are cut, and what is asked about them.
+    """Settings for cutting clips, and the questions about them.
 
     Args:
         folder: where the clips are written, `<sequence>/<number>.mp4` and `.h5`; `None` cuts none.
@@ -56,7 +56,7 @@ class ClipPlan:
             raise CrossdraftError("There is no question, or an empty one; give a file with a question a line.")
 
     def settings(self) -> dict[str, object]:
-        """What a clip depends on, in plain values."""
+        """Settings that a clip depends on, in plain values."""
         return {
             "seconds": self.seconds,
             "stride_s": self.stride_s or self.seconds,
@@ -121,7 +121,7 @@ class RecordedReader:
                 )
 
     def problems(self, part: str) -> Iterator[Problem]:
-        """What cannot be read; of the events the beginning and the end."""
+        """Yield what cannot be read; of the events, the beginning and the end are tried."""
         try:
             sequence = self.sequence(part)
             times, span = sequence.times_us, sequence.events.time_span()

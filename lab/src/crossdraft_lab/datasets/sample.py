@@ -43,7 +43,7 @@ class DatasetSample:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a file of a data set."""
+    """A fault in a file of a data set."""
 
     path: str
     what: str
@@ -53,7 +53,7 @@ class DatasetReader(Protocol):
     """A data set in its own layout. Nothing is held beyond one part's table of names."""
 
     def parts(self) -> list[str]:
-        """What is read one after another: annotation files, or sequences.
+        """List what is read one after another: annotation files, or sequences.
 
         Raises:
             CrossdraftError: there are none.
@@ -69,7 +69,7 @@ class DatasetReader(Protocol):
         ...
 
     def problems(self, part: str) -> Iterator[Problem]:
-        """What is missing or broken of a part; nothing if it is whole."""
+        """Yield what is missing or broken in a part; nothing if it is whole."""
         ...
 
 

@@ -20,13 +20,13 @@ OFFICIAL = {"val": VALIDATION, "validate": VALIDATION, "valid": VALIDATION}  # o
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How to divide an index.
+    """Settings for dividing an index.
 
     Args:
         validation, test: shares of the samples, 0 to 1; 0 = there is no such split.
         questions: share of the wordings that only the test asks; 0 = it asks those of the training.
         seed: of the choice of groups and of wordings.
-        by_part: as the data set's own parts are called (train, val, test), instead of shares.
+        by_part: divide by the names of the data set's own parts (train, val, test), instead of by shares.
 
     Raises:
         CrossdraftError: shares that leave nothing to train on.
@@ -48,7 +48,7 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """What two splits share and must not.
+    """Data that several splits share and must not.
 
     Args:
         what: "group", "clip", "overlap" or "question".
@@ -66,7 +66,7 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
-    """How many samples each split got, of how many groups, and how many wordings are held out."""
+    """Number of samples and of groups in each split, and of held-out wordings."""
 
     samples: dict[str, int]
     groups: dict[str, int]
@@ -102,7 +102,7 @@ def divide(index: PairIndex, plan: SplitPlan) -> SplitCounts:
 
 
 def count_splits(index: PairIndex, held_questions: int = 0) -> SplitCounts:
-    """What the splits hold now."""
+    """Count the samples and groups of each split."""
     statement = "SELECT split, COUNT(*), COUNT(DISTINCT kept_together) FROM samples GROUP BY split"
     rows = list(index.rows(statement))
     return SplitCounts(
@@ -111,11 +111,11 @@ def count_splits(index: PairIndex, held_questions: int = 0) -> SplitCounts:
 
 
 def leaks(index: PairIndex, most: int = 20) -> Iterator[Leak]:
-    """What several splits share: groups, clips, spans of one sequence that overlap; and held-out questions.
+    """Yield what several splits share: groups, clips, overlapping spans of one sequence; and held-out questions.
 
     Args:
         index: it may have been edited by others, or divided by the data set's own parts.
-        most: give up after so many of a kind.
+        most: largest number of leaks of each kind.
     """
     used = "split NOT IN ('', 'unused')"
     for what, column in (("group", "kept_together"), ("clip", "COALESCE(video, events)")):
@@ -155,7 +155,7 @@ def _overlaps(index: PairIndex, used: str, most: int) -> Iterator[Leak]:
 
 
 def _holds_questions(index: PairIndex) -> bool:
-    """Whether samples were left out, as they are where questions are held out."""
+    """True if samples were left out, as they are where questions are held out."""
     return next(index.rows("SELECT EXISTS (SELECT 1 FROM samples WHERE split = 'unused')"))[0] == 1
 
 

@@ -23,7 +23,7 @@ from crossdraft_lab.datasets.recorded import MOST_FRAMES, ClipPlan, FrameSequenc
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Layout:
-    """Where the frames are.
+    """Location of the frames in a file.
 
     Args:
         frames: data sets [F, H, W], [F, H, W, 1] or [F, H, W, 3], the first that is there.

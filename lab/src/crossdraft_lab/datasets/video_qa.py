@@ -27,7 +27,7 @@ QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD
 
 
 class VideoQa:
-    """What the three have in common.
+    """Common base of the three readers.
 
     Raises:
         CrossdraftError: no annotations in the folder.
@@ -192,7 +192,7 @@ class MsvdQa(VideoQa):
 
 
 def _mapped_files(path: Path) -> dict[str, str]:
-    """Of each `vid<number>` the name of its file."""
+    """Load the file name of each `vid<number>`."""
     files = dict[str, str]()
     try:
         with path.open(encoding="utf-8") as lines:
@@ -216,7 +216,7 @@ def cut_from(stem: str) -> tuple[str, float | None, float | None]:
 
 
 def _msrvtt_sources(path: Path) -> dict[str, tuple[str, float | None, float | None]]:
-    """Of each video: its URL, and from where to where it was cut."""
+    """Load the URL of each video, and the times from which and to which it was cut."""
     try:
         content: Any = parse_json(path.read_text(encoding="utf-8"))
         return {

@@ -145,7 +145,7 @@ def decoder_of(model: PreTrainedModel) -> Any:
 
 
 def attention_scores(decoder: Any, entering: Mapping[int, Tensor], queries: Tensor, keys: Tensor) -> Tensor:
-    """How much some tokens of a prompt attend to others, as means over layers, heads and query tokens.
+    """Compute how much some tokens of a prompt attend to others, as means over layers, heads and query tokens.
 
     Args:
         decoder: of `decoder_of`.

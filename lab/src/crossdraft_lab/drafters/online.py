@@ -35,7 +35,7 @@ BETWEEN = 16  # answers from one save to the next, at least
 
 @dataclass(frozen=True)
 class HeadOrigin:
-    """What a saved head belongs to: its network by name, and the hash of its target's weights."""
+    """Origin of a saved head: its network by name, and the hash of its target's weights."""
 
     network: str
     target: str
@@ -212,7 +212,7 @@ class OnlineDrafter:
 
 
 def check_folder(folder: Path) -> bool:
-    """Whether a folder holds a head; one that does not exist, or is empty, may be written to.
+    """True if a folder holds a head; one that does not exist, or is empty, may be written to.
 
     Raises:
         CrossdraftError: it holds something else.

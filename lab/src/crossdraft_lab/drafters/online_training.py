@@ -143,7 +143,7 @@ class TimeBudget:
         self._this_round = 0.0
 
     def allows(self, kind: str) -> bool:
-        """Whether a task of that kind may run now."""
+        """True if a task of that kind may run now."""
         return self._this_round < self.seconds and self._expected(kind) <= self.saved
 
     def skip(self, kind: str) -> None:

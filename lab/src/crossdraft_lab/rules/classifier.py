@@ -39,7 +39,7 @@ SHARE = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class LogitRow:
-    """What a judge's folder holds: σ(row · logits + bias) is the chance that a token does no harm.
+    """Contents of a judge's folder: σ(row · logits + bias) is the chance that a token does no harm.
 
     Args:
         row: [V], in float64.
@@ -117,7 +117,7 @@ class Classifier:
         return "The shipped judge" if self.dir == "reference" else f"The judge in {self.dir}"
 
     def read(self) -> LogitRow:
-        """What its folder holds; see `read_classifier`."""
+        """Load what its folder holds; see `read_classifier`."""
         return read_classifier(str(SHIPPED) if self.dir == "reference" else self.dir)
 
     def chances(self, logits: Tensor) -> Tensor:

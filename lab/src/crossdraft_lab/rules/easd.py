@@ -1,6 +1,6 @@
 """`easd`: LOSSY, when sampling. Sampled drafts (entropy-aware speculative decoding, Su et al. 2025).
 
-As `rejection`, but a token that it keeps is refused all the same where both models guess, and guess alike:
+As `rejection`, but a token that it keeps is rejected after all where both models are unsure between the same tokens:
 
     H(p) ≥ entropy,   H(q) ≥ entropy   and   |top(p) ∩ top(q)| / n ≥ overlap,   the top n tokens of either.
 
@@ -30,7 +30,7 @@ SHARE = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class Easd:
-    """Where both models guess.
+    """Acceptance rule that rejects a token where both models are unsure.
 
     Args:
         entropy: least entropy of both distributions, in nats.
@@ -53,7 +53,7 @@ class Easd:
         return walk(aligned(tree, probs), probs, Dice(generator), self.confident_child)
 
     def confident_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The child that `rejection` accepts, unless both models guess there; then p without its token."""
+        """The child that `rejection` accepts, unless both models are unsure there; then p without its token."""
         found, left = try_children(tree, parent, p, chance)
         if found == ROOT or not self.both_unsure(p, draft_probs(tree, found, (), p)):
             return found, left

@@ -24,7 +24,7 @@ LIMIT = Limit("a whole number of 0 or more", lambda value: value >= 0)
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """How far a token may stray.
+    """Acceptance rule that takes tokens whose ids are near that of the target's own.
 
     Args:
         r: largest distance between ids; the default is that of Spec-VLA's script.

@@ -25,7 +25,7 @@ LIMIT = Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class SpecPV:
-    """How unlikely a token may be.
+    """Acceptance rule that takes tokens of at least a given probability.
 
     Args:
         floor: the least probability, by the target's own pass.

@@ -1,4 +1,4 @@
-"""What to say to each kind of question: which sentences, in which order."""
+"""Answers to each kind of question: their sentences, in order."""
 
 from collections.abc import Callable, Mapping
 

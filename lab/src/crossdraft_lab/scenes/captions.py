@@ -163,7 +163,7 @@ def _driver(scene: Scene, style: Style) -> Sentence:
 
 
 def _thing(scene: Scene, side: str) -> Sentence:
-    """What is on a side, as a noun."""
+    """The thing on a side, as a noun."""
     thing = scene.thing_at(side)
     if thing == "vehicle":
         return Sentence(f"{'an oncoming' if side == 'left' else 'a parked'} vehicle to the {side}", (side,))

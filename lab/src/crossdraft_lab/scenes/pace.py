@@ -1,4 +1,4 @@
-"""How a scene's second fills a longer recording."""
+"""Timing of a scene's one second within a longer recording."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ LONGEST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When in a recording what of the scene happens.
+    """Mapping from the times of a recording to those of its scene.
 
     >>> Pace(4.0).at(np.array([0.0, 2.0, 4.0])).tolist()
     [0.0, 0.5, 1.0]

@@ -1,4 +1,4 @@
-"""What a scene is, and how a seed becomes one."""
+"""Scenes of the road world, and how a seed becomes one."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class Scene:
     side: str
 
     def thing_at(self, side: str) -> str:
-        """What stands on the "left" or "right": one of STATIONS."""
+        """The thing on the "left" or "right": one of STATIONS."""
         return self.left if side == "left" else self.right
 
 
@@ -142,7 +142,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def driver_action(scene: Scene) -> tuple[str, str]:
-    """What the driver should do, and the attribute that is the reason ("none": nothing is in the way)."""
+    """The driver's right action, and the attribute that is the reason ("none": nothing is in the way)."""
     rules = (
         (scene.light == "red", "stop", "light"),
         (scene.lead_motion == "closer", "brake", "lead.motion"),

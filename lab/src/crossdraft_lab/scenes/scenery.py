@@ -98,7 +98,7 @@ def _draw_hills(sketch: Sketch, scene: Scene, rng: np.random.Generator) -> None:
 
 
 def _free(scene: Scene, near: float, far: float) -> bool:
-    """Whether nothing blocks the street across at a crossroads."""
+    """True if things from `near` to `far` leave the street across free at a crossroads."""
     return scene.layout != "crossroads" or far < _CROSSING_M - 0.5 or near > _CROSSING_M + 8.5
 
 

@@ -72,7 +72,7 @@ SIDE = {"buildings": "buildings", "trees": "trees", "fields": "open fields"}
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What is said (at most two sentences) and the slots of the facts it states."""
+    """Text of at most two sentences, and the slots of the facts it states."""
 
     text: str
     slots: tuple[str, ...]
@@ -89,12 +89,12 @@ def with_article(noun: str) -> str:
 
 
 def people_side(scene: Scene) -> str:
-    """Where the people are: "left", "right" or "none"."""
+    """The side with the people: "left", "right" or "none"."""
     return "left" if scene.left == "people" else "right" if scene.right == "people" else "none"
 
 
 def road(scene: Scene, style: Style) -> Sentence:
-    """How we move, and on what road."""
+    """Say how we move, and on what road."""
     we, where = f"we are {_EGO[scene.ego]}", WHERE[scene.layout]
     text = capital(f"{we} {where}.") if style == "a" else f"Right now {we} {where}."
     return Sentence(text, ("ego", "layout"))
@@ -108,7 +108,7 @@ def layout(scene: Scene, style: Style) -> Sentence:
 
 
 def ego(scene: Scene, style: Style) -> Sentence:
-    """How we move, and how that shows."""
+    """Say how we move, and how that shows."""
     we, tail = f"we are {_EGO[scene.ego]}", _EGO_TAIL[scene.ego]
     text = f"{we}, and {tail}." if style == "a" else f"{tail}, so {we}."
     return Sentence(capital(text), ("ego",))
@@ -126,12 +126,12 @@ def lead(scene: Scene, style: Style, colour: bool = False) -> Sentence:
 
 
 def lead_gap(scene: Scene) -> Sentence:
-    """What the lead vehicle's motion means for the gap."""
+    """Say what the lead vehicle's motion means for the gap."""
     return Sentence(_LEAD_TAIL.get(scene.lead_motion, "Nothing is close in front of us."), ())
 
 
 def people(scene: Scene, style: Style) -> Sentence:
-    """How many people, where, and what they do."""
+    """Say how many people there are, where, and what they do."""
     if not scene.people:
         text = "There are no people near the road." if style == "a" else "We can see no people near the road."
         return Sentence(text, ("people.count",))
@@ -144,7 +144,7 @@ def people(scene: Scene, style: Style) -> Sentence:
 
 
 def cyclist(scene: Scene, style: Style) -> Sentence:
-    """Whether there is a cyclist, where, and which way they ride."""
+    """Say whether there is a cyclist, where, and which way they ride."""
     if scene.cyclist == "none":
         text = "There is no cyclist." if style == "a" else "We can see no cyclist."
         return Sentence(text, ("cyclist",))
@@ -177,7 +177,7 @@ def sky(scene: Scene, style: Style) -> Sentence:
 
 
 def side_thing(scene: Scene, side: str) -> str:
-    """What is on a side, as a noun with its side."""
+    """The thing on a side, as a noun with its side."""
     thing = scene.thing_at(side)
     if thing == "vehicle":
         return "an oncoming vehicle on the left" if side == "left" else "a parked vehicle on the right"
@@ -185,7 +185,7 @@ def side_thing(scene: Scene, side: str) -> str:
 
 
 def driver(scene: Scene, style: Style) -> Sentence:
-    """What the driver should do, and why."""
+    """Say what the driver should do, and why."""
     action, slot = driver_action(scene)
     reasons = {
         "light": f"the light is {scene.light}",

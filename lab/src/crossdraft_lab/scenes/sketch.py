@@ -11,7 +11,7 @@ from crossdraft_lab.scenes.palette import RGB, Air
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Where a thing's foot is: its track [T, 3] in camera axes, and where it is at mid-clip, whatever T is."""
+    """Position of a thing's foot: its track [T, 3] in camera axes, and its place at mid-clip, whatever T is."""
 
     track: Floats
     across_m: float
@@ -29,7 +29,7 @@ class Paint:
 
 @dataclass(frozen=True, slots=True)
 class Painting:
-    """What to paint, back to front: the corners of all `paints`, one after another, [T, N, 2] in picture axes."""
+    """Polygons to paint, back to front: the corners of all `paints` in sequence, [T, N, 2] in picture axes."""
 
     points: Floats
     paints: tuple[Paint, ...]

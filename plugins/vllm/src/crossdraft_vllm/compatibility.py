@@ -1,4 +1,4 @@
-"""Which configurations of vLLM can take drafts from its scheduler."""
+"""Checks of vLLM's configuration: can it take drafts from its scheduler?"""
 
 from typing import Any
 

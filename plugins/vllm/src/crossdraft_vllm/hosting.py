@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DraftLimits:
-    """How much is drafted, and how long it is waited for.
+    """Limits on the drafts, and on the wait for them.
 
     Args:
         hidden, later: tokens of the first draft, and of each further one; 0 = there is none.
@@ -47,7 +47,7 @@ class DraftLimits:
 
 
 class RemoteDrafter(Drafter[ProcessState], AsyncDrafter, Worker, Protocol):
-    """What is asked of a drafter in its own process; see `ProcessDrafter`."""
+    """The interface of a drafter in its own process; see `ProcessDrafter`."""
 
     drain_timeout_s: float
 
@@ -77,12 +77,12 @@ class HostedRequest:
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """What of the draft may still come true."""
+        """The part of the draft that may still be accepted."""
         emitted = tuple(self.since)
         return self.tokens[len(emitted) :] if self.tokens[: len(emitted)] == emitted else ()
 
     def outcome(self) -> VerifyOutput:
-        """What became of the draft: the accepted nodes, and all tokens, the last of which is the target's own."""
+        """The outcome of the draft: the accepted nodes, and all tokens, the last of which is the target's own."""
         accepted = min(common_prefix(self.tokens, tuple(self.since)), len(self.since) - 1)
         return VerifyOutput(self.nodes[:accepted], tuple(self.since))
 
@@ -105,12 +105,12 @@ class HostedDrafts:
         self._warned: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
-        """Whether that request is drafted for."""
+        """True if that request is drafted for."""
         return name in self._requests
 
     @property
     def absence(self) -> str | None:
-        """Why there is no drafter now, where there is none."""
+        """The reason why there is no drafter now, where there is none."""
         return self._supervisor.absence
 
     def begin(self, name: str, request: Request) -> None:
@@ -134,7 +134,7 @@ class HostedDrafts:
         return list(one.rest[:most])
 
     def advance(self, emitted: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """What was emitted, by request, and the drafts to verify next; for requests that nothing is drafted for, none.
+        """Take what was emitted, by request; returns the drafts to verify next, none for requests not drafted for.
 
         Args:
             emitted: tokens since the last call.
@@ -174,7 +174,7 @@ class HostedDrafts:
             self._waiting = deque(entry for entry in self._waiting if entry[0] not in names)
 
     def _deadline(self) -> float:
-        """Until when a call that begins now may wait."""
+        """The time until which a call that begins now may wait."""
         return time.monotonic() + self.limits.wait_s
 
     def _collect(self, named: Mapping[str, HostedRequest], until: float) -> None:

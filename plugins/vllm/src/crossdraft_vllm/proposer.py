@@ -1,4 +1,4 @@
-"""What vLLM's `custom_class` speculation asks for drafts in the worker: it has none, the scheduler hands them out."""
+"""A proposer for vLLM's `custom_class` speculation in the worker: it drafts nothing, the scheduler hands drafts out."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class SilentProposer:
         """`vllm_config` is not read."""
 
     def load_model(self, *unused: object) -> None:
-        """There is none."""
+        """Load nothing: there is no model."""
 
     def propose(self, sampled_token_ids: Sequence[object], *unused: object, **more: object) -> list[list[int]]:
         """No draft for any row."""

@@ -1,15 +1,15 @@
 # pyright: basic, reportAttributeAccessIssue=false
-"""What is added to vLLM's scheduler: drafts that are made elsewhere while a prompt is read. Imports no vLLM.
+"""Additions to vLLM's scheduler: drafts that are made elsewhere while a prompt is prefilled. Imports no vLLM.
 
 The names of vLLM's that it leans on, all of them those of 0.32 and 0.33: `schedule`, `add_request`,
 `update_draft_token_ids`, `make_spec_decoding_stats`, `_free_request`, `shutdown`; `requests`, `running`,
 `num_spec_tokens`, `max_num_scheduled_tokens`; and of a request `spec_token_ids`, `is_prefill_chunk`, `num_tokens`,
 `num_computed_tokens`, `output_token_ids`, `use_structured_output`.
 
-**A draft rides along** with the last chunk of a prompt that is read in several: vLLM counts what is scheduled for a
-request as computed tokens that it catches up with, prompt and draft alike, and takes the logits of the last
-`drafts + 1` rows. A prompt that is read at once is not cut for it: that would take as many passes, and the first token
-would come later.
+**A draft rides along** with the last chunk of a prompt that is prefilled in several: vLLM counts what is scheduled for
+a request as computed tokens that it catches up with, prompt and draft alike, and takes the logits of the last
+`drafts + 1` rows. A prompt that is prefilled at once is not cut for it: that would take as many passes, and the first
+token would come later.
 """
 
 import logging
@@ -78,7 +78,7 @@ class HiddenDrafts:
         return super()._free_request(request, *arguments, **named)
 
     def _asked(self, request: Any) -> Request | None:
-        """What the drafter is asked; a request of which it cannot be asked is answered without drafts."""
+        """The request for the drafter; `None` if it cannot take it, which is then answered without drafts."""
         sampling = request.sampling_params
         if sampling is None or request.resumable or (sampling.temperature != 0 and not self._draws):
             return None
@@ -94,7 +94,7 @@ class HiddenDrafts:
         return None
 
     def _may_ride(self, request: Any) -> bool:
-        """Whether the next pass may read its prompt to the end, and a draft behind it.
+        """True if the next pass may prefill its prompt to the end, and verify a draft behind it.
 
         A draft in front of the answer would escape a grammar, which vLLM applies to drafts between two steps, and
         stand among the prompt's log-probabilities.

@@ -1,4 +1,4 @@
-"""What is set of the drafter inside vLLM: `--additional-config '{"crossdraft": {"drafter": "event", …}}'`."""
+"""Settings of the drafter inside vLLM: `--additional-config '{"crossdraft": {"drafter": "event", …}}'`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

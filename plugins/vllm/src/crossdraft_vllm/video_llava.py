@@ -40,7 +40,7 @@ def tokens_per_frame(config: Any) -> int:
 
 
 class Info(BaseProcessingInfo):
-    """What vLLM asks of a model's inputs."""
+    """Properties of a model's inputs that vLLM asks for."""
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
         """One clip for each prompt."""
@@ -51,12 +51,12 @@ class Info(BaseProcessingInfo):
         return {}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Of a clip of the usual length."""
+        """Visual tokens of a clip of the usual length."""
         return {"video": DEFAULT_FRAMES * tokens_per_frame(self.get_hf_config())}
 
 
 class DummyInputs(BaseDummyInputsBuilder[Info]):
-    """What vLLM measures its memory with."""
+    """Dummy inputs with which vLLM profiles its memory."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
         return "<video>" * mm_counts.get("video", 0)
@@ -117,7 +117,7 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        """How a chat's clip stands in the prompt."""
+        """The text that stands for a clip in a chat's prompt."""
         return "<video>" if modality == "video" else None
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
@@ -153,10 +153,10 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
         return self.language_model.model(input_ids, positions, intermediate_tensors, inputs_embeds=embeds)
 
     def compute_logits(self, hidden_states: Tensor) -> Any:
-        """Of the language model's head."""
+        """The logits of the language model's head."""
         return self.language_model.compute_logits(hidden_states)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Of the checkpoint, but for the image tower's: only video is served."""
+        """Load the checkpoint's weights, except the image tower's: only video is served."""
         loader = AutoWeightsLoader(self, ignore_unexpected_prefixes=["image_tower."])
         return loader.load_weights(weights, mapper=self.hf_to_vllm_mapper)

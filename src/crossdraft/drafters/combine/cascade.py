@@ -122,7 +122,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         return TwoLevelState(self.outer.fork([state.outer])[0], self._fork_inner(state.inner))
 
     def inner_draft(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
-        """What the inner one drafts after the outer one's text: the main path of its draft."""
+        """Draft with the inner drafter after the outer one's text; returns the main path of its draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
         return main_path(self.inner.propose([self._inner_behind(state.outer, state)], [Budget(nodes, stop=stop)])[0])

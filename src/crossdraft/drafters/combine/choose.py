@@ -21,7 +21,7 @@ CURIOSITY = 0.3  # how much of the best rate an arm of which little is known may
 
 @dataclass
 class Arm:
-    """What is known of a drafter."""
+    """Statistics of a drafter."""
 
     answers: float = 0.0
     rate: float = 0.0  # tokens per second, summed over those answers

@@ -114,7 +114,7 @@ class FallbackDrafter:
         return propose_grouped(drafters, [state.first if state.drafts else state.other for state in states], budgets)
 
     def _refused(self, state: FallbackState, draft: Draft) -> bool:
-        """Whether the other one is to be asked now; if the first one has drafted, the other one's part is over."""
+        """True if the other drafter is to be asked now; once the first one has drafted, the other one is ended."""
         if not state.drafts or not state.follows:
             return False
         if draft.refusal is not None:

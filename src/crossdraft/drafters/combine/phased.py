@@ -30,7 +30,7 @@ class PhasedState:
 
     @property
     def hides(self) -> bool:
-        """Whether it is the hidden drafter's turn."""
+        """True if it is the hidden drafter's turn."""
         return not self.answered and self.hidden_refusal is None
 
 
@@ -108,7 +108,7 @@ class PhasedDrafter:
             return PhasedState(hidden, later_refusal=str(error))
 
     def _ask(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
-        """Whose turn it is drafts for each; nothing where that has to wait for the target, or has refused."""
+        """Draft with the drafter whose turn it is; nothing where that has to wait for the target, or has refused."""
         begun = propose_grouped(
             [self._turn(state) for state in states],
             [state.hidden if state.hides else state.later for state in states],

@@ -20,7 +20,7 @@ DECAY = 0.98  # weight that an earlier case keeps when one more has come
 
 @dataclass
 class DrafterWeight:
-    """How a drafter has fared.
+    """Statistics of a drafter's predictions.
 
     Args:
         expected, right: over nodes that were reached: the probability of its likeliest token, and whether that came.

@@ -49,7 +49,7 @@ class UnionState:
     forked: bool = False
 
     def begun(self, part: int) -> bool:
-        """Whether this drafter began the request."""
+        """True if this drafter began the request."""
         return self.refusals[part] is None
 
 
@@ -174,7 +174,7 @@ class UnionDrafter:
         return budget if waits else replace(budget, wait_s=0.0)
 
     def _worthwhile(self, state: UnionState, drafts: Sequence[Draft]) -> bool:
-        """Whether the parts that look into the target are asked too."""
+        """True if the parts that look into the target are asked too."""
         if not self._needing_target:
             return False
         return not (state.greedy and self._free and self.gate.enough([drafts[i] for i in self._free]))
@@ -197,10 +197,10 @@ class UnionDrafter:
 
 @dataclass
 class BenefitGate:
-    """Whether prepared drafts are enough: tokens a second with them alone against rounds in which all parts wrote.
+    """A test if prepared drafts are enough: tokens a second with them alone against rounds in which all parts drafted.
 
     Args:
-        both, both_s: tokens and seconds of a round in which all wrote.
+        both, both_s: tokens and seconds of a round in which all drafted.
         check_s: seconds from the drafts to what was accepted.
         expected, kept: tokens of the prepared drafts by their own probabilities, and those that were accepted.
     """
@@ -248,7 +248,7 @@ def expected_tokens(drafts: Sequence[Draft]) -> float:
 
 
 def prober_of(drafts: Sequence[Draft]) -> int | None:
-    """Whose probes are fed: the first one's who has any."""
+    """The index of the first draft with probes, which are the ones fed."""
     return next((i for i, draft in enumerate(drafts) if draft.probes), None)
 
 

@@ -1,4 +1,4 @@
-"""What drafters of another vocabulary share: the assistant model, and its state for one answer.
+"""Parts that drafters of another vocabulary share: the assistant model, and its state for one answer.
 
 The answer exists twice: as the target's tokens, and as the assistant's. `text` is what the committed tokens spell;
 `own_ids` are the assistant's tokens for it, and `pending` what it drafted after them and is not verified yet.
@@ -31,7 +31,7 @@ Learned = TypeVar("Learned")
 
 
 class ByNamespace(Generic[Learned]):
-    """What was learned from the answers of each namespace; the one not asked for longest is forgotten beyond `HELD`.
+    """Values learned from the answers of each namespace; beyond `HELD`, the one not asked for longest is dropped.
 
     For `None` nothing is known, and nothing is kept: see `Request.namespace`.
     """
@@ -40,14 +40,14 @@ class ByNamespace(Generic[Learned]):
         self._held: OrderedDict[str, Learned] = OrderedDict()
 
     def get(self, namespace: str | None) -> Learned | None:
-        """What is known in a namespace."""
+        """The value learned in a namespace, or `None`."""
         if namespace is None or namespace not in self._held:
             return None
         self._held.move_to_end(namespace)
         return self._held[namespace]
 
     def set(self, namespace: str | None, learned: Learned) -> None:
-        """From now on this is known in a namespace."""
+        """Set the value of a namespace."""
         if namespace is None:
             return
         self._held[namespace] = learned
@@ -58,7 +58,7 @@ class ByNamespace(Generic[Learned]):
 
 @dataclass(frozen=True, eq=False)
 class DraftStep:
-    """What the assistant drafted at once.
+    """Tokens that the assistant drafted in one step.
 
     Args:
         ids: its own tokens; several where an n-gram became one token of the target.

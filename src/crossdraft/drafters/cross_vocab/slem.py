@@ -142,7 +142,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return self._texts(state)[-1]
 
     def _may_write(self, state: AssistantState) -> bool:
-        """Not after the answer's end, not where the text has diverged already, not beyond the context."""
+        """True unless the answer has ended, the text has diverged already, or the context is full."""
         fits = self.has_room(state, len(state.written))
         return fits and not self._ended(state) and self._uncommitted(state) is not None
 
@@ -150,7 +150,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return bool(state.pending) and state.pending[-1].ids[-1] in self.own.eos
 
     def _texts(self, state: AssistantState) -> list[bytes]:
-        """What each pending step adds to the answer, which begins as the target begins its answers."""
+        """The bytes that each pending step adds to the answer, which begins as the target begins its answers."""
         texts = [self.own.to_bytes(step.ids) for step in state.pending]
         if texts and state.own_bytes == 0 and state.target_prefix is not None:
             texts[0] = state.target_prefix + texts[0].lstrip(b" ")
@@ -179,7 +179,7 @@ class StringLevelMatch(CrossVocabDrafter):
         ]
 
     def _path_probs(self, state: AssistantState, offered: Sequence[TargetToken]) -> tuple[float, ...]:
-        """For each offered token the probability of everything that had to be drafted for it."""
+        """The probability, for each offered token, of everything that had to be drafted for it."""
         verified = len(state.text) - state.own_bytes
         ends = list(accumulate(len(text) for text in self._texts(state)))
         paths = list(accumulate(self._probs(state), operator.mul))

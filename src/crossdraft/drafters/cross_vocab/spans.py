@@ -83,5 +83,5 @@ def _begun(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _ends(texts: Sequence[bytes]) -> dict[int, int]:
-    """How many tokens end at or before a byte, of each byte at which one ends; and of the beginning."""
+    """Map each byte at which a token ends, and the beginning, to the number of tokens that end there or before."""
     return {byte: count for count, byte in enumerate(accumulate(map(len, texts), initial=0))}

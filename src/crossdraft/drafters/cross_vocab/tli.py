@@ -199,7 +199,7 @@ class TokenIntersection(CrossVocabDrafter):
         return self._likeliest(logits, gram) if state.sampling.greedy else self._drawn(state, ids, logits, gram)
 
     def _likeliest(self, logits: Tensor, gram: Gram | None) -> DraftStep:
-        """For greedy answers. The probability counts what the target's tokens cannot spell, too."""
+        """The likeliest step, for greedy answers. Its probability counts what the target's tokens cannot spell, too."""
         probs = (logits + self.readable).softmax(-1)
         if gram is not None:
             return DraftStep(gram.ids, float(probs[gram.ids[0]]) * gram.rest, gram.token)

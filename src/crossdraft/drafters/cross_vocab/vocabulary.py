@@ -50,7 +50,7 @@ class TokenTable:
 
 @dataclass(frozen=True)
 class VocabularyMap:
-    """Which ids of a drafter and of a target stand for the same text. One to one; heads may be padded differently.
+    """A map between ids of a drafter and a target for the same text. One to one; heads may be padded differently.
 
     Args:
         to_target: for every drafter id the target id with the same bytes, -1 where there is none.
@@ -93,7 +93,7 @@ def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
 
 
 def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
-    """How many ids, from 0 on, either have their equal at the same id or no text that could be drafted."""
+    """Count the ids, from 0 on, that either have their equal at the same id or no text that could be drafted."""
     for i, (text, match) in enumerate(zip(drafter.token_bytes, to_target, strict=True)):
         silent = text is None and i not in drafter.eos
         if match != i and not silent:
@@ -104,7 +104,7 @@ def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
 def read_token_table(
     tokenizer: PreTrainedTokenizerBase, width: int, ends: Collection[int] = (), reserved: Collection[int] = ()
 ) -> TokenTable:
-    """What a tokenizer's ids spell.
+    """Read the text of each of a tokenizer's ids.
 
     Args:
         tokenizer: byte-level or sentencepiece.
@@ -151,7 +151,7 @@ def token_speller(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:
-    """What each id adds to a text, as the tokenizer's own decoder says."""
+    """The text that each id adds, by the tokenizer's own decoder."""
     anchor = _plain(tokenizer, ANCHOR)[-1:]
     rows = [anchor, *([*anchor, i] for i in ids)]
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)  # all rows at once, where there is one

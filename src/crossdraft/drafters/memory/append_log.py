@@ -72,7 +72,7 @@ class AppendLog:
 
     @property
     def edition(self) -> str:
-        """Which writing of the file `news` has read from; another one after it was written anew."""
+        """The edition of the file that `news` has read from; another one after the file was written anew."""
         return self._read.edition
 
     def news(self) -> Iterator[Record]:
@@ -109,7 +109,7 @@ class AppendLog:
             return file.read()
 
     def _begin(self, line: bytes) -> LogPosition | None:
-        """Where the records begin after this first line; nowhere if they are of another tokenizer by now."""
+        """The position of the records after this first line; `None` if the file cannot be used any more."""
         fault = self._fault(line)
         if fault is None:
             return LogPosition(json.loads(line)["edition"], len(line))
@@ -134,7 +134,7 @@ class AppendLog:
             self._repair()
 
     def _fault(self, line: bytes) -> str | None:
-        """Why a file with this first line cannot be used; `None` if it can."""
+        """The reason why a file with this first line cannot be used; `None` if it can."""
         try:
             head = json.loads(line)
         except ValueError:

@@ -91,7 +91,7 @@ class Datastores:
 
     @property
     def held(self) -> int:
-        """How many namespaces are in memory."""
+        """Number of namespaces in memory."""
         return len(self._stores)
 
     def _drop_file(self, namespace: str, error: CrossdraftError) -> None:

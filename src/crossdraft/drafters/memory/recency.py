@@ -1,4 +1,4 @@
-"""How fast a stream of answers forgets: the exponent of a power of age, learned from the answers themselves.
+"""Recency weights for a stream of answers: the exponent of a power of age, learned from the answers themselves.
 
 A clip resembles the one before it more than an older one, as neighbouring scenes of a drive do, or it does not, where
 requests come in any order. A match of age a, counted in answers to the same question and 1 for the newest, weighs a^-s.

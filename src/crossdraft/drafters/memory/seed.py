@@ -30,7 +30,7 @@ Number = Callable[[str], int]
 
 @dataclass(frozen=True)
 class SeedTarget:
-    """For which target a memory is seeded; without a vocabulary (recorded answers are replayed) nothing is compared.
+    """The target that a memory is seeded for; without a vocabulary (recorded answers are replayed) nothing is compared.
 
     Args:
         vocabulary: fingerprint of its tokenizer (`vocabulary_fingerprint`); empty = there is no target.
@@ -46,7 +46,7 @@ class SeedTarget:
 
 
 def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """Of a tokenizer's tokens and ids."""
+    """A digest of a tokenizer's tokens and ids."""
     return hashlib.blake2b(json.dumps(sorted(vocabulary.items())).encode(), digest_size=16).hexdigest()
 
 

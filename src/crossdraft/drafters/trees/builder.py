@@ -24,7 +24,7 @@ class ProbsFn(Protocol):
 
 
 class SelectFn(Protocol):
-    """How children are taken from a distribution."""
+    """A rule that takes children from a distribution."""
 
     @property
     def drawn(self) -> bool:
@@ -32,7 +32,7 @@ class SelectFn(Protocol):
         ...
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
-        """Up to `count` tokens of positive probability, in the order in which they must be tried."""
+        """Take up to `count` tokens of positive probability, in the order in which they must be tried."""
         ...
 
 

@@ -89,7 +89,7 @@ def _drawn(
 
 
 def allot(path_probs: Sequence[float], rows: Sequence[Tensor], widths: Sequence[int], nodes: int) -> list[int]:
-    """How many children each node of a level gets, where the level may have so many nodes.
+    """Divide `nodes` children among the nodes of a level; returns the number for each.
 
     The j-th child of a node is taken to be as likely as the j-th likeliest token after it: an estimate that does not
     depend on what will be drawn.

@@ -51,7 +51,7 @@ class Shape:
 
     @classmethod
     def from_paths(cls, paths: Sequence[Sequence[int]]) -> "Shape":
-        """From one path of ranks per node, as Medusa's published trees are written; any order.
+        """Build it from one path of ranks per node, as Medusa's published trees are written; any order.
 
         >>> Shape.from_paths([[0], [0, 0], [1], [0, 1]])
         Shape(parents=(-1, -1, 0, 0), ranks=(0, 1, 0, 1))
@@ -90,7 +90,7 @@ class Shape:
 
     @cached_property
     def families(self) -> tuple[dict[int, tuple[int, ...]], ...]:
-        """For each level, the nodes that have children (`-1` = the root) and these children, the lowest rank first."""
+        """The nodes of each level that have children (`-1` = the root), and these children, the lowest rank first."""
         levels: list[dict[int, tuple[int, ...]]] = [{} for _ in range(self.depth)]
         for node in sorted(range(len(self)), key=lambda node: self.ranks[node]):
             parent, level = self.parents[node], levels[len(self.paths[node]) - 1]

@@ -60,7 +60,7 @@ class _Team:
 
 
 class _Local(threading.local):
-    """What a thread borrows: cores and thread counts are a thread's own."""
+    """Cores that the current thread borrows: cores and thread counts belong to a thread."""
 
     team: _Team | None = None
     used: _Team | None = None

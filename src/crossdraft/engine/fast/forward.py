@@ -212,7 +212,7 @@ class FastDecoder:
         return list(flat.split(sizes, 1))
 
     def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """What queries and keys are rotated by."""
+        """Compute the rotary factors of queries and keys, cosine and signed sine."""
         cos, sin = self.text.rotary_emb(stream, positions)
         return cos.unsqueeze(1), signed_sin(sin.unsqueeze(1))
 
@@ -342,7 +342,7 @@ def _causal_in_parts(query: Tensor, keys: Tensor, values: Tensor, scale: float) 
 
 
 def mask_bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
-    """What a mask adds to the scores."""
+    """Convert a mask to the bias that it adds to the scores."""
     return None if mask is None else states.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
 
 

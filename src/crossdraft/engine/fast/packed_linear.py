@@ -92,7 +92,7 @@ class _Product:
         self._known: tuple[int, ...] = ()  # numbers of rows that there were, in rising order
 
     def part(self, index: int, rows: Tensor) -> Tensor:
-        """What layer `index` makes of `rows`. The product is kept until its last part has been fetched."""
+        """Compute layer `index` of `rows`. The joint product is kept until its last part has been fetched."""
         if len(self.sizes) == 1:
             return self._of(rows)
         thread = get_ident()
@@ -115,7 +115,7 @@ class _Product:
         return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])
 
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
-        """What all its layers make of `rows`, by an operator that torch.compile leaves as it is."""
+        """Apply all its layers to `rows`, by an operator that torch.compile leaves as it is."""
         whole = torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
         return torch.split_with_sizes(whole, self.sizes, -1)
 
@@ -172,7 +172,7 @@ class PrepackedLinear(nn.Module):
 
 
 def traced_products(linears: Sequence[nn.Module], rows: Tensor) -> Sequence[Tensor]:
-    """What layers that read the same [..., in] make of it, for a function that torch.compile traces."""
+    """Apply layers that read the same [..., in], in a form that torch.compile can trace."""
     if not all(isinstance(linear, PrepackedLinear) for linear in linears):
         return [linear(rows) for linear in linears]
     products = [linear._product for linear in cast("Sequence[PrepackedLinear]", linears)]  # noqa: SLF001

@@ -56,7 +56,7 @@ class StaticKVCache(KVCache):
 
     @property
     def grown(self) -> bool:
-        """Whether its rows hold more than they were made for."""
+        """True if its rows hold more than they were made for."""
         return self.size != self._asked
 
     def hand_back(self) -> None:
@@ -69,7 +69,7 @@ class StaticKVCache(KVCache):
 
     @property
     def ready(self) -> bool:
-        """Whether the first pass has been: every layer has its memory."""
+        """True if the first pass has run: every layer has its memory."""
         return all(layer.is_initialized for layer in self._stores)
 
     @property
@@ -78,7 +78,7 @@ class StaticKVCache(KVCache):
         return self._stores[0].keys.shape[0]
 
     def starts(self, rows: int) -> list[int]:
-        """Where each of the first `rows` rows is written next; 0 in those that nobody uses."""
+        """Next write position of each of the first `rows` rows; 0 for rows that are not in use."""
         return [self.lengths[row] if row < self.rows else 0 for row in range(rows)]
 
     def views(self, rows: int, window: int) -> Views:

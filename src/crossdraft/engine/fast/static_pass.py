@@ -39,7 +39,7 @@ Pass = Callable[..., Outputs]
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """What a function is compiled for."""
+    """Shape for which a pass is compiled."""
 
     rows: int
     width: int
@@ -150,7 +150,7 @@ def _padded_rows(cache: StaticKVCache, count: int) -> int:
 
 
 def _positions(cache: StaticKVCache, count: int, width: int) -> int:
-    """How many positions a pass over the first `count` rows reaches: it writes in those that pad it as well."""
+    """Number of positions that a pass over the first `count` rows reaches, its padding rows included."""
     return max(cache.starts(_padded_rows(cache, count))) + width
 
 

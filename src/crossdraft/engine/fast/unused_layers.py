@@ -43,7 +43,7 @@ def _encoder_layers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
 
 
 def _layers_read(depth: int, wanted: list[int]) -> int:
-    """How many layers the hidden states `wanted` take; they are counted from the embeddings, or from the end.
+    """Number of layers that the hidden states `wanted` take; they count from the embeddings, or from the end.
 
     >>> _layers_read(24, [-2]), _layers_read(24, [-1]), _layers_read(24, [0, 5])
     (23, 24, 5)
@@ -52,5 +52,5 @@ def _layers_read(depth: int, wanted: list[int]) -> int:
 
 
 def _hand_on(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """What runs instead of a layer's own forward."""
+    """Return the hidden states unchanged, in place of a layer's own forward."""
     return hidden_states

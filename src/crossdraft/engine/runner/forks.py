@@ -70,7 +70,7 @@ class ForkedChild:
         self._link = link
 
     def result(self) -> Any:
-        """What the work returns, or raises. If the wait is interrupted, the work ends too.
+        """Wait for the work's result, or raise its error. If the wait is interrupted, the work ends too.
 
         Raises:
             EOFError: the process died.
@@ -109,7 +109,7 @@ _server: ContextVar[ForkServer | None] = ContextVar("fork server", default=None)
 
 
 def fork_server() -> ForkServer | None:
-    """That of this context; None: processes are started afresh."""
+    """Return the fork server of this context; `None` = processes are started afresh."""
     return _server.get()
 
 

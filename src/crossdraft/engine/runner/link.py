@@ -21,7 +21,7 @@ Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """How many messages a drafter's process has done all its work for, its progress, and what it may use.
+    """Shared numbers of a drafter's process: the messages it has handled, its progress, and what it may use.
 
     Numbers in shared memory. The child writes the first one, which the parent compares with how many messages it has
     sent, and the progress; the parent writes whether the target's cores are lent to the child, and whether it is to
@@ -50,7 +50,7 @@ class Handled:
 
     @property
     def lent(self) -> bool:
-        """Whether the target waits, and its cores are the drafter's; takes less than a microsecond."""
+        """True if the target waits and lends its cores to the drafter; takes less than a microsecond."""
         return bool(self._numbers[1])
 
     def lend(self, *, lent: bool) -> None:
@@ -59,7 +59,7 @@ class Handled:
 
     @property
     def ahead(self) -> bool:
-        """Whether drafts are to be prepared while the target verifies."""
+        """True if drafts are to be prepared while the target verifies."""
         return bool(self._numbers[2])
 
     def prepare(self, *, ahead: bool) -> None:
@@ -116,7 +116,7 @@ class Link:
             self._connection.close()
 
     def _takes(self) -> bool:
-        """Whether the connection has room now; where that cannot be known (Windows), no."""
+        """True if the connection has room now; false where that cannot be known (Windows)."""
         if not hasattr(select, "poll"):
             return False
         ready = select.poll()

@@ -42,7 +42,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Policy:
-    """How to draft in parallel.
+    """Settings of parallel drafting.
 
     Args:
         accepted: prepare for everything being accepted.
@@ -274,7 +274,7 @@ class ParallelSpeculator(Generic[State]):
         return waiting
 
     def _room(self, state: ParallelState[State]) -> bool:
-        """Whether one more copy of the request's state fits in addition to those that are held."""
+        """True if one more copy of the request's state fits in addition to those that are held."""
         forks = (fork for one in self._states for fork, _ in one.prepared.values())
         return sum(map(held_bytes, forks)) + copy_bytes(state.inner) <= self.fork_bytes
 
@@ -353,17 +353,17 @@ class ParallelSpeculator(Generic[State]):
 
 
 def prepares(needs: Needs) -> bool:
-    """Whether drafts can be prepared by a drafter of these needs: what the target's outputs tell is not known yet."""
+    """True if a drafter of these needs can prepare drafts: the target's outputs are not known yet by then."""
     return needs.nothing and not needs.probes
 
 
 def _possible(outcome: Outcome, tree: DraftTree) -> bool:
-    """Whether the target may leave the tree so, if this is all of a draft that it verifies."""
+    """True if the outcome is still possible when the target verifies only this tree of a draft."""
     return len(tree.follow(outcome.tokens)) == len(outcome.tokens) - 1
 
 
 def _extent(draft: Draft) -> tuple[int, int]:
-    """How large it is: nodes, and where there may be no more of them, depth."""
+    """Size of a draft: nodes, then depth, which may grow where there may be no more nodes."""
     return len(draft.tree), draft.tree.depth
 
 

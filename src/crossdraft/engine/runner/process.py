@@ -326,7 +326,7 @@ class ProcessDrafter:
         return draft
 
     def _known(self, state: ProcessState, budget: Budget) -> Draft | None:
-        """What can be said without asking: it is refused, still being read, or was prepared."""
+        """Return a draft without asking the child if it is refused, still prefilling or prepared; else `None`."""
         if not self._mine(state):
             return replace(NOTHING, refusal="its process ended")
         if state.hidden is not None and (late := self._take_hidden(state, 0.0)) is not None:
@@ -342,7 +342,7 @@ class ProcessDrafter:
         return (self._prepared(state, budget) if state.certain else None) or NOTHING
 
     def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
-        """What was prepared for the last outcome, if it is here already: then the target waits for nothing."""
+        """Take the draft prepared for the last outcome, if it is here already: then the target does not wait."""
         self._sort_all()
         prepared, state.prepared = state.prepared, {}
         packed = prepared.get(state.turn) if state.turn is not None else None
@@ -395,7 +395,7 @@ class ProcessDrafter:
             self._draft_s = time.perf_counter() - start
 
     def _mine(self, state: ProcessState) -> bool:
-        """Whether the child that runs knows this state."""
+        """True if the child that runs knows this state."""
         return state.launch == self._launches
 
     def _with_spans(self, drafts: list[Draft]) -> list[Draft]:

@@ -35,11 +35,11 @@ class DrafterLost(Exception):
 
 
 class Worker(Protocol):
-    """What a drafter works in besides this process; see `ProcessDrafter`."""
+    """A worker that a drafter uses besides this process; see `ProcessDrafter`."""
 
     @property
     def alive(self) -> bool:
-        """Whether it runs now."""
+        """True if it runs now."""
         ...
 
     def spare_cores(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class Worker(Protocol):
 
 @dataclass
 class HiddenWork:
-    """What a hidden draft in this process took.
+    """Time and nodes of a hidden draft in this process.
 
     Args:
         mode: when it was made.
@@ -85,7 +85,7 @@ class HiddenWork:
 
 @dataclass
 class DraftSlot(Generic[State]):
-    """What is kept of one request."""
+    """A drafter's record of one request."""
 
     request: Request
     began: float
@@ -182,7 +182,7 @@ class DraftRunner(Generic[State]):
         return draft
 
     def hidden_work(self, request_id: int) -> HiddenWork:
-        """What the hidden draft took; times are known where it was made in this process."""
+        """Return the record of the hidden draft; times are known where it was made in this process."""
         return self._slots[request_id].work
 
     def ask(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> Proposal:
@@ -263,7 +263,7 @@ class DraftRunner(Generic[State]):
 
     @property
     def alive(self) -> bool:
-        """Whether all of its workers run now."""
+        """True if all of its workers run now."""
         return all(worker.alive for worker in self.workers)
 
     def spare_cores(self) -> tuple[int, ...]:
@@ -348,7 +348,7 @@ class DraftRunner(Generic[State]):
         return drafts
 
     def _taken(self, made: Any, count: int) -> list[Draft]:
-        """What came, one draft a request; their trees are not checked yet."""
+        """Collect the drafts that came, one a request; their trees are not checked yet."""
         drafts = drafts_of(made, count)
         for draft in drafts:
             self._spans.extend(draft.spans)

@@ -35,7 +35,7 @@ class StreamDrafter(Generic[State]):
         self.stream = torch.cuda.Stream(device)
 
     def point(self) -> torch.cuda.Event:
-        """Where this thread's stream stands: what a thread that starts now may read."""
+        """Record this thread's position in its stream: a thread that starts now may read what came before."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event

@@ -55,7 +55,7 @@ class Supervisor:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a drafter that runs now, taken up or not."""
+        """True if there is a drafter that runs now, taken up or not."""
         runner = self._fresh or self._runner
         return runner is not None and runner.alive
 

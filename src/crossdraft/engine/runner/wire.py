@@ -88,7 +88,7 @@ def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
 
 
 def pack_tensor(tensor: Tensor | None) -> tuple[PackedTensor | None, list[memoryview]]:
-    """What it is, and apart from that its values as they lie in memory, in its own precision; nothing of `None`."""
+    """Split a tensor into dtype and shape, and its raw values in its own precision; `None` gives no values."""
     if tensor is None:
         return None, []
     values = tensor.detach().cpu().contiguous()

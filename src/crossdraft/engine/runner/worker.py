@@ -53,7 +53,7 @@ class Inbox:
         self._ended = False  # the parent is gone
 
     def poll(self) -> bool:
-        """Whether a message is here."""
+        """True if a message is here."""
         return bool(self._waiting) or self.connection.poll()
 
     def wait(self, seconds: float) -> bool:
@@ -66,18 +66,18 @@ class Inbox:
         return True
 
     def ends(self, key: int) -> bool:
-        """Whether the end of that state is among the messages that are here."""
+        """True if the end of that state is among the messages that are here."""
         return any(kind == "end" and key in value for kind, value, _ in self._arrived())
 
     def stops(self, serial: int) -> bool:
-        """Whether that hidden draft is to be handed over: it is wanted now, or somebody waits for something else."""
+        """True if that hidden draft is to be handed over: it is wanted now, or the parent waits for something else."""
         stopped = any(
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
         return stopped or self._ended
 
     def take_seen(self, key: int) -> list[Received]:
-        """Of the messages that are here, those of what the target sees of that request; they are not received again."""
+        """Take the visual features of that request from the messages that are here; they are not received again."""
         waiting = self._arrived()
         found = [message for message in waiting if message[0] in SEEN and message[1][0] == key]
         if found:
@@ -298,7 +298,7 @@ class DraftServer:
         return dict(zip((key for key, *_ in asked), made, strict=True))
 
     def _able(self, key: int) -> bool:
-        """Whether it is a request that was read and not refused since."""
+        """True if the request was prefilled and not refused since."""
         return key in self.states and key not in self.refused
 
     def _refusal(self, key: int) -> Any:
@@ -374,7 +374,7 @@ class DraftServer:
 
 
 class VisualInbox:
-    """What the target sees of a request, as it is sent; `Request.visual_features` in the drafter's process.
+    """Inbox of a request's visual features; the `Request.visual_features` of the drafter's process.
 
     Args:
         inbox: the parent's messages.

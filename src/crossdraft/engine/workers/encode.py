@@ -69,7 +69,7 @@ class FeatureFunction:
     model: nn.Module
 
     def pooled(self, inputs: Inputs) -> list[Tensor]:
-        """What replaces the placeholders: one tensor, or one for each video."""
+        """Compute the features that replace the placeholders: one tensor, or one for each video."""
         function: Callable[..., Any] = getattr(self.model, "get_video_features")  # noqa: B009
         pooled = function(**inputs, return_dict=True).pooler_output
         return [pooled] if isinstance(pooled, Tensor) else list(pooled)
@@ -77,7 +77,7 @@ class FeatureFunction:
 
 @dataclass(frozen=True)
 class Join:
-    """How the features of shares become those of the whole.
+    """A way to join the features of shares to those of the whole.
 
     Args:
         dim: along which they follow each other.
@@ -97,7 +97,7 @@ class Join:
 
 
 def find_join(whole: Tensor, parts: Sequence[Tensor], *, listed: bool) -> Join | None:
-    """How features of two halves become those of the whole; `None` = they do not.
+    """Find how to join features of two halves to those of the whole; `None` = they cannot be joined.
 
     >>> rows = torch.arange(6.0).view(1, 6, 1)
     >>> find_join(rows, (rows[:, :3], rows[:, 3:]), listed=False)
@@ -233,7 +233,7 @@ class SpreadEncoder:
         return FeatureFunction(part), encoded
 
     def __call__(self, inputs: Inputs) -> Any:
-        """What the model's `get_video_features` returns, without hidden states.
+        """Compute the output of the model's `get_video_features`, without hidden states.
 
         Args:
             inputs: where the model is, in its dtype.

@@ -11,7 +11,7 @@ EXAMPLE = "cpu:0,cpu:1 or cuda:0,cuda:1"
 
 @dataclass(frozen=True)
 class DeviceGroup:
-    """Where one share of some work is done.
+    """The device, or the CPU cores, for one share of some work.
 
     Args:
         device: `cpu`, or a CUDA device.

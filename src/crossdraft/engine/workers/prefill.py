@@ -32,7 +32,7 @@ Pooled = tuple[str, int, bool]  # kind of features, how many tensors, whether th
 
 @dataclass
 class FrontReader:
-    """What the prefill's process holds: the model, which reads fronts.
+    """The model in the prefill's process, which prefills fronts.
 
     Args:
         model: the target's.
@@ -92,7 +92,7 @@ class PrefillHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether `prefix` need not wait."""
+        """True if `prefix` need not wait."""
         return self.wait(0.0)
 
     def wait(self, seconds: float) -> bool:

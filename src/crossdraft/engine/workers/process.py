@@ -85,7 +85,7 @@ class WorkerProcess:
             raise self._lost() from error
 
     def answered(self, wait_s: float = 0.0) -> bool:
-        """Whether `receive` need not wait, as it is answered, or the process lost; after waiting so long at most."""
+        """True if `receive` need not wait: it is answered, or the process lost; waits for that at most so long."""
         return self._look(wait_s, self.silent_s)
 
     def receive(self) -> tuple[Any, list[Tensor]]:

@@ -19,7 +19,7 @@ SLACK = 4  # a buffer that is too small becomes larger by one part in so many
 
 
 class Slot(NamedTuple):
-    """Where in a shared memory a tensor lies."""
+    """Location of a tensor in a shared memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class SharedMemory:
 
     @classmethod
     def receive(cls, connection: Connection, nbytes: int) -> "SharedMemory":
-        """What the other process sends."""
+        """Receive the memory that the other process sends."""
         return cls(nbytes, recv_handle(connection))
 
 

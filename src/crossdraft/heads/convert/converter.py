@@ -1,4 +1,4 @@
-"""What a converter translates between (our head, its target, another project's config and tensors), and its helpers.
+"""Arguments and results of converters (our head, its target, another project's config and tensors), and helpers.
 
 Projects number hidden layers by one of two conventions:
 
@@ -69,7 +69,7 @@ class NativeHead:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights; a head's are all of one."""
+        """The dtype of the weights; a head's are all of one."""
         return next(iter(self.weights.values())).dtype
 
 

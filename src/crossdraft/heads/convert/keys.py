@@ -58,7 +58,7 @@ class Only:
     unless: str | None = None
 
     def allow(self, value: object) -> bool:
-        """Whether our networks follow the value."""
+        """True if our networks support the value."""
         if self.each and isinstance(value, list):
             return all(item in self.values for item in value)
         return value in self.values

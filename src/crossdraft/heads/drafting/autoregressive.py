@@ -137,7 +137,7 @@ class AutoregressiveStep:
         return self.head.logits(outputs[0])
 
     def _behind(self, parents: Sequence[int]) -> tuple[Tensor | None, Tensor]:
-        """For children of these rows: their mask (`None` = all keys), and their parents' outputs [1, m, H]."""
+        """The mask of children of these rows (`None` = all keys), and their parents' outputs [1, m, H]."""
         if self.mask is None and len(parents) == 1 and parents[0] == self.count:
             return None, self.outputs[-1][:, -1:]  # a chain needs no masks
         device, count = self.outputs[0].device, len(parents)

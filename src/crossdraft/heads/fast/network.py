@@ -87,7 +87,7 @@ class Fast(Head):
         return self.embed(tokens).mean(0)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """It predicts no position of a text.
+        """Refuse: the head predicts no position of a text.
 
         Raises:
             CrossdraftError: always.

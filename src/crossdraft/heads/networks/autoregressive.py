@@ -57,7 +57,7 @@ class Autoregressive(Head):
         raise NotImplementedError
 
     def fed_back(self, outputs: Tensor) -> Tensor:
-        """What of the outputs [..., H] is the next step's feature [..., H]."""
+        """The part of the outputs [..., H] that is the next step's feature [..., H]."""
         return outputs
 
     def logits(self, outputs: Tensor) -> Tensor:

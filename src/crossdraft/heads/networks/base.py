@@ -77,7 +77,7 @@ class TargetKV:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "TargetKV | None":
-        """That of a decoder built like Llama's (pre-norm, no norms of keys); `None` of any other."""
+        """Take the weights of a decoder built like Llama's (pre-norm, no norms of keys); `None` for any other."""
         text: Any = getattr(model.base_model, "language_model", model.base_model)
         layers = getattr(text, "layers", None)
         attention: Any = getattr(layers[-1], "self_attn", None) if layers else None
@@ -113,7 +113,7 @@ class SharedWeights:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "SharedWeights":
-        """Those of a `transformers` model; views, not copies where its layers are not packed."""
+        """Take the weights of a `transformers` model; views, not copies where its layers are not packed."""
         embeddings, lm_head = cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings())
         return cls(embeddings.weight.detach(), lm_head.weight.detach(), TargetKV.of(model))
 

@@ -27,7 +27,7 @@ Keep = Literal["uniform", "random"]
 
 
 class TextOnly(nn.Module):
-    """Nothing is kept."""
+    """A compressor that keeps nothing."""
 
     def forward(self, rows: Tensor) -> Compressed:
         """[B, N, H] -> [B, 0, H] and no positions."""

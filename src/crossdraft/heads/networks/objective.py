@@ -338,7 +338,7 @@ def _losses(
 
 
 def _upcast(values: Tensor) -> Tensor:
-    """At least float32: 16 bits lose the tail of a distribution."""
+    """Cast to float32 at least: 16 bits lose the tail of a distribution."""
     return values.float() if values.dtype in {torch.bfloat16, torch.float16} else values
 
 

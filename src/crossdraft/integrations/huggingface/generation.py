@@ -58,7 +58,7 @@ def generate(model: PreTrainedModel, **given: Any) -> Tensor:
 
 
 def _is_given(value: Any) -> bool:
-    """Whether an argument asks for something: a tensor does, `False` and an empty list of processors do not."""
+    """True if an argument asks for something: a tensor does, `False` and an empty list of processors do not."""
     return isinstance(value, Tensor) or bool(value)
 
 
@@ -101,7 +101,7 @@ def _prompt(inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _request(model: PreTrainedModel, config: GenerationConfig, inputs: Mapping[str, Tensor]) -> Request:
-    """What is asked, but for the drafter's part of it.
+    """The request of a call, without the drafter's part of it.
 
     Raises:
         CrossdraftError: the config asks for what no engine of ours does.

@@ -1,4 +1,4 @@
-"""From the official EventGPT checkpoint to a folder that `from_pretrained` loads."""
+"""Conversion of the official EventGPT checkpoint to a folder that `from_pretrained` loads."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ VIDEO_LLAVA_IMAGE_ID = 32000
 
 @dataclass(frozen=True, slots=True)
 class EventGPTConversion:
-    """What the converter found and decided.
+    """The converter's findings and decisions.
 
     Args:
         source, destination: the folders.
@@ -229,7 +229,7 @@ def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
 
 
 def _table(config: type[PreTrainedConfig], others: Table) -> Table:
-    """What is done with each key: a network's own are followed, as `transformers` does it."""
+    """The rule for each key: a network's own are followed, as `transformers` does it."""
     own = {*config.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
     return {**PRETRAINED, **{key: Followed(key) for key in own}, **others}
 

@@ -40,7 +40,7 @@ class EventGPTProjector(nn.Module):
 
 
 class EventGPTPreTrainedModel(PreTrainedModel):
-    """What `transformers` wants to know of every EventGPT class."""
+    """The base class of every EventGPT class, as `transformers` requires it."""
 
     config: EventGPTConfig
     config_class = EventGPTConfig

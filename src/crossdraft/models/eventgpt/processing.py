@@ -1,4 +1,4 @@
-"""From a question and an event window to the tensors that EventGPT reads.
+"""Preprocessing of a question and an event window to the tensors that EventGPT reads.
 
 Saved beside the model: the tokenizer's own files, and `processor_config.json` for what the model's `config.json` does
 not say (canvas, prompt template, normalisation).
@@ -42,7 +42,7 @@ OFFICIAL_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorOptions:
-    """What the model's configuration does not say.
+    """Options that the model's configuration does not hold.
 
     Args:
         canvas: where events are painted. "sensor": the whole sensor, the last event of a pixel shows (the default).
@@ -205,7 +205,7 @@ class EventGPTProcessor:
 
     @property
     def window(self) -> Newest:
-        """What of a recording the model reads: the newest events, at least one a frame."""
+        """The part of a recording that the model reads: the newest events, at least one a frame."""
         options, least = self.options, self.config.num_event_frames
         most = None if options.window_events is None else max(options.window_events, least)
         return Newest(options.window_us, least, most)

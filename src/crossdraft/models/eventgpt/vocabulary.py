@@ -29,7 +29,7 @@ class TokenRows:
 
     @property
     def fresh(self) -> tuple[str, ...]:
-        """Those of the tokens that the checkpoint had no row for."""
+        """The tokens that the checkpoint had no row for."""
         return tuple(token for token, row in self.tokens.items() if row >= self.rows_read)
 
 
@@ -67,7 +67,7 @@ def _rows(weights: Mapping[str, Tensor]) -> int:
 
 
 def _add_tokens(tokenizer: PreTrainedTokenizerBase, patch: bool, start_end: bool) -> dict[str, int]:
-    """In the official loader's order, the placeholder last. Known tokens keep their ids."""
+    """Add the tokens in the official loader's order, the placeholder last. Known tokens keep their ids."""
     wanted = [EV_PATCH] * patch + [EV_START, EV_END] * start_end + [EVENT]
     tokenizer.add_tokens(wanted, special_tokens=True)
     vocabulary = tokenizer.get_vocab()

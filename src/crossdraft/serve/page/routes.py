@@ -58,7 +58,7 @@ async def events(
 
 
 def _check_idle(service: Service, own: int = 0) -> None:
-    """Whether nobody but so many is being answered.
+    """Refuse if more than `own` requests are being answered, or the server is not ready.
 
     Raises:
         ApiError: 503.
@@ -68,7 +68,7 @@ def _check_idle(service: Service, own: int = 0) -> None:
 
 
 async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
-    """What comes of the one request that runs; errors as `_check_idle`, as soon as another one comes."""
+    """Await the one request that runs; errors as `_check_idle`, as soon as another one comes."""
     while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
         _check_idle(service, own=1)
     return await running

@@ -94,7 +94,7 @@ class RayReplicas:
         return sum(await self._of_all("ready", seconds))
 
     async def _of_all(self, method: str, seconds: float) -> list[Any]:
-        """What a method returns of every replica, as far as it does within so many seconds."""
+        """Call a method of every replica; returns the results that come within so many seconds."""
         try:
             found = await self._handle.broadcast(method).results_async(timeout_s=seconds, return_exceptions=True)
         except TimeoutError:

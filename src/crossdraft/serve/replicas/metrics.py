@@ -14,7 +14,7 @@ REPLICA = "replica"  # the label
 
 
 class ProxyMetrics:
-    """What the proxy counts itself."""
+    """The proxy's own counters."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -62,5 +62,5 @@ class _Joined(Collector):
         return found.values()
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is shows once it is collected."""
+        """Describe nothing: the metrics show once they are collected."""
         return iter(())

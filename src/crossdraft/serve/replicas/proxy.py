@@ -64,7 +64,7 @@ class Replicas(Protocol):
         ...
 
     async def ready(self, seconds: float) -> int:
-        """How many say in time that they take requests."""
+        """Count the replicas that report in time that they take requests."""
         ...
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ class Replica:
         return serve.get_replica_context().replica_id.unique_id, self._service.metrics.text().decode()
 
     async def ready(self) -> bool:
-        """Whether it takes requests."""
+        """True if it takes requests."""
         return self._service.ready
 
     def check_health(self) -> None:

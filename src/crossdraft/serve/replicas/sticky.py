@@ -13,7 +13,7 @@ from crossdraft.serve.schema import EventPart, FilePart, ImagePart, TextPart, Vi
 
 
 async def session_of(body: bytes, client: Client, most: int) -> str:
-    """What to route a chat request by, a digest; "" where nothing is to be found again.
+    """The digest to route a chat request by; "" if it names no clip that a replica may hold.
 
     Args:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
@@ -29,7 +29,7 @@ async def session_of(body: bytes, client: Client, most: int) -> str:
 
 
 def digest(owner: str, name: str) -> str:
-    """Of a client and its name of a clip, which may be a whole file: neither copied nor hashed at once."""
+    """The digest of a client and its name of a clip, which may be a whole file: neither copied nor hashed at once."""
     found = hashlib.sha256(f"{owner}\0".encode())
     for at in range(0, len(name), AT_ONCE):
         found.update(name[at : at + AT_ONCE].encode())

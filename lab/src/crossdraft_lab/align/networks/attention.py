@@ -134,7 +134,7 @@ class AutoregressiveAdapter(AttentionAdapter):
         return self.run(rows + self._at(tokens, start), attend), tuple(attend.new)
 
     def _at(self, tokens: Tensor, start: int) -> Tensor:
-        """What the tokens [B, n] and their positions from `start` on add: [B, n, H]."""
+        """Embed the tokens [B, n] and their positions from `start` on: [B, n, H]."""
         last = len(self.embed_positions) - 1
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device).clamp(max=last)
         known = self.embed_positions[positions][None]

@@ -26,7 +26,7 @@ RESIDUAL = 0.1  # what the drafter's own logits are weighted by at first
 
 @dataclass(frozen=True)
 class OwnAnswer:
-    """What a drafter says by itself to B questions, padded on the right.
+    """A drafter's own answers to B questions, padded on the right.
 
     Args:
         tokens: [B, n] ids.

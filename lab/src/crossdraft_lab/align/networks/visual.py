@@ -58,14 +58,14 @@ class VisualConfig(AttentionConfig):
             )
 
     def features_seen(self, seed: int, step: int) -> int:
-        """How many features a training step sees: those of the first frames."""
+        """Number of features that a training step sees: those of the first frames."""
         rng = np.random.default_rng([seed, step, DROPS])
         frames = int(rng.integers(self.frames)) if rng.random() < self.frames_dropped else self.frames
         return frames * self.patches
 
     @property
     def glance(self) -> GlanceConfig:
-        """Of the cross-attention."""
+        """Config of the cross-attention."""
         return GlanceConfig(
             hidden_size=self.hidden_size,
             vocab_size=self.vocab_size,

@@ -15,7 +15,7 @@ CUT_S = 0.002
 
 @dataclass(frozen=True)
 class Network:
-    """What lies between two ends.
+    """Properties of the network between two ends.
 
     Args:
         rtt_s: of the round trip; half of it each way.
@@ -50,7 +50,7 @@ class DelayingProxy:
 
     @property
     def address(self) -> str:
-        """Of the proxy, for an edge."""
+        """Address of the proxy, for an edge."""
         if self._server is None:
             raise ValueError("The proxy does not run.")
         host, port = self._server.sockets[0].getsockname()[:2]

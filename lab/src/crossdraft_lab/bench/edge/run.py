@@ -48,7 +48,7 @@ EDGE, CLOUD, RECORDING = "edge", "cloud", "recording"  # servers; the last one i
 
 @dataclass(frozen=True, slots=True)
 class EdgeWay:
-    """How a question is asked: in which mode (`None`: as the policy decides), and of which server.
+    """A way to ask a question: in which mode (`None`: as the policy decides), and of which server.
 
     Of that called `EDGE` only the edge drafts, of `CLOUD` the cloud too; `RECORDING` is sent the events first.
     """
@@ -65,7 +65,7 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class EdgePlan:
-    """What to measure.
+    """Settings of a measurement of edge drafting.
 
     Args:
         folder: where clips are written, and the server's log.
@@ -120,7 +120,7 @@ class EdgePlan:
 
     @property
     def ways(self) -> Mapping[str, EdgeWay]:
-        """Of asking, by name."""
+        """Ways of asking, by name."""
         recording = {RECORDING: EdgeWay(OFF, RECORDING)} if self.recording else {}
         return {**WAYS, **({} if self.cloud is None else CLOUD_WAYS), **recording}
 
@@ -132,7 +132,7 @@ class EdgePlan:
 
     @property
     def cut_ways(self) -> Sequence[str]:
-        """Those in which connections are cut."""
+        """Names of the ways in which connections are cut."""
         return [name for name, way in self.ways.items() if way.mode is None]
 
     @property
@@ -148,7 +148,7 @@ class EdgePlan:
 
 @dataclass(frozen=True, slots=True)
 class NetworkFigures:
-    """What came out over one network.
+    """Results over one network.
 
     Args:
         network: what lay between.

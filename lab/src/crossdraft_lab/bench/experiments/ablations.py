@@ -40,7 +40,7 @@ QUESTIONS = 4  # about each clip, where prefix caches are compared
 
 @dataclass(frozen=True, slots=True)
 class AblationGroup:
-    """What varies.
+    """Variants that are compared with each other.
 
     Args:
         title: of its table.

@@ -63,12 +63,12 @@ def _folder(folder: Path, rung: str) -> Path:
 
 
 def _weights(folder: Path, rung: str) -> Path:
-    """Where what it trained lies in the end."""
+    """Path of a rung's trained weights, in the end."""
     return _folder(folder, rung) / ("drafter" if LADDER[rung][0] == "l6" else "head")
 
 
 def _spec(folder: Path, rung: str) -> str:
-    """What drafts, once it is trained."""
+    """Spec of a rung's drafter, once it is trained."""
     own = _weights(folder, rung)
     return str(own) if own.name == "drafter" else f"aligned:dir={own},model={FOREIGN}"
 

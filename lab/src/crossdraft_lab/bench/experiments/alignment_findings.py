@@ -1,4 +1,4 @@
-"""What experiment 3 found: a row for each rung and control, and how much one is worth over another."""
+"""Findings of experiment 3: a row for each rung and control, and how much one is worth over another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -140,7 +140,7 @@ def _table(
 
 
 def _training(found: Mapping[str, Any]) -> dict[str, float]:
-    """How much was trained, and how long in steps."""
+    """Return the size of a training: its parameters, its steps, and the best one."""
     return {name: found["said"][name] for name in ("parameters", "steps", "best_step")}
 
 
@@ -153,7 +153,7 @@ def _training_cells(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
 
 
 def _steps(accepted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What one row accepts more than another, question by question, clip by clip."""
+    """Compare the tokens that one row accepts with another's, question by question, clip by clip."""
     found, p_values = [], []
     for name, than in COMPARED:
         if name in accepted and than in accepted:

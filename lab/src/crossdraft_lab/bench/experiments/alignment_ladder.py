@@ -73,7 +73,7 @@ class AlignmentConfig:
         check_names("rung", self.rungs, tuple(LADDER))
 
     def steps_of(self, rung: str) -> int:
-        """Of its training."""
+        """Number of training steps of a rung."""
         return self.steps // 2 if rung in AUTOREGRESSIVE else self.steps
 
     @property
@@ -83,7 +83,7 @@ class AlignmentConfig:
         return Workload(pairs, max_new_tokens=self.max_new_tokens, questions=self.questions)
 
     def seeds(self, key: str) -> tuple[int, ...]:
-        """Of a unit that is no block: the scenes that it asks about; those of training first. A training's own seed."""
+        """Seeds of a unit that is no block: of the scenes that it asks about, training first, or of the training."""
         train, validation, test = (split_seeds(split) for split in ("train", "validation", "test"))
         if key == CAPTURE:
             return (*train[: self.clips], *validation[: self.validation_clips])

@@ -218,7 +218,7 @@ class Pooled:
 
 
 def faults_of(groups: Iterable[tuple[BlockPlan, Pooled]]) -> RowFaults:
-    """What is wrong with rows, and what the engine noted, of all groups; each row is named once."""
+    """Collect the faults of rows and the engine's notes, of all groups; each row is named once."""
     unequal: list[str] = []
     lost: list[str] = []
     notes: list[tuple[str, str]] = []
@@ -289,7 +289,7 @@ def run_of(found: Mapping[str, Any]) -> Run:
 
 
 def sure(pairs: Pooled, repeats: int, together: str = "all rows of a table") -> str:
-    """How sure: pairs, scenes, repeats, what was interleaved, and how many are enough."""
+    """State the certainty: pairs, scenes, repeats, what was interleaved, and how many are enough."""
     return (
         f"{len(pairs.pairs)} held-out pairs of scene and question, {repeats} {'run' if repeats == 1 else 'runs'} each, "
         f"{together} interleaved in one process; times are means, ratios are of sums, and intervals are 95 % bootstrap "

@@ -127,7 +127,7 @@ class LaneTimes:
 
 
 def overlap(found: Pooled, name: str) -> LaneTimes:
-    """Of a method."""
+    """Compute the lane times of a method."""
 
     def lanes(run: Run, *named: str) -> float:
         return sum(run.busy_s.get(lane, 0.0) for lane in named)

@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def value(self) -> float | None:
-        """What the arithmetic gives."""
+        """Result of the claim's arithmetic."""
         return None if self.derive is None else derived(self.derive)
 
 
@@ -182,7 +182,7 @@ def summarise(config: ClaimsConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def _cell(claim: Claim, value: Mapping[str, Any]) -> str:
-    """What was measured, by its name, with the size of its experiment unless that is the full one."""
+    """Show what was measured, by its name, with the size of its experiment unless that is the full one."""
     text, size = shown(value["measured"], ""), value.get("size")
     if not text:
         return ""

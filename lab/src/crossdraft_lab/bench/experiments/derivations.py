@@ -27,7 +27,7 @@ def product(factors: Sequence[float]) -> float:
 
 
 def amdahl(share: float, factor: float) -> float:
-    """What is gained where a share of the time becomes so many times as fast (Amdahl 1967).
+    """Speed-up where a share of the time becomes so many times as fast (Amdahl 1967).
 
     >>> amdahl(0.5, 2.0)
     1.3333333333333333

@@ -206,7 +206,7 @@ def _bar(group: Pooled, name: str) -> IntervalBar:
 
 
 def _traits(name: str) -> tuple[str, str, str, str]:
-    """Where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
+    """Describe a drafter: where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
     if name in BASELINES or name in HUGGING_FACE:
         return ("1 core" if name in ON_TARGETS_CORES else "all cores", "", "", "")
     method = METHODS[name]

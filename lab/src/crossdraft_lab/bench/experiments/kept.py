@@ -1,4 +1,4 @@
-"""What an experiment left when its raw runs are gone: summary and figure, small enough for a repository."""
+"""Results of an experiment whose raw runs are gone: summary and figure, small enough for a repository."""
 
 from base64 import b64encode
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a part is worth: a row that has it against a row that has not, scene by scene, of rows that were interleaved."""
+"""Worth of a part: a row that has it against one that has not, scene by scene, of interleaved rows."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class AblatedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartEffect:
-    """What a part does to the time of answers.
+    """Effect of a part on the time of answers.
 
     Args:
         group: what varies.
@@ -56,7 +56,7 @@ class PartEffect:
 
     @property
     def direction(self) -> str:
-        """What may be said of it."""
+        """Direction of the effect, as far as the test supports it."""
         if self.tested is None:
             return UNTESTED
         if not self.tested.differs:
@@ -113,7 +113,7 @@ def parts_table(effects: Sequence[PartEffect]) -> FigureTable:
 
 
 def untested(effects: Sequence[PartEffect]) -> str:
-    """Where the scenes are too few for any test, and how many could show a difference."""
+    """Name the groups with too few scenes for any test, and how many could show a difference."""
     few = {one.group: one.ratio.n for one in effects if one.tested is None}
     if not few:
         return ""
@@ -123,7 +123,7 @@ def untested(effects: Sequence[PartEffect]) -> str:
 
 
 def parts_sentence(effects: Sequence[PartEffect]) -> str:
-    """How many parts help, how many harm, and of how many nothing is seen; empty where there are no parts."""
+    """Say how many parts help, how many harm, and of how many nothing is seen; empty where there are no parts."""
     if not effects:
         return ""
     if not any(one.tested for one in effects):
@@ -137,7 +137,7 @@ def parts_sentence(effects: Sequence[PartEffect]) -> str:
 
 
 def _counts(effects: Sequence[PartEffect], direction: str) -> str:
-    """How many have it, by group: 2 (placement 1 of 3, trees 1 of 3)."""
+    """Count the effects of that direction, by group: 2 (placement 1 of 3, trees 1 of 3)."""
     all_of = Counter(one.group for one in effects)
     found = Counter(one.group for one in effects if one.direction == direction)
     groups = ", ".join(f"{name} {n} of {all_of[name]}" for name, n in found.items())

@@ -39,7 +39,7 @@ BOUND = "bound 1/ρ"
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """How many frames, which drafters, and which compressions of a target that answers alone (lossy)."""
+    """Numbers of frames, drafters, and compressions of a target that answers alone (lossy)."""
 
     frames: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     drafters: tuple[str, ...] = ("eaglevlm", "specvlm", "event", "glance", "union:event,memory")

@@ -109,7 +109,7 @@ class QualityRow:
 
     @property
     def worse(self) -> bool:
-        """Whether fewer facts are right: both the interval and the corrected test say so."""
+        """True if fewer facts are right: both the interval and the corrected test say so."""
         return self.adjusted_p is not None and self.adjusted_p < ALPHA and self.gained.high < 0
 
     def to_json(self) -> dict[str, object]:
@@ -166,7 +166,7 @@ def _short(found: Pooled, name: str) -> list[Figure]:
 
 
 def _scores(found: Pooled, name: str, references: Sequence[str]) -> list[Figure]:
-    """Of a method's answers against one other text each."""
+    """Score a method's answers against one other text each."""
     each = zip(found.pairs, found.answers[name], references, strict=True)
     return text_scores([ScoredAnswer(pair["scene"], text, (reference,)) for pair, text, reference in each])
 

@@ -27,7 +27,7 @@ EVERY = "all questions"
 
 @dataclass(frozen=True, slots=True)
 class RealPairPage:
-    """What the page shows: how the figures came about, and a table for each file."""
+    """Content of the page: how the figures came about, and a table for each file."""
 
     setting: str
     tables: tuple[FigureTable, ...]

@@ -17,7 +17,7 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What one unit of work found.
+    """Result of one unit of work.
 
     Args:
         key: of the unit; never again in the same file.
@@ -32,7 +32,7 @@ class UnitResult:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where an experiment runs.
+    """Place where an experiment runs: its cores and its folder.
 
     Args:
         cores: of the pair; `None` leaves the affinity as it is (GPUs).
@@ -61,7 +61,7 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True)
 class RowFaults:
-    """What is wrong with the rows of tables, and what the engine said of their answers.
+    """Faults of the rows of tables, and the engine's notes on their answers.
 
     Args:
         unequal: rows of ours that are lossless by what they are, whose greedy answers were not the target's own.
@@ -74,12 +74,12 @@ class RowFaults:
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether a row is not what it says."""
+        """True if a row is not what it says."""
         return bool(self.unequal or self.lost)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What stands under the tables."""
+        """Sentences that stand under the tables."""
         unequal = f"NOT EQUAL to the target's own answers, and should be: {'; '.join(self.unequal)}."
         lost = f"The drafter was lost or gave up, and the target went on alone: {'; '.join(self.lost)}."
         return (*([unequal] if self.unequal else []), *([lost] if self.lost else []), *self.notes)
@@ -87,7 +87,7 @@ class RowFaults:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an experiment's runs say.
+    """Findings of an experiment's runs.
 
     Args:
         found: sentences: the answer.
@@ -141,13 +141,13 @@ class Experiment(Generic[C]):
         return self.quick if quick else self.full
 
     def command(self, *, quick: bool) -> str:
-        """What repeats it."""
+        """Command that repeats it."""
         return f"crossdraft experiment {self.name}{' --quick' if quick else ''} --out results"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSummary:
-    """Of an outcome whose raw runs are gone: its size in words, and its picture as a data: address or ''."""
+    """Summary of an outcome whose raw runs are gone: its size in words, its picture as a data: address or ''."""
 
     size: str
     figure: str
@@ -178,7 +178,7 @@ class ExperimentOutcome:
 
     @property
     def has_figure(self) -> bool:
-        """Whether there is a picture, drawn or kept."""
+        """True if there is a picture, drawn or kept."""
         return self.summary.figure is not None or (self.kept is not None and bool(self.kept.figure))
 
     @property
@@ -189,7 +189,7 @@ class ExperimentOutcome:
 
     @property
     def quick(self) -> bool:
-        """Whether it ran at the small size; where there is one size alone it is the full one."""
+        """True if it ran at the small size; where there is one size alone it is the full one."""
         if self.kept is not None:
             return self.kept.size == QUICK
         return self.config == self.experiment.quick != self.experiment.full

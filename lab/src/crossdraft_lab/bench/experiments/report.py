@@ -63,7 +63,7 @@ THREATS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """What a page shows of one experiment."""
+    """Section of a page on one experiment."""
 
     outcome: ExperimentOutcome
     figure: str
@@ -71,23 +71,23 @@ class ReportSection:
 
     @property
     def anchor(self) -> str:
-        """Of its heading."""
+        """Anchor of its heading."""
         return self.outcome.experiment.name
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """Command that repeats it."""
         return self.outcome.experiment.command(quick=self.outcome.quick)
 
 
 def section_of(outcome: ExperimentOutcome, machines: Sequence[str]) -> ReportSection:
-    """What is shown of an outcome."""
+    """Make the section of an outcome."""
     drawn = outcome.summary.figure
     return ReportSection(outcome, "" if drawn is None else to_svg(drawn), ran_on(outcome, machines))
 
 
 def has_experiments(out: Path) -> bool:
-    """Whether the folder holds any experiment."""
+    """True if the folder holds any experiment."""
     return any((out / name / file).exists() for name in EXPERIMENTS for file in (RUNS, SUMMARY))
 
 
@@ -135,7 +135,7 @@ def write_report(out: Path) -> WrittenReport:
 
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """Of the runs that are there; without any, of what was kept of them."""
+    """Read an outcome from the runs that are there; without any, from what was kept of them."""
     folder = out / one.name
     if (folder / RUNS).exists():
         return run_experiment(one, one.full, out, None) if one.derived else read_outcome(one, out)
@@ -220,7 +220,7 @@ def _markdown(found: Sequence[ExperimentOutcome], left_out: Sequence[str]) -> It
 
 
 def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
-    """What did not help, of all experiments."""
+    """Yield what did not help, of all experiments."""
     for outcome in found:
         for sentence in outcome.summary.negative:
             yield f"{outcome.experiment.title}: {sentence}"

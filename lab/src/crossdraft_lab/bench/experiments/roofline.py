@@ -19,7 +19,7 @@ BYTES = 4  # of a float32
 
 @dataclass(frozen=True, slots=True)
 class MachinePeak:
-    """Of some threads.
+    """Peak rates of some threads.
 
     Args:
         gflops: of float32 products, 10⁹ a second; the best of plain matrices and of a layer's by the engine's kernels.
@@ -46,7 +46,7 @@ class MachinePeak:
 
 @dataclass(frozen=True, slots=True)
 class PassWork:
-    """What a pass computes and reads at least.
+    """Least work of a pass: what it computes and reads.
 
     Args:
         flops: of all products.
@@ -125,7 +125,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, target: Target) -> "ModelShape":
-        """Of a loaded target; embeddings are looked up, not multiplied.
+        """Determine the shape of a loaded target; embeddings are looked up, not multiplied.
 
         Counted in an empty copy: the layers of a loaded one may have been packed, and then hold no parameters.
         """

@@ -91,13 +91,13 @@ def _run(
 
 
 def _remove_results(folder: Path) -> None:
-    """What is left of an earlier run is no result of one that is cut off."""
+    """Remove the results of an earlier run: they are no results of one that is cut off."""
     for name in (SUMMARY, TABLE, *PICTURES):
         (folder / name).unlink(missing_ok=True)
 
 
 def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> ExperimentOutcome:
-    """What the lines of a file say.
+    """Build the outcome from the lines of a file.
 
     Raises:
         UnfinishedError: units are missing.

@@ -1,4 +1,4 @@
-"""Of experiment 4: the highest rate of windows at which none is dropped, by method, from the tries of each question."""
+"""Rates of experiment 4: the highest at which no window is dropped, by method, from each question's tries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class HighestRates:
 
     @classmethod
     def of(cls, tried: Tried, drafter: str) -> "HighestRates":
-        """Of what was tried."""
+        """Find the highest rates of what was tried."""
         late_s = {
             name: max(one.run.summary.late_s for tries in questions for one in tries)
             for name, questions in tried.items()
@@ -57,7 +57,7 @@ class HighestRates:
         return max((name for name in self.each if name != self.drafter), key=lambda name: sum(self.each[name]))
 
     def mean(self, name: str) -> Interval:
-        """Of a method, drawn over questions."""
+        """Mean rate of a method, drawn over questions."""
         return ratio(self.each[name], [1] * len(self.each[name]))
 
     def over(self, name: str) -> Interval | None:
@@ -66,7 +66,7 @@ class HighestRates:
 
     @property
     def sentence(self) -> str:
-        """What was found."""
+        """Sentence on what was found."""
         over = self.over(self.drafter)
         times = "" if over is None else f": {over} times the rate"
         return (

@@ -74,7 +74,7 @@ def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) ->
 
 
 def machine_peaks(target: Target, shape: ModelShape, setting: Setting) -> dict[str, dict[str, float]]:
-    """Of the target's own core, and of all."""
+    """Measure the peaks of the target's own core, and of all cores."""
     cores, layers = setting.cores, layer_widths(target)
     found = {OWN: None if cores is None else cores.target, ALL: None if cores is None else cores.pair}
     peaks = {}
@@ -175,7 +175,7 @@ def _roofline_table(
 
 
 def _gpu_sentence(found: Sequence[UnitResult]) -> str:
-    """What was read of GPUs in the first block, or why nothing was."""
+    """Describe the GPU readings of the first block, or say why there are none."""
     first = found[0].found
     if not first["gpu"]:
         return first.get("no_gpu") or "No GPU was sampled."

@@ -19,7 +19,7 @@ from crossdraft_lab.bench.specs import ALONE, is_blind, needs_no_process, spec_o
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What answers under a name.
+    """A variant: what answers under a name.
 
     Args:
         name: of the row.
@@ -39,12 +39,12 @@ class Variant:
 
     @property
     def drafts(self) -> str:
-        """What drafts; `target` or `target-all` if nothing does."""
+        """The drafter's method or spec; `target` or `target-all` if nothing drafts."""
         return self.method or self.name
 
     @property
     def lossless(self) -> bool:
-        """Whether its answers must be the target's own."""
+        """True if its answers must be the target's own."""
         return self.compress is None and "rule" not in self.options
 
 
@@ -77,7 +77,7 @@ class KeptCore:
 
 
 def make_variant(variant: Variant, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    """What answers; close it when done.
+    """Make the method of a variant; close it when done.
 
     Raises:
         CrossdraftError: a model cannot be loaded, or the target cannot be compressed so.

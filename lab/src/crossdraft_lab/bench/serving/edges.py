@@ -79,7 +79,7 @@ Sent = tuple[int, bytes]  # the kind of the WebSocket's frame, and its payload
 
 
 def edge_frames(fingerprint: bytes, question: dict[str, Any], draw: random.Random) -> bytes:
-    """What an edge sends of one question, with something changed, as it goes on the wire after the handshake.
+    """Make the frames that an edge sends of one question, with something changed, as they go on the wire.
 
     Args:
         fingerprint: of the target's vocabulary.
@@ -208,7 +208,7 @@ def _clouds(frames: list[Frame], draw: random.Random) -> bytes:
 
 
 def _lengths(frames: list[Frame], draw: random.Random) -> bytes:
-    """What claims to be huge, or nests deeply: of msgpack, or a frame of the WebSocket."""
+    """Make frames in which something claims to be huge, or nests deeply: of msgpack, or of the WebSocket."""
     at = draw.randrange(len(frames))
     payload = encode(frames[at])
     match draw.randrange(3):
@@ -273,7 +273,7 @@ def edge_status(port: int, sent: bytes, silence_s: float = SILENCE_S) -> int:
 
 
 def _last_words(connection: Connection, *, whole: bool) -> bytes:
-    """What the server says of no frame, and of the end; errors as `edge_status`.
+    """Collect the server's reply to an invalid frame, and to the end; errors as `edge_status`.
 
     Args:
         connection: that is open.
@@ -293,7 +293,7 @@ def _last_words(connection: Connection, *, whole: bool) -> bytes:
 
 
 def status_of_edge(received: bytes) -> int:
-    """Of what a server sent an edge: what its answer, its refusal, or its way to close, stands for."""
+    """Map what a server sent an edge to a status: by its answer, its refusal, or its way to close."""
     found = {WAITING}
     for kind, payload in frames_of(received):
         if kind == BINARY:
@@ -306,7 +306,7 @@ def status_of_edge(received: bytes) -> int:
 
 
 def _said(payload: bytes) -> int:
-    """What one frame of the cloud stands for; of what is none of ours, 500."""
+    """Map one frame of the cloud to a status; 500 if it is none of ours."""
     try:
         frame = decode(payload)
     except FrameError:
@@ -321,5 +321,5 @@ def _said(payload: bytes) -> int:
 
 
 def _is_over(received: bytes) -> bool:
-    """Whether the question is answered or refused, or the server closes."""
+    """True if the question is answered or refused, or the server closes."""
     return closes(received) or any(kind == BINARY and _said(one) != WAITING for kind, one in frames_of(received))

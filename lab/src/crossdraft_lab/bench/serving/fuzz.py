@@ -59,7 +59,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """What mutants are made of.
+    """Data that mutants are made of.
 
     Args:
         model: the server's.
@@ -174,7 +174,7 @@ def _line(text: str, draw: random.Random) -> str:
 
 
 def outcome(status: int) -> str:
-    """How a mutant ended: a word; one that begins with "!" is a failure."""
+    """Name how a mutant ended: a word; one that begins with "!" is a failure."""
     if status in ENDS or 400 <= status < 500:
         return ENDS.get(status, "refused")
     return f"!status {status}"

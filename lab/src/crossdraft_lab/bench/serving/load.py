@@ -1,4 +1,4 @@
-"""What the server bears: many clients, clients that go away, a drafter that is killed, mutated requests."""
+"""Load tests of the server: many clients, clients that go away, a drafter that is killed, mutated requests."""
 
 import itertools
 import json
@@ -106,7 +106,7 @@ def load(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick
 
 
 def most_wait_ms(plan: ServePlan, answered: int) -> float:
-    """What an answer may take where nothing waits but in the queue.
+    """Longest time that an answer may take where nothing waits but in the queue.
 
     By Little's law an answer takes on average as long as the server needs for as many as it holds, running and waiting;
     p99 may be `MOST_WAITS` times that.
@@ -134,7 +134,7 @@ def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], t
 
 
 def _left_soon(server: ServerProcess, kept: int | None = None) -> dict[str, int]:
-    """What is left as soon as nothing is, or after `SOON_S`.
+    """Return what is left once nothing is, or after `SOON_S`.
 
     Args:
         server: that is asked nothing any more.
@@ -217,14 +217,14 @@ def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
 
 
 def _whole_edge_status(plan: ServePlan, server: ServerProcess, seeds: Seeds) -> int:
-    """Of an edge in which nothing is changed."""
+    """Ask as an edge in which nothing is changed, and return the status."""
     draw = random.Random(plan.seed)  # noqa: S311 - no secret
     sent = wire(whole_edge(seeds.fingerprint, seeds.question(), draw))
     return _status(lambda: edge_status(server.port, sent, SOON_S))
 
 
 def _status(asked: Callable[[], int]) -> int:
-    """What came of it; 0 where the server hung up without a word, or hangs."""
+    """Return the status; 0 where the server hung up without a word, or hangs."""
     try:
         return asked()
     except (OSError, EOFError):

@@ -1,4 +1,4 @@
-"""What is changed of bytes, and of JSON's values, to see what a server makes of them."""
+"""Mutations of bytes, and of JSON's values, to see what a server makes of them."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the server costs over the engine called directly: time of a request."""
+"""Overhead of the server over the engine called directly: time of a request."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def _added_ms(server: Sequence[float], direct: Sequence[float]) -> Interval:
 
 
 def _longer_ms(server: Sequence[float], direct: Sequence[float]) -> Interval:
-    """How much longer the server takes in all, p50 of the pairs."""
+    """Overhead of the server in all, p50 of the pairs."""
     longer = 1e3 * np.subtract(server, direct)
     return bootstrap(lambda drawn: np.median(longer[drawn], axis=-1), len(longer))
 

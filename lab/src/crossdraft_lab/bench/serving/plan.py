@@ -1,4 +1,4 @@
-"""What `crossdraft bench serve` is to measure, and the questions that it asks."""
+"""Settings of `crossdraft bench serve`, and the questions that it asks."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ CHAT = "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class ServePlan:
-    """What to measure.
+    """Settings of a measurement of the server.
 
     Args:
         folder: where clips are written, and the server's log.
@@ -84,7 +84,7 @@ class ServePlan:
 
     @property
     def fuzzed_drafter(self) -> str:
-        """Of the server that mutants are sent to: the same one, joined with drafts that come from edges."""
+        """Drafter of the server that mutants are sent to: the same one, joined with drafts that come from edges."""
         named = default_drafter(self.target) if self.drafter == "auto" else self.drafter
         if named == "none":
             return "edge"
@@ -92,7 +92,7 @@ class ServePlan:
 
     @property
     def fuzzed_flags(self) -> list[str]:
-        """Of the server that mutants are sent to: its caches are full soon, so that what grows then is none of them."""
+        """Flags of the server that mutants are sent to: its caches are full soon, so they are not what grows then."""
         options = {"cache_bytes": FUZZED_CACHE_BYTES}
         return self.flags(drafter=self.fuzzed_drafter, options=options, media_cache_bytes=FUZZED_CACHE_BYTES)
 

@@ -95,7 +95,7 @@ class Connection:
         self._socket.sendall(sent)
 
     def until_silent(self, seconds: float, whole: Callable[[bytes], bool]) -> bytes:
-        """What comes until it is whole, the server hangs up, or says nothing for so long."""
+        """Receive until what came is `whole`, the server hangs up, or it says nothing for so long."""
         found = b""
         self._socket.settimeout(seconds)
         with suppress(TimeoutError):
@@ -181,7 +181,7 @@ class ServerProcess:
         return Connection(self.port)
 
     def gauges(self) -> dict[str, float]:
-        """What `/metrics` shows without labels but the model's."""
+        """Read the values that `/metrics` shows without labels but the model's."""
         with self.connection() as connection:
             text = connection.request("GET", "/metrics").body.decode()
         found = re.findall(r'^crossdraft:(\w+)\{model_name="[^"]*"\} (\S+)$', text, re.MULTILINE)

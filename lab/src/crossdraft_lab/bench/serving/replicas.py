@@ -29,7 +29,7 @@ Tick = Callable[[str], None]
 
 @dataclass
 class ServerReplies:
-    """What one contestant answered.
+    """Replies of one contestant.
 
     Args:
         singles: seconds of one client's requests, one a question, of each block.

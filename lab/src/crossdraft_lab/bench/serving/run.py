@@ -23,14 +23,14 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ServeReport:
-    """What came out: one mapping for each part that was measured, with `passed` in each."""
+    """Results: one mapping for each part that was measured, with `passed` in each."""
 
     environment: Mapping[str, object]
     parts: Mapping[str, Mapping[str, Any]]
 
     @property
     def passed(self) -> bool:
-        """Whether every part is as it should be."""
+        """True if every part is as it should be."""
         return all(part["passed"] for part in self.parts.values())
 
     def to_json(self) -> dict[str, object]:

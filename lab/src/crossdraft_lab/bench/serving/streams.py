@@ -72,7 +72,7 @@ def watch_status(port: int, sent: bytes, silence_s: float = SILENCE_S) -> int:
 
 
 def status_of(received: bytes) -> int:
-    """Of what a server sent on a WebSocket: 200, or what an error in it, or its way to close, stands for."""
+    """Map what a server sent on a WebSocket to a status: 200, or that of an error in it, or of its way to close."""
     found = 200
     for kind, payload in frames_of(received):
         if kind == TEXT and (said := json.loads(payload)).get("type") == "error":

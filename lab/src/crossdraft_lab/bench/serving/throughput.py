@@ -1,4 +1,4 @@
-"""What the server costs in throughput: one engine, asked over HTTP and called directly, in turn.
+"""Cost of the server in throughput: one engine, asked over HTTP and called directly, in turn.
 
 What an engine learns of its machine (lending, alternating) makes one start of it faster than another by more than a
 server costs, so the same one answers both ways: the server runs in this process, whose threads call its engine. Clients

@@ -37,7 +37,7 @@ def framed(kind: int, payload: bytes) -> bytes:
 
 
 def are_whole(sent: bytes) -> bool:
-    """Whether a client's frames, by the lengths that they say, end where what was sent ends.
+    """True if a client's frames, by the lengths that they say, end where what was sent ends.
 
     >>> are_whole(framed(BINARY, b"abc") * 2), are_whole(framed(BINARY, b"abc")[:-1])
     (True, False)
@@ -53,7 +53,7 @@ def are_whole(sent: bytes) -> bool:
 
 
 def closes(received: bytes) -> bool:
-    """Whether the server has said that it closes; it would wait for the same of the client."""
+    """True if the server has said that it closes; it would wait for the same of the client."""
     return any(kind == CLOSE for kind, _ in frames_of(received))
 
 
@@ -72,5 +72,5 @@ def frames_of(received: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def close_code(kind: int, payload: bytes) -> int | None:
-    """Of a frame that closes with one."""
+    """Return the code of a frame that closes with one, else `None`."""
     return struct.unpack(">H", payload[:2])[0] if kind == CLOSE and len(payload) >= 2 else None

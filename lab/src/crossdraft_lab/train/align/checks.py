@@ -1,4 +1,4 @@
-"""What of a pair and its steps is refused before anything is captured or learned; no model is loaded for it."""
+"""Checks of a pair and its steps before anything is captured or trained; no model is loaded for them."""
 
 from collections import Counter
 from pathlib import Path

@@ -141,7 +141,7 @@ class Int4Linear(nn.Module):
 
     @property
     def groups(self) -> int:
-        """How many groups the input's columns make."""
+        """Number of groups of the input's columns."""
         return self.in_features // GROUP
 
 

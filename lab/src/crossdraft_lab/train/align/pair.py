@@ -1,11 +1,11 @@
-"""What aligning a pair begins with: three splits of clips, and the target's answers about two of them.
+"""Preparation for aligning a pair: three splits of clips, and the target's answers about two of them.
 
     train        the drafter learns from these answers
     validation   decides which weights are kept
     test         neither: what is reported
 
-Clips are scenes of the road world, whose splits never meet, or lists; of these no clip may stand in two, nor one that
-overlaps with it in time (`train.capture.overlap`).
+Clips are scenes of the road world, whose splits are disjoint, or come from lists: then no clip may be in two splits,
+nor overlap in time with a clip of another split (`train.capture.overlap`).
 """
 
 import gc
@@ -51,7 +51,7 @@ class Splits:
 
     @property
     def captured(self) -> Mapping[str, ClipSource]:
-        """Those that answers are captured of, by the name of their folder."""
+        """Splits whose answers are captured, by the name of their folder."""
         return {"train": self.train, "validation": self.validation}
 
 
@@ -95,7 +95,7 @@ def _require_recordings(source: ListSource) -> None:
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How the target answers.
+    """Settings of the target's answers.
 
     Args:
         target: where it is loaded from.
@@ -206,7 +206,7 @@ def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
 
 
 def _is_measured(report: Path) -> bool:
-    """Whether a report has figures of the drafter; a damaged one is left to whoever wrote it."""
+    """True if a report has the drafter's figures or is damaged; a damaged one is left to whoever wrote it."""
     try:
         return "results" in json.loads(report.read_text(encoding="utf-8"))
     except ValueError:

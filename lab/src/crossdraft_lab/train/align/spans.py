@@ -92,11 +92,11 @@ class SpanRecipe(Section):
 
 @dataclass(frozen=True)
 class SpanInputs:
-    """What a tuning begins with.
+    """Inputs of a tuning.
 
     Args:
         recipe: what to do.
-        target: whose answers are learned, where it is loaded from.
+        target: where the target is loaded from whose answers are learned.
         model: the drafter: `text` of the reference pair, or the folder of a causal language model.
         store, validation: captures to learn from, and of other clips.
         out: where everything is written.
@@ -111,7 +111,7 @@ class SpanInputs:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What decides the weights; a checkpoint of anything else is another training's."""
+        """Settings that determine the weights; a checkpoint with others belongs to another training."""
         recipe = self.recipe
         return {
             "target": target_fingerprint(self.target),
@@ -278,7 +278,7 @@ def _save(inputs: SpanInputs, model: nn.Module, figures: dict[str, Any], target:
 
 
 def _measured(inputs: SpanInputs, folder: Path, target: TokenTable) -> dict[str, object]:
-    """Of the drafter in that folder, under the engine; nothing where there is no validation capture."""
+    """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
     settings, store = inputs.recipe.measure, inputs.validation
     requests = [request for _, request in validation_questions(store, settings.pairs)]
     if store is None or not requests:

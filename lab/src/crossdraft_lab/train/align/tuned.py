@@ -132,7 +132,7 @@ class TuneRecipe(Section):
 
 @dataclass(frozen=True)
 class TuneInputs:
-    """What a tuning begins with.
+    """Inputs of a tuning.
 
     Args:
         recipe: what to do.
@@ -152,7 +152,7 @@ class TuneInputs:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What decides the weights; a checkpoint of anything else is another training's."""
+        """Settings that determine the weights; a checkpoint with others belongs to another training."""
         recipe = self.recipe
         base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints knew no other
         head = {} if recipe.head == "own" else {"head": recipe.head}
@@ -305,7 +305,7 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
 
 
 def _measured(inputs: TuneInputs, folder: Path) -> dict[str, object]:
-    """Of the drafter in that folder, under the engine; nothing where there is no validation capture."""
+    """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
     settings, store = inputs.recipe.measure, inputs.validation
     questions = validation_questions(store, settings.pairs)
     if store is None or not questions:

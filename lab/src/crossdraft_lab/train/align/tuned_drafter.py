@@ -123,7 +123,7 @@ class TunedDrafter(nn.Module):
         return train_batch(rows, {len(states) - 1: states[-1]}), features.to(where)
 
     def predict(self, batch: TrainBatch) -> list[DraftLogits]:
-        """What it says by its own head, or by the target's, to which its last state is a feature."""
+        """Compute logits with the drafter's own head, or with the target's, fed with the drafter's last state."""
         (states,) = batch.hidden.values()
         if self.rows is None:
             return [DraftLogits(0, self.draft_head(states))]

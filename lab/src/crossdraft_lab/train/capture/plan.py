@@ -1,4 +1,4 @@
-"""What a capture is to hold, how large it will be, and its index: what a folder holds already.
+"""Plan of a capture: its contents, its estimated size, and its index, which lists what a folder holds already.
 
 Layers are counted as Hugging Face's `hidden_states` are: layer k is what *enters* decoder layer k (0 = the embeddings);
 L, the number of layers, is what leaves the final norm. EAGLE, vLLM and speculators count the same way; SpecForge and
@@ -57,7 +57,7 @@ def default_layers(depth: int) -> tuple[int, ...]:
 
 
 def default_visual_layers(depth: int) -> tuple[int, ...]:
-    """Of the visual part: the embeddings, and what leaves the last layer."""
+    """Default layers of the visual part: the embeddings, and the output of the last layer."""
     return (0, depth)
 
 
@@ -67,7 +67,7 @@ def capture_spec(
     visual_layers: Sequence[int] | None = None,
     max_new_tokens: int = 96,
 ) -> CaptureSpec:
-    """What is kept of a target with `depth` layers; layers that are `None` are those that our heads read."""
+    """Build the spec for a target with `depth` layers; layers that are `None` are those that our heads read."""
     chosen = default_layers(depth) if layers is None else canonical(layers, depth)
     visual = default_visual_layers(depth) if visual_layers is None else canonical(visual_layers, depth)
     return CaptureSpec(chosen, visual, max_new_tokens)
@@ -98,7 +98,7 @@ class CapturedTarget:
 
     @classmethod
     def of(cls, source: str, target: Target, quantize: str | None = None) -> "CapturedTarget":
-        """Of a loaded target."""
+        """Describe a loaded target."""
         text = target.text_config
         dtype = str(target.model.dtype).removeprefix("torch.")
         sizes = (text.num_hidden_layers, text.hidden_size, target.vocab_size)
@@ -157,7 +157,7 @@ class CaptureIndex:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells one capture from another, by the name that people know it by."""
+        """Values that distinguish one capture from another, by the names that users know."""
         spec, owner = self.wanted, self.owner
         identity: dict[str, object] = {"target": owner.sha256, "dtype": owner.dtype, "layers": spec.layers}
         identity |= {"quantize": owner.quantize} if owner.quantize else {}
@@ -238,7 +238,7 @@ class CapturePlan:
         return replace(index, asked_sha256=hashlib.sha256(identity.encode()).hexdigest())
 
     def resume(self, folder: Path) -> CaptureIndex:
-        """What a folder holds of this capture: nothing, or the shards up to the first that is missing or cut off.
+        """Return the index to resume from: no shards yet, or those up to the first that is missing or cut off.
 
         Raises:
             CrossdraftError: the folder holds something else.

@@ -112,7 +112,7 @@ def _same_features(one: Prompt, other: Prompt) -> bool:
 
 @dataclass(eq=False)
 class RecorderState:
-    """What is known of one answer: `hidden` of one pass after the other, each [layers, n, H] bfloat16."""
+    """State of recording one answer: `hidden` of one pass after the other, each [layers, n, H] bfloat16."""
 
     memory: MemoryState
     number: int

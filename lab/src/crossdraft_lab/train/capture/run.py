@@ -23,7 +23,7 @@ GROUP = 4  # batches of questions that are handed to the recorder at a time: few
 
 @dataclass(frozen=True)
 class CaptureReport:
-    """What a run captured.
+    """Counts and timings of a capture run.
 
     Args:
         clips, answers, tokens: of this run; `tokens` are those of the answers alone.

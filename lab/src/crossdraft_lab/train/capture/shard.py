@@ -40,7 +40,7 @@ MEND = "run the same `crossdraft capture` again, which captures it and what foll
 
 @dataclass(frozen=True)
 class CaptureSpec:
-    """What is kept of each answer.
+    """Features that are captured of each answer.
 
     Args:
         layers: hidden states of the text after the first piece, counted as `plan` says.
@@ -58,11 +58,11 @@ class CaptureSpec:
                 raise CrossdraftError(f"--{name} asks for {value}; a capture needs at least 1.")
 
     def piece_bytes(self, tokens: int, hidden_size: int) -> int:
-        """What a first piece takes on disk."""
+        """Size of a first piece on disk."""
         return OFFSET_BYTES + tokens * (ID_BYTES + FEATURE_BYTES * hidden_size * len(self.visual_layers))
 
     def answer_bytes(self, text: int, answer: int, hidden_size: int) -> int:
-        """What an answer of `answer` tokens after `text` tokens of the prompt takes on disk."""
+        """Size on disk of an answer of `answer` tokens after `text` tokens of the prompt."""
         features = (text + answer - 1) * FEATURE_BYTES * hidden_size * len(self.layers)
         return 3 * OFFSET_BYTES + (text + answer) * ID_BYTES + features
 

@@ -116,7 +116,7 @@ class ClipSource(Protocol):
         ...
 
     def kinds(self, index: int) -> tuple[str, ...]:
-        """Of each of these the kind: of a scene's that which was drawn, of a list's its words."""
+        """The kind of each of these questions: as drawn for a scene, its wording for a list."""
         ...
 
     def read(self, index: int) -> PromptedClip:

@@ -1,1 +1,1 @@
-"""What every training shares: the trainer, its log, checkpoints, several processes, recipes, provenance."""
+"""Parts that all trainings share: the trainer, its log, checkpoints, several processes, recipes, provenance."""

@@ -93,7 +93,7 @@ def restore_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor],
 
 
 def config_fingerprint(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a training's weights, as a checkpoint gives it back: tuples become lists."""
+    """Convert the config that determines a training's weights to what a checkpoint gives back: tuples become lists."""
     return json.loads(json.dumps(config))
 
 

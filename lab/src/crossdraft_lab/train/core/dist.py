@@ -82,7 +82,7 @@ class MicroLoss:
 
 
 def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
-    """How much a micro-batch's mean counts: the number of its loss positions."""
+    """Weight of a micro-batch's mean: the number of its loss positions."""
     return 1.0 if batch.of == 1 else figures.get(LOSS_POSITIONS, 1.0)
 
 
@@ -198,7 +198,7 @@ def _one_thread() -> None:
 
 
 class StepModule(nn.Module):
-    """What is done with weights, as a module's forward: there DDP and FSDP take hold of them."""
+    """Module whose forward runs any work on its weights, so that DDP and FSDP can hook into it."""
 
     def __init__(self, modules: nn.Module) -> None:
         super().__init__()
@@ -267,10 +267,10 @@ def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager[objec
 
 
 def evaluate(module: nn.Module, ranks: Distributed, work: Callable[[], Value]) -> Value:
-    """What `work` gives on the first rank, for all of them.
+    """Run `work` on the first rank and return its result on all ranks.
 
-    The others do nothing meanwhile, except where ranks share weights: there each does the same, so that the weights of
-    one unit at a time are whole on all of them.
+    The other ranks wait, except where ranks share weights: there each runs it too, so that the weights of one unit at
+    a time are whole on all of them.
 
     Args:
         module: of `parallelise`.

@@ -1,4 +1,4 @@
-"""What a training reports: metrics as JSON lines in a file, progress and notes on stderr."""
+"""Reports of a training: metrics as JSON lines in a file, progress and notes on stderr."""
 
 import json
 import sys

@@ -86,7 +86,7 @@ def learning_rate(optim: Optim, step: int) -> float:
 
 
 def _undecayed(optim: Optim, step: int) -> float:
-    """How much of the decay is still to come, 1 to 0."""
+    """Share of the decay that is still to come, 1 to 0."""
     remaining = optim.steps - step
     match optim.schedule:
         case "wsd":

@@ -1,4 +1,4 @@
-"""What adapters learn from: one text, the target's own answer, read by both models.
+"""Training data of adapters: one text, the target's own answer, read by both models.
 
     the drafter   its own view of the clip, the question, then the target's answer     ->  states h(t), read here
     the target    its own view of the clip, the question, its answer                   ->  features f(t), captured
@@ -161,7 +161,7 @@ class PairedAnswers(ClipAnswers):
 def clip_answers(
     store: CaptureStore, source: ClipSource, features: FeatureSource, seed: int, answers: int
 ) -> ClipAnswers:
-    """Those of a capture of these clips, about `answers` a step.
+    """Group the answers of a capture by these clips, about `answers` a step.
 
     Raises:
         CrossdraftError: the target's last layer was not captured, or a feature of it is NaN or infinite.
@@ -208,7 +208,7 @@ def drafter_states(
 def own_answers(
     model: TrainableEventGPT, answers: PairedAnswers, visual: Tensor, numbers: Sequence[int], most: int
 ) -> list[list[int]]:
-    """What the drafter itself says to these answers' questions, greedily, in at most so many tokens each."""
+    """Decode the drafter's own answers to these answers' questions, greedily, in at most `most` tokens each."""
     codec = answers.codec
     head = cast("Callable[[Tensor], Tensor]", model.model.get_output_embeddings())
     prefix = read_prefix(model.llama, model.prefix_embeds(codec.prefix_ids(), visual))
@@ -227,15 +227,15 @@ def kept_by_clip(
     numbers: Sequence[int],
     read: Callable[[int, Sequence[int]], Mapping[int, Sequence[Tensor]]],
 ) -> dict[int, Sequence[Tensor]]:
-    """What a frozen drafter makes of a step's answers, by number: kept, or read now and kept where there is room.
+    """Load or compute a frozen drafter's tensors of a step's answers, by number; new ones are kept if there is room.
 
     Args:
         answers: which, step by step.
         kept: what was read before.
         step: of training.
         numbers: those that are wanted; the result may have more.
-        read: the tensors of all answers about a clip, of the clip's number and theirs. So an answer has the same bits
-            whichever of them a step takes.
+        read: computes the tensors of all answers about a clip from the clip's number and theirs, so that an answer has
+            the same bits whichever of them a step takes.
     """
     found: dict[int, Sequence[Tensor]] = {}
     for clip in answers.features.numbers(step, answers.clips):
@@ -300,11 +300,11 @@ class AlignmentData:
         return replace(train_batch(rows, {**hidden, TARGET: features}), visual=self._visual(step)), features
 
     def _states(self, step: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
-        """Of the step's answers at least, by number: [T, S] of each layer."""
+        """States of at least the step's answers, by number: [T, S] of each layer."""
         return kept_by_clip(self.answers, self.kept, step, numbers, partial(self._read, step))
 
     def _read(self, step: int, clip: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
-        """What the drafter makes of these answers, all about one of the step's clips."""
+        """Compute the drafter's states of these answers, all about one of the step's clips."""
         rows = self.answers.read(numbers)[0].to(self.device)
         visual = self.answers.features.visual(step, [clip]).to(self.device)
         states = drafter_states(self.model, self.answers.codec, visual, rows)
@@ -315,7 +315,7 @@ class AlignmentData:
         }
 
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
-        """What the drafter itself says to the step's questions, greedily."""
+        """The drafter's own greedy answers to the step's questions."""
         if any(number not in self._said for number in numbers):
             visual = self.answers.visual(step)
             said = own_answers(self.model, self.answers, visual, numbers, self.own)

@@ -171,7 +171,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
 
 
 def reads_own_answers(network: str) -> bool:
-    """Whether an adapter reads what the drafter itself says, and not its states along the target's answer."""
+    """True if an adapter reads the drafter's own answer, and not its states along the target's answer."""
     kind = cast("Any", ALIGNED[network].network_class)
     return issubclass(kind, OwnAnswerAdapter) or issubclass(kind.config_class, TokenConfig)
 
@@ -208,7 +208,7 @@ class AlignTask(HeadTask):
         )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the drafter's features are, and of which drafter; of `l4v`, what the target's visual features are."""
+        """Settings of the drafter's features, and its fingerprint; for `l4v`, also of the target's visual features."""
         text, network = self.drafter.text_config, cast("Any", ALIGNED[self.inputs.recipe.network].network_class)
         found: dict[str, Any] = {
             "source_size": text.hidden_size,
@@ -271,7 +271,7 @@ class AlignTask(HeadTask):
         return paired_answers(store, self.drafter, self.inputs.event, recipe.seed, recipe.optim.clips)
 
     def _frames(self, answers: PairedAnswers, config: VisualConfig) -> FrameCache:
-        """What an adapter sees of the clips through the target's vision encoder."""
+        """Cache of the clips' frames that an adapter sees through the target's vision encoder."""
         inputs, store, seed = self.inputs, answers.store, self.inputs.recipe.seed
         owner = f"{inputs.fingerprint} {store.index.asked_sha256} {config.frames}"
         return FrameCache(inputs.target, captured_source(store), seed, store.folder, owner, config)

@@ -30,7 +30,7 @@ class BatchSource(Protocol):
         ...
 
     def describe(self, step: int, count: int) -> str:
-        """What the step learns from, for people."""
+        """Describe the data of a step in words."""
         ...
 
 
@@ -132,7 +132,7 @@ class OnlineBatches:
         return collate([self._recorded(clip)[prompt] for clip, prompt in positions])
 
     def describe(self, step: int, count: int) -> str:
-        """What a step learns from, for people."""
+        """Describe the data of a step in words."""
         return describe_cycled(step, count)
 
     def _record(self, clip: int) -> list[CapturedAnswer]:

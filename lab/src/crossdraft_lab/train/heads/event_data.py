@@ -1,4 +1,4 @@
-"""What heads on an event model learn from: the target's answers, read by the event model after its view of the clip.
+"""Training data of heads on an event model: the target's answers, read by the event model after its view of the clip.
 
 A batch is as in `networks.train_batch`, with the event model's features instead of the target's, and the target's
 answers as the text.
@@ -98,7 +98,7 @@ class FeatureCache(EpochSampler):
         return encoded["video"].pooler_output[0].cpu().clone()
 
     def _read(self) -> dict[int, Tensor]:
-        """What an earlier run kept; a file that cannot be read is made anew."""
+        """Load the features that an earlier run kept; a file that cannot be read is made anew."""
         try:
             with safe_open(self.file, "pt") as kept:
                 if (kept.metadata() or {}).get("owner") == self.owner:
@@ -185,7 +185,7 @@ class EventAnswers:
 
     @torch.no_grad()
     def event_batch(self, step: int) -> EventBatch:
-        """What the step learns from."""
+        """The batch that the step learns from."""
         clips = self.numbers(step)
         return EventBatch(self.features.visual(step, clips), pack_pairs(self.codec, self.texts_of(step, clips)))
 
@@ -277,7 +277,7 @@ def first_answers(store: CaptureStore, locate: Callable[[int], tuple[int, int]])
 
 
 def patches_per_frame(prompt: Prompt, visual_ids: Collection[int]) -> int:
-    """How many visual features the target has for a frame, by a prompt with a clip in it.
+    """Number of the target's visual features per frame, counted in a prompt with a clip in it.
 
     Raises:
         CrossdraftError: the target does not see a clip frame by frame.

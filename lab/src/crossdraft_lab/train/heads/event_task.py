@@ -167,7 +167,7 @@ class EventTask(HeadTask):
         )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a glance: the fingerprint of the target whose features it sees, their size, and how many a frame has."""
+        """Settings of a glance: its target's fingerprint, and the size and number per frame of the features it sees."""
         if not issubclass(kind, GlanceConfig):
             return {}
         target = self.inputs.target

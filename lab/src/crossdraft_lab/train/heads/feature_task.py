@@ -123,7 +123,7 @@ class FeatureTask(HeadTask):
         return figures_json(found)
 
     def _source(self, layers: Sequence[int], visual: Sequence[int]) -> BatchSource:
-        """What is learned from, with these layers."""
+        """Source of the training batches, with these layers."""
         if self.inputs.store is not None:
             return self._stored(self.inputs.store, layers, visual)
         scenes = SceneSource(clips=self.inputs.online, seed=self.inputs.recipe.seed)

@@ -124,7 +124,7 @@ class JointModel(nn.Module):
         return loss_of
 
     def loss(self, prompt: Prompt, answer: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
-        """Of one answer: the target's own loss and the heads'."""
+        """Compute the loss of one answer: the target's own and the heads'."""
         out, ids = full_pass(self.model, prompt, answer)
         start, end = len(prompt), len(ids)
         own = F.cross_entropy(out.logits[0, start - 1 : end - 1].float(), ids[start:])
@@ -203,7 +203,7 @@ def save_joint(folder: Path, joint: JointModel, network: str, source: Path) -> N
 
 
 def copy_settings(source: Path, folder: Path) -> None:
-    """Of a checkpoint what stays true when it has learned: tokenizer, settings, licence; what is there stays there."""
+    """Copy the files that stay true after training: tokenizer, settings, licence; existing ones are kept."""
     for path in source.iterdir():
         stays = path.suffix in WORDS and not path.name.endswith(OUTDATED)
         if path.is_file() and stays and not (folder / path.name).exists():

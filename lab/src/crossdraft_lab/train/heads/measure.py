@@ -28,7 +28,7 @@ POSITIONS = 8  # of the hidden draft whose acceptance is reported
 
 @dataclass(frozen=True)
 class DraftFigures:
-    """What the target took of one kind of draft.
+    """Acceptance of one kind of draft by the target.
 
     Args:
         tau: see `drafters.evaluate.TAU`.
@@ -82,7 +82,7 @@ class _RankCounter:
 def count_ranks(
     target: Target, drafter: HeadDrafter[Any], requests: Sequence[Request], settings: Measure
 ) -> RankCounts:
-    """How often the token of each rank is accepted at each depth, as a sibling of the head's own best chain."""
+    """Count how often the token of each rank is accepted at each depth, as a sibling of the head's own best chain."""
     shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
     counted = _RankCounter(with_tree(drafter, partial(fill, shape)))
     decode_all(target, counted, requests, len(shape))

@@ -44,7 +44,7 @@ from crossdraft_lab.train.heads.task import CHECKED, LONGEST, Check, check_of
 
 @dataclass(frozen=True)
 class JointInputs:
-    """What a training of target and head begins with.
+    """Inputs of a joint training of target and head.
 
     Args:
         source: the target, `reference` or a folder.
@@ -83,12 +83,12 @@ class JointInputs:
 
     @property
     def folder(self) -> Path:
-        """Of the target."""
+        """Folder of the target."""
         return REFERENCE / "target" if self.source == "reference" else Path(self.source)
 
     @property
     def provenance(self) -> dict[str, object]:
-        """What tells these inputs from others."""
+        """Values that distinguish these inputs from others."""
         return {"target": self.target, "head_sha256": self.weights, "online_scenes": self.online}
 
 
@@ -200,7 +200,7 @@ class OnPolicyData:
         self._prompted = lru_cache(CLIPS)(self._prompt)
 
     def __call__(self, step: int) -> list[PromptAnswer]:
-        """What a step learns from."""
+        """Return the prompts and answers that a step learns from."""
         return [self._prompted(clip)[prompt] for clip, prompt in cycled(self.source, step, self.count)]
 
     def describe(self, step: int) -> str:
@@ -281,7 +281,7 @@ def _train(
 
 
 def training_config(recipe: JointRecipe, inputs: JointInputs) -> dict[str, Any]:
-    """What decides the weights; a checkpoint of anything else is another training's. See `run.training_config`."""
+    """Settings that decide the weights; a checkpoint with others is another training's. See `run.training_config`."""
     return {
         **inputs.provenance,
         **recipe.model_dump(include={"loss", "step_weight", "rank", "heads_weight", "seed"}),

@@ -1,4 +1,4 @@
-"""What adapters on the drafter's own answer learn from: that answer, and the target's to the same question.
+"""Training data of adapters on the drafter's own answer: that answer, and the target's to the same question.
 
 position      0     1     2    …   A
 tokens        pad   x(0)  x(1) …   x(A-1)     the target's answer; at t stands what predicts x(t)
@@ -61,7 +61,7 @@ class OwnAnswerData:
         return batch, plain.hidden[TARGET]
 
     def _say(self, step: int, clip: int, numbers: Sequence[int]) -> dict[int, Sequence[Tensor]]:
-        """What the drafter says to these questions about one of the step's clips, with what it came from.
+        """Decode the drafter's answers to these questions about one of the step's clips, with their features.
 
         For each its tokens [n], features [n, S], ids and log-probabilities [n, K]; see `OwnAnswer`.
         """

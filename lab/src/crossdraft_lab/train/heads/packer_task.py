@@ -27,10 +27,10 @@ SAMPLE = 16  # clips that tell the scale of visual tokens
 
 
 class LevelFeatures(FeatureCache):
-    """What a packer reads of each clip: [F, P, L·S], kept in bfloat16.
+    """Hidden states that a packer reads of each clip: [F, P, L·S], kept in bfloat16.
 
     Args:
-        levels: which hidden states of the target's vision encoder. Others as of `FeatureCache`.
+        levels: which hidden states of the target's vision encoder. The others are as in `FeatureCache`.
     """
 
     kind = "levels"
@@ -105,7 +105,7 @@ class PackerTask(FrozenTargetTask):
         return "nothing is drafted"
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the target's vision encoder gives."""
+        """Settings that the target's vision encoder determines."""
         config = cast("Any", self.inputs.target.model.config)
         vision = config.vision_config
         side, size = vision.image_size // vision.patch_size, vision.hidden_size

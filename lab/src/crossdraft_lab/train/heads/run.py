@@ -140,7 +140,7 @@ class HeadRun:
 
     @property
     def folder(self) -> Path:
-        """Where the finished head lies."""
+        """Folder of the finished head."""
         return self.out / "head"
 
 
@@ -170,9 +170,9 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
 
 
 def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
-    """What decides the weights: a checkpoint of anything else is another training's.
+    """Settings that determine the weights: a checkpoint with others belongs to another training.
 
-    How often one checks, who shares the work and in how many passes are not in it: they may change when it is resumed.
+    The interval of checks, the processes and the number of passes are left out: they may change when it is resumed.
     """
     recipe = run.recipe
     return {

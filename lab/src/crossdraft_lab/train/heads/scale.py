@@ -45,7 +45,7 @@ SPARE = 1e9  # bytes for what a pass needs beside weights and gradients
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """What one network weighs and takes.
+    """Size and processor time of one network.
 
     Args:
         network: its name, or `LM_HEAD`, which turns what an adapter gives into logits.
@@ -220,7 +220,7 @@ def _clip(head: Head) -> Tensor:
 
 
 def _step(head: Head) -> Callable[[], object]:
-    """What a drafted token takes, `PAST` positions behind it; of a network that reads a clip once, that."""
+    """Build a call that drafts one token after `PAST` positions, or reads one clip if the network reads a clip once."""
     if not isinstance(head, Adapter):
         clip = _clip(head)
         return lambda: cast("VisionAdapter | TokenPacker", head).predict(clip)

@@ -1,4 +1,4 @@
-"""What a frozen model makes of an answer, kept on disk: memory holds what a step needs, and the system's file cache."""
+"""A file of a frozen model's tensors per answer: memory holds what a step needs, and the system's file cache."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ SPARE = 1 << 30  # bytes of a disk that are left to others
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where a tensor lies in the file."""
+    """Location of a tensor in the file, with its shape and type."""
 
     begin: int
     shape: torch.Size
@@ -62,7 +62,7 @@ class StateFile:
         self._spans[number], self._end = tuple(spans), end
 
     def read(self, number: int) -> tuple[Tensor, ...]:
-        """Those of a number that is kept, on the CPU, in memory of their own.
+        """Load the tensors of a number that is kept, on the CPU, in memory of their own.
 
         Raises:
             CrossdraftError: the disk does not give them back.

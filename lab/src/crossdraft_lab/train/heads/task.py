@@ -30,13 +30,13 @@ Check = Callable[[int], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a training begins with.
+    """Inputs of a training.
 
     Args:
         recipe: what to do.
-        target: whose answers are learned.
-        source: where that was loaded from.
-        fingerprint: of its weights.
+        target: the model whose answers are learned.
+        source: where the target was loaded from.
+        fingerprint: of the target's weights.
         event: the event model, for heads on one: `event`, or a folder.
         store: a capture to learn from.
         validation: a capture of other clips, for checks and the final measurement.
@@ -56,7 +56,7 @@ class TaskInputs:
 
     @property
     def questions(self) -> int:
-        """How many questions about validation clips the finished head is measured with."""
+        """Number of questions about validation clips that the finished head is measured with."""
         return 0 if self.validation is None else min(self.recipe.measure.pairs, len(self.validation))
 
     def captured(self, refusal: str) -> CaptureStore:
@@ -72,11 +72,11 @@ class TaskInputs:
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a head is trained on.
+    """Training and validation data of a head.
 
     Args:
         loss_of: the loss of a step's micro-batch.
-        describe: what a step learns from, for people.
+        describe: the data of a step, in words.
         check: validation; `None` = there is no validation data.
     """
 
@@ -112,7 +112,7 @@ class HeadTask(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Of that model's weights."""
+        """Fingerprint of the host's weights."""
         return self.inputs.fingerprint
 
     @property
@@ -129,7 +129,7 @@ class HeadTask(ABC):
 
     @property
     def about(self) -> str:
-        """How `measured_figures` measures, in a sentence."""
+        """The way `measured_figures` measures, in a sentence."""
         return (
             f"Tokens a verify pass under the engine, bonus included, on {self.inputs.questions} questions about "
             f"validation clips; {self.drafted}."
@@ -137,13 +137,13 @@ class HeadTask(ABC):
 
     @classmethod
     def default_device(cls, recipe: HeadRecipe) -> str:
-        """Where it is trained if nobody says."""
+        """Default device of the training."""
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     @property
     @abstractmethod
     def drafted(self) -> str:
-        """What is drafted when the head is measured."""
+        """The drafts that the head is measured with, in words."""
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the head that are measured on data because the recipe leaves them out; none by default.
@@ -155,12 +155,12 @@ class HeadTask(ABC):
         return {}
 
     def shared_weights(self) -> SharedWeights:
-        """What the head borrows of its host."""
+        """Weights that the head borrows from its host."""
         return SharedWeights.of(self.host.model)
 
     @abstractmethod
     def data(self, head: Head) -> TaskData:
-        """What this head is trained on."""
+        """Build the data that this head is trained on."""
 
     @abstractmethod
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
@@ -207,7 +207,7 @@ def capture_config(store: CaptureStore | None) -> dict[str, object] | None:
 
 
 def checked_on(optim: Optim, validation: CaptureStore | None) -> dict[str, object] | None:
-    """What weights are chosen by, for `core.trainer.Stage`: validation answers, where a figure is watched."""
+    """Data that weights are chosen by, for `core.trainer.Stage`: validation answers, where a figure is watched."""
     return None if optim.watch is None or validation is None else {"validation": capture_config(validation)}
 
 

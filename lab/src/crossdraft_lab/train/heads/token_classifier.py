@@ -45,7 +45,7 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the L2 penalty
 
 @dataclass(frozen=True)
 class ClassifierRecipe:
-    """What a judge learns from.
+    """Training settings of a judge.
 
     Args:
         clips: scenes of the training split; the last fifth decides on the penalty, and as many scenes of the test
@@ -106,7 +106,7 @@ class Labelled:
     clips: Tensor
 
     def where(self, chosen: Tensor) -> "Labelled":
-        """Those tokens alone, by a mask [n]."""
+        """Select tokens by a mask [n]."""
         return Labelled(self.features[chosen], self.harmless[chosen], self.clips[chosen])
 
 
@@ -191,7 +191,7 @@ def fit(found: Labelled, first_left_out: int) -> FittedClassifier:
 
 
 def measure(fitted: FittedClassifier, left_out: Labelled) -> dict[str, float]:
-    """How well a judge tells harmless tokens of clips that had no part in its training.
+    """Measure how well a judge recognises harmless tokens of clips that had no part in its training.
 
     Returns:
         their number and the share that is harmless, the area under the ROC curve, and at a threshold of 0.5 the share
@@ -303,7 +303,7 @@ class _Pair:
         ]
 
     def _labelled(self, prefix: Prefix, index: int, rows: Sequence[_TriedToken], clips: Sequence[int]) -> Labelled:
-        """What becomes of a clip's answers after these tokens."""
+        """Label these tokens by how a clip's answers go on after them."""
         own = Prefix(
             tuple(key[index : index + 1] for key in prefix.keys),
             tuple(value[index : index + 1] for value in prefix.values),

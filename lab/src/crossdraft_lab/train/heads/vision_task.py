@@ -54,7 +54,7 @@ SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over whi
 
 
 class EncoderFeatures(FeatureCache):
-    """What the event encoder makes of each clip, before it is projected and pooled: [T, P, S]."""
+    """Features of each clip from the event encoder, before they are projected and pooled: [T, P, S]."""
 
     kind = "encoded"
 
@@ -139,7 +139,7 @@ class FrozenDecoder:
 
 
 class VisualExamples(Protocol):
-    """What a step learns from: which clips, what is seen of them, and which answers about them."""
+    """Training examples of each step: its clips, their visual input, and the answers about them."""
 
     @property
     def answers(self) -> ClipAnswers:
@@ -222,7 +222,7 @@ def vision_loss(
 
 @torch.no_grad()
 def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder) -> Agreements:
-    """How far the target's answers about each clip survive its predicted tokens; one epoch."""
+    """Measure the share of answer tokens about each clip that survive its predicted tokens; one epoch."""
     answers, lookup = data.answers, target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
     depth = answers.store.index.owner.depth
     pooled, shares, clips = [], [], list[int]()
@@ -279,7 +279,7 @@ class FrozenTargetTask(HeadTask):
     def examples(
         self, network: Head, data: VisualExamples, validation: VisualExamples | None, decoder: FrozenDecoder
     ) -> TaskData:
-        """What the network is trained on, and checked with."""
+        """Build the network's training and validation data."""
         recipe, reads = self.inputs.recipe, cast("ReadsVisual", network)
 
         def describe(step: int) -> str:
@@ -308,7 +308,7 @@ class VisionTask(FrozenTargetTask):
         )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the event encoder gives, and what the target reads of a clip."""
+        """Settings of the event encoder's features, and of the visual tokens that the target reads of a clip."""
         events, visual_ids = cast("Any", self.events.model.config), self.inputs.target.traits.visual_ids
         vision = events.vision_config
         return {
@@ -390,7 +390,7 @@ class VisionTask(FrozenTargetTask):
 
 
 def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
-    """What answers about a clip lose by its predicted tokens, on average over its first questions."""
+    """Mean loss that a clip's predicted tokens cause in the answers to its first questions."""
     source = captured_source(store)
     read, events = source.read(clip), clip_events(source, clip)
     numbers = [number for number in range(len(store)) if source.locate(number)[0] == clip][:ASKED]

@@ -144,9 +144,9 @@ def record_answers(
 
 
 def _finished_clips(path: Path, by_clip: Sequence[Sequence[ClipQuestion]], batch: int) -> int:
-    """How many clips' answers are there; what was written of a batch that was cut off is taken out of the file.
+    """Count the clips whose answers are complete; those of a batch that was cut off are removed from the file.
 
-    Whole batches, not whole clips: in bf16 the other clips of a batch may tip a near-tie.
+    Only whole batches count, not whole clips: in bf16 the other clips of a batch may tip a near-tie.
     """
     answers = read_answers(path)
     questions = len(by_clip[0])
@@ -170,7 +170,7 @@ def append_answers(path: Path, answers: Sequence[ClipAnswer]) -> None:
 
 
 def read_answers(path: Path) -> list[ClipAnswer]:
-    """What has been written so far; nothing if there is no file yet. A line cut off by an interruption is left out.
+    """Load the answers written so far; none if there is no file yet. A line cut off by an interruption is left out.
 
     Raises:
         CrossdraftError: a line is no answer.
@@ -201,7 +201,7 @@ def facts_right(by_clip: Sequence[Sequence[ClipQuestion]], answers: Sequence[Cli
 def agreement(
     drafter: AnsweringModel, split: str, answers: Sequence[ClipAnswer], questions: int, batch: int
 ) -> dict[str, float]:
-    """How a drafter's argmax agrees with the target's answers when it is fed them, `batch` clips at a time.
+    """Measure how a drafter's argmax agrees with the target's answers when it is fed them, `batch` clips at a time.
 
     `top1` is the share of tokens; `tau_8` and `tau_16` are the tokens a round would emit with chains of 8 and 16,
     bonus included, counted over rounds laid end to end along each answer (what verification would keep).

@@ -1,4 +1,4 @@
-r"""What one training step learns from: clips in order, questions drawn from (seed, step), packed rows.
+r"""Batches of one training step: clips in order, questions drawn from (seed, step), packed rows.
 
 Several questions about one clip are answered in one pass: the prefix is read once, and each branch sees it and itself
 only. Example, two questions about a clip whose prefix has P tokens:
@@ -54,7 +54,7 @@ class BatchSpec:
 
 
 def blank_pixels(cache: ClipCache) -> Tensor:
-    """What a blind drafter sees of any clip, and so of all at once: event frames without events, [1, n, 3, h, w]."""
+    """Pixels that a blind drafter sees of any clip, and so of all: event frames without events, [1, n, 3, h, w]."""
     return to_pixels(
         torch.full((1, cache.event_frames, scenes.SENSOR_SIZE, scenes.SENSOR_SIZE, 3), 255, dtype=torch.uint8)
     )

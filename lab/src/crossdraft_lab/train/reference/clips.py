@@ -35,7 +35,7 @@ PALETTE = np.array([[255, 255, 255], [0, 0, 255], [255, 0, 0]], dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class ClipCache:
-    """Where chunks lie and what shape their clips have."""
+    """Folder of the chunks, and the shape of their clips."""
 
     folder: Path
     size: int = 112

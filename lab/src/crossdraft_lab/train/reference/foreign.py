@@ -116,7 +116,7 @@ def _questions(run: ReferenceRun, wordings: str) -> list[list[ClipQuestion]]:
 
 
 def hidden_draft(codec: PromptCodec, drafted: Sequence[ClipAnswer], answers: Sequence[ClipAnswer]) -> dict[str, float]:
-    """What a target accepts of drafts that were written before it said anything.
+    """Measure what a target accepts of drafts that were written before its first token.
 
     `first_token` is the share of drafts with its first token, `hidden_prefix` the mean number of tokens accepted.
     """

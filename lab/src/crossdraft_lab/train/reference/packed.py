@@ -22,7 +22,7 @@ SEARCH_WINDOW = 12
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What branches need of a prefix that has been read."""
+    """State of a prefix that has been read, as branches need it."""
 
     keys: tuple[Tensor, ...]
     """One [clips, key heads, P, head_dim] a layer, rotated."""
@@ -133,9 +133,9 @@ def joined_layers(llama: LlamaModel) -> list[JoinedLayer]:
 def read_together(
     llama: LlamaModel, prefix: Tensor, branches: Tensor, layers: Sequence[JoinedLayer] | None = None
 ) -> list[Tensor]:
-    """What `branch_states` returns of a prefix [clips, P, d] and its branches [rows, length, d], read in one pass.
+    """Compute `branch_states` of a prefix [clips, P, d] and its branches [rows, length, d] in one pass.
 
-    Every layer's products are made once, over the positions of both: less to do where a weight is unpacked for each.
+    Every layer's products are computed once, over the positions of both, so that a packed weight is unpacked once.
 
     Args:
         layers: the decoder's, as `joined_layers` gives them; they are made here if there are none yet.

@@ -23,7 +23,7 @@ SAFETENSORS, TOWER = ".safetensors", "model.vision_tower."
 
 
 def _batch_spec(run: ReferenceRun, name: str, phase: VisionPhase | AnswerPhase, seed: int, first: int = 0) -> BatchSpec:
-    """What a phase sees of the training clips."""
+    """Build the spec of a phase's batches of training clips."""
     kind = "rgb" if name == "target" else "events"
     return BatchSpec(run.cache, kind, run.training_clips(name), phase.jitter, seed, first, blank=name == "blind")
 

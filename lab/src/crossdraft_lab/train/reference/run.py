@@ -84,11 +84,11 @@ class ReferenceRun:
         return self.recipe.target if name == "target" else self.recipe.drafter
 
     def phases(self, name: str) -> tuple[AnswerPhase, ...]:
-        """How a model is trained."""
+        """Training phases of a model."""
         return self.recipe.foreign.train if name == "foreign" else self.shape(name).train
 
     def sight(self, name: str) -> Path:
-        """Where a model's pre-trained vision encoder lies; `foreign` takes that of `event`, if need be the shipped one.
+        """Path of a model's pre-trained vision encoder; `foreign` takes that of `event`, if need be the shipped one.
 
         Raises:
             CrossdraftError: its stage has not been run.
@@ -102,7 +102,7 @@ class ReferenceRun:
         raise CrossdraftError(f"No {path}; run the stage '{of}-sight' first.")
 
     def training_clips(self, name: str) -> int:
-        """How many training clips a model learns from."""
+        """Number of training clips of a model."""
         if name == "foreign":
             return self.recipe.foreign.clips
         return self.recipe.cache.train_clips if name == "target" else self.recipe.cache.event_clips
@@ -120,7 +120,7 @@ class ReferenceRun:
         return sha256(self.model_folder(name) / WEIGHTS)
 
     def model_folder(self, name: str) -> Path:
-        """Where a finished model lies.
+        """Folder of a finished model.
 
         Raises:
             CrossdraftError: its stage has not been run.

@@ -166,7 +166,7 @@ def run_ship(run: ReferenceRun, folder: Path | None = None) -> None:
 
 
 def _figures(run: ReferenceRun) -> dict[str, Any]:
-    """What the stage `evaluate` measured, of the very weights that are to be shipped."""
+    """Load the figures of the stage `evaluate`, which must be of the very weights that are to be shipped."""
     path = run.out / "evaluation.json"
     if not path.is_file():
         raise CrossdraftError(f"No {path}; run the stage 'evaluate' first.")

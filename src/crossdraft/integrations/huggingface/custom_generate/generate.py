@@ -1,4 +1,4 @@
-"""What `model.generate(…, custom_generate=FOLDER)` runs."""
+"""Entry point of `model.generate(…, custom_generate=FOLDER)`."""
 
 from crossdraft.integrations.huggingface.generation import generate
 
