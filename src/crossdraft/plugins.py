@@ -84,4 +84,4 @@ def more_to_install() -> str:
 @cache
 def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Entry points by name; a package that is put on the path later is found."""
-    return {point.name: point for point in entry_points(group=group)}
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}

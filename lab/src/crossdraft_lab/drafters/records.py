@@ -1,12 +1,13 @@
 """The laboratory's drafters: one record each, with its check and its builder. Nothing heavy is imported."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from crossdraft.builders import DrafterContext, build_event, build_head
+from crossdraft.builders import DrafterContext, build_head
 from crossdraft.checkpoints.models import check_event_model, check_target
-from crossdraft.drafters.settings import EventSettings, HeadSettings
+from crossdraft.drafters.settings import HeadSettings
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.folders import head_json
 from crossdraft.heads.registry import HEADS
@@ -17,11 +18,6 @@ from crossdraft_lab.drafters import settings
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
-
-
-def check_iid(spec: Spec, options: settings.IidSettings, target: str | None) -> None:
-    """An EventGPT by its folder."""
-    check_event_model(options.dir or "event")
 
 
 def check_guided(spec: Spec, options: settings.GuidedSettings, target: str | None) -> None:
@@ -62,14 +58,17 @@ def check_online(spec: Spec, options: settings.OnlineSettings, target: str | Non
         raise CrossdraftError(f"'{spec}' saves its weights in {options.save}, which is no folder; name another.")
 
 
-def build_iid(spec: Spec, options: settings.IidSettings, context: DrafterContext) -> "Drafter[Any]":
-    """An event model that draws siblings independently."""
+def join_iid(parts: "Sequence[Drafter[Any]]", options: settings.IidSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A model's trees of independent siblings."""
     from crossdraft.drafters.independent import IndependentDrafter
     from crossdraft_lab.drafters.iid import IndependentChildrenDrafter
 
-    drafter = build_event(Spec("event"), EventSettings(dir=options.dir), context)
+    (drafter,) = parts
     if not isinstance(drafter, IndependentDrafter):
-        raise CrossdraftError(f"'{spec}' needs an event model of the target's own vocabulary.")
+        raise CrossdraftError(
+            "The drafter that iid draws trees with must be a model of the target's own vocabulary that drafts token by "
+            "token, and runs where iid does, such as event; write iid:event or (iid:event)@process."
+        )
     return IndependentChildrenDrafter(drafter.model, options.width, context.banned)
 
 
@@ -149,9 +148,9 @@ def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterC
 
 
 IID = Method(
-    "iid", "the event drafter with siblings drawn independently, for the rule kseq", "SpecTr: Sun 2023", build_iid,
-    check=check_iid,
-    settings=settings.IidSettings, trained=True, drafts_trees=True, senses=("events",), model="event",
+    "iid", "a model that draws siblings independently, for the rule kseq (iid:event)", "SpecTr: Sun 2023",
+    join=join_iid,
+    settings=settings.IidSettings, joins=(1, 1), drafts_trees=True, has_network=False, examples=("iid:event",),
 )  # fmt: skip
 GUIDED = Method(
     "guided", "a small VLM that reads the visual tokens the target attends to (guided:dir=FOLDER)",

@@ -10,10 +10,9 @@ from crossdraft.specs import Count, Limit, Share
 
 @dataclass(frozen=True)
 class IidSettings:
-    """Independent draws behind each node; the event model's folder."""
+    """Independent draws behind each node."""
 
     width: Count = 2
-    dir: str | None = None
 
 
 @dataclass(frozen=True)
