@@ -39,6 +39,12 @@ def rules(run: JSON) -> Iterator[str]:
     yield f"Its τ is {coupled['tau']['value']:.2f}, that of `rejection` {drawn['tau']['value']:.2f}"
 
 
+def kseq(run: JSON) -> Iterator[str]:
+    """Tokens a pass on trees of independent siblings."""
+    tau = {row["rule"]: interval(row["tau"]) for row in run["rules"]}
+    yield f"{tau['kseq']} tokens a pass, {tau['rejection']} by `rejection`"
+
+
 def recordings(run: JSON) -> Iterator[str]:
     """A row for each kind of recording, the time until a drafter begins, and what adaptive windows are worth."""
     drafters = list(dict.fromkeys(row["drafter"] for row in run["recordings"]))
@@ -262,6 +268,7 @@ def gate(found: JSON) -> Iterator[str]:
 TIES = (
     Tie("docs/how_it_works.md", (f"{RESULTS}/questions.json",), questions),
     Tie("docs/rules.md", (f"{RESULTS}/rules.json",), rules),
+    Tie("docs/rules.md", (f"{RESULTS}/kseq.json",), kseq),
     Tie("docs/drafters.md", (f"{RESULTS}/recordings.json",), recordings),
     Tie("docs/drafters.md", (f"{RESULTS}/partial.json",), partial),
     Tie("docs/heads.md", (f"{RESULTS}/heads.json", f"{RESULTS}/heads_times.json"), heads),
