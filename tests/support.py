@@ -7,6 +7,7 @@ depends on what the models see, and some drafts are accepted and some are not.
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,13 @@ def endless_target(pair: PairPaths, folder: Path) -> Path:
     ends["eos_token_id"] = config["video_token_index"]
     (folder / "generation_config.json").write_text(json.dumps(ends))
     return folder
+
+
+def install(folder: Path, module: str, source: str, group: str, points: Mapping[str, str]) -> None:
+    """Write a package of one module into a folder as pip would: `points` are entry points, name -> attribute."""
+    (folder / f"{module}.py").write_text(source)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n")
+    lines = [f"[{group}]", *(f"{name} = {module}:{attribute}" for name, attribute in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))

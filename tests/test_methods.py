@@ -28,7 +28,7 @@ from crossdraft.methods import (
 from crossdraft.specs import NoSettings
 from crossdraft.video.read import read_frames
 from tests.heads.small import some_heads
-from tests.support import encodes_clips
+from tests.support import encodes_clips, install
 
 SPECS = [
     "ngram",
@@ -362,12 +362,8 @@ OTHER = Method("other", "copies", "nobody 2026", build)
 @pytest.fixture
 def toy(tmp_path, monkeypatch, no_drafters_registered):
     """A package with a drafter of its own, as pip would install it."""
-    (tmp_path / "toy_drafter.py").write_text(TOY)
-    folder = tmp_path / "toy_drafter-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-drafter\nVersion: 1.0\n")
-    points = ["toy = toy_drafter:RECORD", "gone = toy_drafter:GONE", "misnamed = toy_drafter:OTHER"]
-    (folder / "entry_points.txt").write_text("\n".join(["[crossdraft.drafters]", *points]))
+    points = {"toy": "RECORD", "gone": "GONE", "misnamed": "OTHER"}
+    install(tmp_path, "toy_drafter", TOY, "crossdraft.drafters", points)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     yield tmp_path

@@ -13,10 +13,10 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.methods import METHODS, check_spec, read_spec
 from crossdraft.plugins import Table
+from tests.support import install
 
 POINTS = {"one": "ONE", "other": "OTHER", "gone": "GONE", "own": "TWO"}
 PACKAGE = """
-import json
 ONE, OTHER, TWO = 1, "one", 2
 """
 
@@ -24,17 +24,7 @@ ONE, OTHER, TWO = 1, "one", 2
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """An installed package with entry points of the group `numbers`."""
-    (tmp_path / "some_numbers.py").write_text(PACKAGE)
-    folder = tmp_path / "some_numbers-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: some-numbers\nVersion: 1.0\n")
-    points = [
-        "one = some_numbers:ONE",
-        "other = some_numbers:OTHER",
-        "gone = some_numbers:GONE",
-        "own = some_numbers:TWO",
-    ]
-    (folder / "entry_points.txt").write_text("\n".join(["[numbers]", *points]))
+    install(tmp_path, "some_numbers", PACKAGE, "numbers", POINTS)
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("some_numbers", None)

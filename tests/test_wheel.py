@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 50_000_000
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")
 
 pytestmark = pytest.mark.slow  # it packs 40 MB, and loads the models three times
@@ -48,12 +49,11 @@ def python(wheel, tmp_path_factory):
 @pytest.fixture
 def run(python, tmp_path):
     """`python -m crossdraft` there, outside the checkout."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*arguments):
         command = [python, "-m", "crossdraft", *arguments]
         return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+            command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300
         )
 
     return run
@@ -101,10 +101,9 @@ def test_what_the_laboratory_has_is_refused_by_its_name(run, clip, arguments):
 
 
 def test_a_server_answers(python, clip, tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-m", "crossdraft", "serve", "--port", "0", "--media-root", str(clip[0].parent)]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         try:
             started = STARTED.match(server.stdout.readline())

@@ -7,12 +7,12 @@ import pytest
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.engine.conformance import _SequentialPositions
 from crossdraft.engine.decode import Decoder
 from crossdraft.engine.reference import generate
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.target import Target
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUEST = Request("xx", max_new_tokens=12)
@@ -57,13 +57,6 @@ def test_with_drafts_the_definition_asks_for_fewer_rounds():
     tokens = generate(target, drafter, REQUEST)
     assert len(rounds) < len(tokens)
     assert any(len(draft.tree) for (draft,) in rounds)
-
-
-class _SequentialPositions(Target):
-    """Planted fault: nodes are numbered as if they were a chain."""
-
-    def _depths(self, tree):
-        return range(1, len(tree) + 1)
 
 
 def test_an_engine_that_is_wrong_differs():

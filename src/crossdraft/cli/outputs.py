@@ -7,10 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from crossdraft.drawing.save import ENDINGS
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-
-ENDINGS = (".png", ".svg")  # of a picture
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:

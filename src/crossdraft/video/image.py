@@ -77,7 +77,7 @@ def read_pixels(source: str | bytes, limits: VideoLimits = DEFAULT_LIMITS) -> tu
     """
     if isinstance(source, bytes):
         return _decoded(source, "The request's image", limits)
-    check_image_file(source)
+    _check_there(source)
     try:
         with Path(source).open("rb") as file:
             return _decoded(file.read(BYTES_PER_PIXEL * limits.image + 1), source, limits)
@@ -91,16 +91,21 @@ def check_image_file(path: str) -> None:
     Raises:
         CrossdraftError: there is no file, it cannot be read, or its first bytes are of no such format.
     """
-    if "://" in path:
-        raise CrossdraftError(f"Images are not fetched from addresses; save {path[:60]} and give the file's path.")
-    if not Path(path).is_file():
-        raise CrossdraftError(f"There is no image file at {path}; check the path.")
+    _check_there(path)
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEAD)
     except OSError as error:
         raise CrossdraftError(f"Cannot read {path}: {error.strerror}.") from None
     _check_format(head, path)
+
+
+def _check_there(path: str) -> None:
+    """Refuse an address, and a path without a file."""
+    if "://" in path:
+        raise CrossdraftError(f"Images are not fetched from addresses; save {path[:60]} and give the file's path.")
+    if not Path(path).is_file():
+        raise CrossdraftError(f"There is no image file at {path}; check the path.")
 
 
 def _check_format(head: bytes, name: str) -> str:

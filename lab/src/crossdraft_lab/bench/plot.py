@@ -35,7 +35,6 @@ PROVISIONAL = "first provisional text"
 ROW = 0.66  # height of a bar; rows lie 1 from another
 WIDTH, SIZE = 10.0, 10  # of the figure in inches, of its text in points
 ROOM = 3.0  # length of an axis over its longest bar: the figures stand in a column after the bars
-ENDINGS = (".png", ".svg")
 
 
 def plot(report: "BenchReport", path: Path) -> None:

@@ -18,10 +18,13 @@ from torch import Tensor
 from crossdraft.drafters.base import fork_of
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState
-from crossdraft.heads.files import CONFIG, read_config, save_head
+from crossdraft.heads.files import CONFIG, load_head, read_config, save_head
+from crossdraft.heads.networks.base import SharedWeights
+from crossdraft.load import target_fingerprint
 from crossdraft_lab.drafters.online_training import OnlineStats, OnlineTrainer, ReplayBuffer, Sample, TimeBudget
 from crossdraft_lab.drafters.settings import OnlineSettings
 
@@ -223,3 +226,33 @@ def check_folder(folder: Path) -> bool:
         raise CrossdraftError(f"There is no head in {folder}, and it is not empty; name an empty or a new folder.")
     read_config(folder)
     return True
+
+
+def load_learning_drafter(
+    drafter: HeadDrafter[Any],
+    network: str,
+    host: Target,
+    source: str,
+    seconds: float,
+    keep: int,
+    rate: float,
+    folder: Path | None = None,
+) -> OnlineDrafter:
+    """A head's drafter that is trained online while it serves.
+
+    Args:
+        drafter: around the head, loaded with `packed=False`.
+        network: the head's.
+        host, source: as in `load_head_drafter`.
+        seconds, keep, rate: see `OnlineDrafter`.
+        folder: where the weights are saved, and loaded from if there are any.
+
+    Raises:
+        CrossdraftError: the folder holds something else, or a head that does not fit; and as `OnlineDrafter`.
+    """
+    shared, origin = SharedWeights.of(host.model), HeadOrigin(network, target_fingerprint(source))
+    head = drafter.head
+    if folder is not None and check_folder(folder):
+        head.restore(load_head(folder, shared, origin.target, network).stored())
+    lm_head = shared.lm_head.to(host.device)[head.draft_ids]
+    return OnlineDrafter(drafter, lm_head, seconds, keep, rate=rate, origin=origin, folder=folder)

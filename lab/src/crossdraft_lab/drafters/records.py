@@ -129,7 +129,7 @@ def build_predicted(spec: Spec, options: settings.PredictedSettings, context: Dr
 def build_online(spec: Spec, options: settings.OnlineSettings, context: DrafterContext) -> "Drafter[Any]":
     """A head that is trained while it serves."""
     from crossdraft.heads.drafting.head_drafter import HeadDrafter
-    from crossdraft_lab.drafters.load_online import load_learning_drafter
+    from crossdraft_lab.drafters.online import load_learning_drafter
 
     (head,) = spec.parts
     check_online(spec, options, context.target)
