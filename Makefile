@@ -3,8 +3,8 @@
 # make serve    an OpenAI-compatible server on the reference pair, with a clip to ask about
 # make test     the fast tests; ARGS="tests/engine -k tree" narrows them down, ARGS="-n0 --pdb" debugs
 # make test-all the slow ones too
-# make check    style, types, import directions, words
-# make docs     the tables of the docs, from the code, and the site in build/site, by an environment of its own
+# make check    style, types, import directions, words, sizes, figures of the pages
+# make docs     the pages' lists from the code and figures from the JSON, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make interop-ray   replicas and workers on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
@@ -68,7 +68,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
 	$(BIN)/python tools/size.py
-	PYTHONPATH=$(SOURCES) $(BIN)/python -m tools.figures
+	$(BIN)/python tools/values.py
 
 # crossdraft first: what the others need. Each one's source and wheel, in dist/.
 dist: setup
@@ -79,8 +79,8 @@ format: setup
 	$(BIN)/ruff format .
 
 docs: setup
-	$(BIN)/python docs/tables.py
-	$(BIN)/python docs/rooms.py
+	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/values.py --write
 	$(MAKE) site
 
 # mkdocs reads the source without importing it: no PyTorch here. Its successor Zensical is at 0.0; all pages are plain
@@ -88,9 +88,9 @@ docs: setup
 SITE := .venv-docs
 site: $(SITE)/.ready
 	rm -rf build/site
-	PYTHONPATH=$(SOURCES) $(SITE)/bin/python docs/pages.py build
+	PYTHONPATH=$(SOURCES) $(SITE)/bin/python tools/pages.py build
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet --strict -f docs/mkdocs.yml
-	PYTHONPATH=$(SOURCES) $(SITE)/bin/python docs/pages.py build
+	PYTHONPATH=$(SOURCES) $(SITE)/bin/python tools/pages.py build
 	@echo "The site is in build/site: $(SITE)/bin/python -m http.server -b 127.0.0.1 -d build/site"
 
 $(SITE)/.ready: pyproject.toml

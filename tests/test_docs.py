@@ -11,10 +11,9 @@ import crossdraft
 from crossdraft.cli.main import app
 from crossdraft.methods import METHODS
 from crossdraft_lab.bench.scale import read_arguments
-from docs.pages import API, WALK, cells, collect, loads_from_elsewhere
-from docs.pages import page as site_page
-from docs.rooms import drawn, reduced
-from docs.tables import MARKED, TABLES, with_tables
+from tools.pages import API, WALK, cells, collect, loads_from_elsewhere
+from tools.pages import page as site_page
+from tools.tables import MARKED, TABLES, with_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -26,16 +25,8 @@ def pages() -> list[Path]:
     return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_imports():
-    """What `python docs/rooms.py` draws."""
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    assert drawn(page) == page
-    assert "api --> assembly" in page
-    assert reduced({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
-
-
 def test_tables_are_those_of_the_code():
-    """What `python docs/tables.py` writes."""
+    """What `python tools/tables.py` writes."""
     pages = {page.name: page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")}
     assert {name for text in pages.values() for _, name, _ in MARKED.findall(text)} == set(TABLES)
     assert {name: with_tables(text) for name, text in pages.items()} == pages
@@ -191,11 +182,11 @@ def test_a_script_of_cells_is_a_page():
     assert cells(script) == "# Walk-through\n\nA walk.\n\n    code\n\n## One\n\nTwo\nthree.\n\n```python\nx = 1\n```\n"
 
 
-def test_a_diagram_is_a_table_on_the_site(site):
-    text = (site / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert "mermaid" not in text
-    assert "| `api` | `assembly`, `compressions` |" in text
-    assert site_page("<!-- table: x -->\n| a |\nTwo:\n- b\n") == "<!-- table: x -->\n\n| a |\nTwo:\n\n- b\n"
+def test_a_list_or_table_that_follows_text_at_once_is_one_on_the_site():
+    assert site_page("<!-- table: x -->\n- a\nTwo:\n- b\n") == "<!-- table: x -->\n\n- a\nTwo:\n\n- b\n"
+    assert site_page("<!--t a:b |\nc d-->\n| a |\n") == "<!--t a:b |\nc d-->\n\n| a |\n"
+    figure = "of <!--v a:b .1f-->1.0<!--/v-->\n<!--v a:c .1f-->2.0<!--/v-->\nin all\n"
+    assert site_page(figure) == figure
     assert site_page("```\nTwo:\n- b\n```\n") == "```\nTwo:\n- b\n```\n"
 
 

@@ -1,4 +1,4 @@
-"""The site's pages: `python docs/pages.py BUILD` collects them into BUILD/pages and checks BUILD/site if it is there.
+"""The site's pages: `python tools/pages.py BUILD` collects them into BUILD/pages and checks BUILD/site if it is there.
 
 Pages keep the repository's folders, so that a link that works in a checkout works on the site. `make docs` has mkdocs
 build them (`docs/mkdocs.yml`); it needs neither PyTorch nor the models.
@@ -24,10 +24,8 @@ TAKEN = (
 API, WALK = "docs/api.md", "docs/walkthrough.md"  # written here
 
 # GitHub's Markdown lets a list, a table or text follow a line at once; Python's asks for a line between.
-COMMENT = re.compile(r"(<!-- [^>]* -->)\n")
+COMMENT = re.compile(r"^(<!--(?:t| table:) [^>]*-->)\n", re.MULTILINE)
 LIST = re.compile(r"^(?!\s*(?:[-*|>#]|\d+\.)\s?)(\S.*)\n(?=(?:[-*]|1\.) )", re.MULTILINE)
-MERMAID = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
-NODE, EDGE = re.compile(r"^  (\w+)\[\"(.+)\"\]$", re.MULTILINE), re.compile(r"^  (\w+) --> (\w+)$", re.MULTILINE)
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|embed)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>|<link\b[^>]*>|"""
     r"""url\(\s*["']?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;"""
@@ -54,7 +52,7 @@ def collect(into: Path) -> list[Path]:
 
 def page(text: str) -> str:
     """A page's Markdown as Python's Markdown reads it."""
-    parts = re.split(r"(^```.*?^```$)", MERMAID.sub(_as_table, text), flags=re.MULTILINE | re.DOTALL)
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     return "".join(
         part if part.startswith("```") else LIST.sub(r"\1\n\n", COMMENT.sub(r"\1\n\n", part)) for part in parts
     )
@@ -70,16 +68,6 @@ def cells(script: str) -> str:
         prose = re.sub(r"^# ?", "", text, flags=re.MULTILINE).replace("\n", "\n\n", 1)
         found.append(f"{prose.strip()}\n" if "markdown" in kind else f"```python\n{text.strip()}\n```\n")
     return "\n".join(found)
-
-
-def _as_table(diagram: re.Match[str]) -> str:
-    """A Mermaid flowchart as a table: its script would be loaded from elsewhere."""
-    names = dict(NODE.findall(diagram[1]))
-    rows = [
-        f"| `{name}` | {', '.join(f'`{names[other]}`' for one, other in EDGE.findall(diagram[1]) if one == node)} |\n"
-        for node, name in names.items()
-    ]
-    return "| room | imports, beside what follows from these |\n|---|---|\n" + "".join(rows)
 
 
 def api() -> str:

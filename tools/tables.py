@@ -1,0 +1,91 @@
+"""Writes the lists of the docs that the code has: `python tools/tables.py`.
+
+A list stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of `TABLES`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import fill
+
+from crossdraft.compressions import COMPRESSIONS
+from crossdraft.engine.rules import RULES
+from crossdraft.methods import METHODS
+from crossdraft.serve.settings import ServerSettings
+from crossdraft_lab.datasets.catalogue import DATASETS
+
+PAGES = Path(__file__).parents[1] / "docs"
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Entry = tuple[str, str]  # what stands in backquotes, and what is said of it
+
+
+def drafters() -> Iterator[Entry]:
+    """Every drafter: what it does, what it needs, where it comes from."""
+    for name, method in METHODS.items():
+        traits = {"trained": method.trained, "trees": method.drafts_trees, "sees the scene": bool(method.senses)}
+        yield name, _joined(method.summary, *(trait for trait, has in traits.items() if has), method.paper)
+
+
+def rules() -> Iterator[Entry]:
+    """Every acceptance rule: whether it is lossless, at which temperature, what it verifies, where it comes from."""
+    for name, rule in RULES.items():
+        takes = rule.takes if rule.drafter is None else f"{rule.takes}, of the drafter `{rule.drafter}`"
+        lossless = "lossless" if rule.lossless else "**lossy**"
+        temperature = "temperature 0" if rule.greedy else "temperature above 0"
+        yield name, _joined(lossless, temperature, f"verifies {takes}", rule.paper)
+
+
+def compressions() -> Iterator[Entry]:
+    """Every way to compress what a target sees."""
+    for name, one in COMPRESSIONS.items():
+        yield name, _joined(one.summary, one.paper)
+
+
+def settings() -> Iterator[Entry]:
+    """Every setting of the server, with its default."""
+    for name, field in ServerSettings.model_fields.items():
+        default = {True: "on", False: "off"}.get(field.default) if isinstance(field.default, bool) else field.default
+        shown = "" if default in (None, (), {}, "") else f" (default {default})"
+        yield name, f"{field.description or ''}{shown}"
+
+
+def datasets() -> Iterator[Entry]:
+    """Every data set: the layout of its folder, its licence, its paper."""
+    for name, one in DATASETS.items():
+        yield name, _joined(one.title, f"folder with `{one.layout}`", one.licence, one.paper)
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+TABLES: Mapping[str, Callable[[], Iterator[Entry]]] = {
+    "drafters": drafters,
+    "rules": rules,
+    "compressions": compressions,
+    "settings": settings,
+    "datasets": datasets,
+}
+
+
+def with_tables(page: str) -> str:
+    """A page's text with its lists as the code has them now."""
+    return MARKED.sub(lambda found: found[1] + _markdown(TABLES[found[2]]()) + found[3], page)
+
+
+def _markdown(entries: Iterator[Entry]) -> str:
+    lines = (f"- `{name}`: {said}" for name, said in entries)
+    return "".join(f"{fill(line, 120, subsequent_indent='  ', break_long_words=False)}\n" for line in lines)
+
+
+def main() -> None:
+    """Rewrite every page whose lists are out of date."""
+    for page in PAGES.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if (now := with_tables(text)) != text:
+            page.write_text(now, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Ties figures of the pages to the JSON that they were measured in: `python tools/values.py [--write]`.
+
+One figure: `<!--v readme:methods/glance/tau .2f-->8.76<!--/v-->`. A table: the comment before it says what each column
+after the first shows; a row's key stands in its first cell, in backquotes or as a comment; a column may be left out:
+
+    <!--t readme:methods/{} | | identical/equal d | ttft_ms/median .0f | speedup .2f -->
+
+A source is a JSON file below docs/results or, with a slash in front, anywhere in the repository, without its ending. A
+path's parts are keys, indices, or the `name`, `of` or `size` of a list's entry. A format is one of Python's, perhaps
+after a factor (`100*.0f`); a value that has an interval is shown with it. The command also holds pages to their length.
+"""
+
+import json
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+VALUE = re.compile(r"(<!--v ([^:>]+):([^>]+) ([^\s>]+)-->).*?<!--/v-->", re.DOTALL)
+TABLE = re.compile(r"(<!--t ([^:>]+):([^|>]*?)\s*\|([^>]+)-->\n)((?:\|.*\n)+)")
+KEY = re.compile(r"<!--(?!/?v)(.+?)-->|`([^`]+)`")
+UNREAD = re.compile(r"<!-- table: \w+ -->.*?<!-- end -->|<!--.*?-->", re.DOTALL)  # written from the code, or not shown
+WORDS, README_WORDS, LINE = 1500, 900, 140
+NAMES = ("name", "of", "size")
+TO_BE_WRITTEN_ANEW = [
+    "CHANGELOG",
+    "CONTRIBUTING",
+    "README",
+    "SECURITY",
+    "adding_a_drafter",
+    "adding_a_vlm",
+    "align_your_own_pair",
+    "architecture",
+    "compression",
+    "data",
+    "deploy",
+    "drafters",
+    "edge",
+    "experiments",
+    "formats",
+    "growth",
+    "heads",
+    "how_it_works",
+    "large_models",
+    "many_requests",
+    "planning",
+    "ray",
+    "real_pair",
+    "rules",
+    "serve",
+    "serving_in_process",
+    "streams",
+    "vllm",
+    "your_own_models",
+]
+
+
+@cache
+def source(root: Path, name: str) -> Any:
+    """Content of the JSON file that a marker names."""
+    path = root / name[1:] if name.startswith("/") else root / "docs/results" / name
+    return json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+
+
+def find(value: Any, path: str) -> Any:
+    """The value at a path.
+
+    >>> find({"methods": [{"name": "a", "times": [1, 2]}]}, "methods/a/times/1")
+    2
+    """
+    for part in filter(None, path.split("/")):
+        if isinstance(value, list):
+            named = [one for one in value if isinstance(one, dict) and part in [str(one.get(key)) for key in NAMES]]
+            value = named[0] if named else value[int(part)]
+        else:
+            value = value[part]
+    return value
+
+
+def shown(value: Any, form: str) -> str:
+    """A value as a page shows it; no value is shown as nothing.
+
+    >>> shown({"value": 1.984, "ci95": [1.77, 2.21]}, ".1f"), shown(0.123, "100*.0f"), shown(None, ".1f")
+    ('2.0 [1.8, 2.2]', '12', '')
+    """
+    if isinstance(value, dict):
+        return "{} [{}, {}]".format(*(shown(one, form) for one in (value["value"], *value["ci95"])))
+    factor, _, form = form.rpartition("*")
+    return "" if value is None else format(value * float(factor) if factor else value, form)
+
+
+def corrected(root: Path, text: str) -> str:
+    """A page with each tied figure as its JSON has it."""
+
+    def one(found: re.Match[str]) -> str:
+        marker, name, path, form = found.groups()
+        return f"{marker}{shown(find(source(root, name), path), form)}<!--/v-->"
+
+    def table(found: re.Match[str]) -> str:
+        marker, name, path, recipe, rows = found.groups()
+        columns = [column.strip().rpartition(" ") for column in recipe.split("|")]
+        lines = rows.splitlines(keepends=True)
+        return marker + "".join([*lines[:2], *(row(source(root, name), path, columns, line) for line in lines[2:])])
+
+    return TABLE.sub(table, VALUE.sub(one, text))
+
+
+def row(content: Any, path: str, columns: list[tuple[str, str, str]], line: str) -> str:
+    """A table's row with the values of its key; a row without a key is left as it is."""
+    cells = line.strip().strip("|").split("|")
+    key = KEY.search(cells[0])
+    if key is None:
+        return line
+    found = find(content, path.replace("{}", key[1] or key[2]))
+    for at, (where, _, form) in enumerate(columns, 1):
+        if form:
+            bold = "**" if "**" in cells[at] else ""
+            value = shown(find(found, where), form)
+            cells[at] = f" {bold}{value}{bold} " if value else " "
+    return f"|{'|'.join(cells)}|\n"
+
+
+def lengths(name: str, text: str) -> list[str]:
+    """Every line of a page that is too long, and the page if it is."""
+    found = [f"{name}:{at}: {len(line)} characters" for at, line in enumerate(text.splitlines(), 1) if len(line) > LINE]
+    count, most = len(UNREAD.sub("", text).split()), README_WORDS if name == "README.md" else WORDS
+    return found + ([f"{name} has {count} words, {most} are allowed"] if count > most else [])
+
+
+def main(write: bool, root: Path = ROOT) -> int:
+    """Print what is wrong with the pages, or mend their figures; 1 if anything is wrong."""
+    found: list[str] = []
+    for page in sorted([*root.glob("*.md"), *root.glob("docs/*.md")]):
+        text, name = page.read_text(encoding="utf-8"), str(page.relative_to(root))
+        try:
+            right = corrected(root, text)
+        except (OSError, KeyError, IndexError, TypeError, ValueError) as error:
+            found.append(f"{name}: a marker names what is not there: {error!r}")
+            continue
+        if write:
+            page.write_text(right, encoding="utf-8")
+        elif right != text:
+            pairs = zip(text.splitlines(), right.splitlines(), strict=True)
+            found += [f"{name}:{at}: the JSON gives {new}" for at, (old, new) in enumerate(pairs, 1) if old != new]
+        found += [] if root == ROOT and page.stem in TO_BE_WRITTEN_ANEW else lengths(name, right)
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--write" in sys.argv[1:]))
