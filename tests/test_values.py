@@ -10,7 +10,7 @@ from tools import values
 JSON = {
     "tau": 8.7561,
     "speedup": {"value": 1.984, "ci95": [1.77, 2.21]},
-    "methods": [{"name": "hf", "ms": 610.2, "tau": 1.0}, {"name": "a, b", "ms": 208.4, "tau": None}],
+    "methods": [{"name": "hf", "ms": 610.2, "tau": 1.0}, {"name": "a b", "ms": 208.4, "tau": None}],
 }
 PAGE = """# One page
 
@@ -22,7 +22,7 @@ That is <!--v kept:methods/hf/tau 100*.0f-->100<!--/v--> %.
 | | cores | ms | τ |
 |---|---|---|---|
 | `hf` | 1 | 610 | 1.0 |
-| **ours**<!--a, b--> | 1 + 1 | **208** | |
+| **ours**<!--a b--> | 1 + 1 | **208** | |
 | no key | 2 | 3 | |
 """
 
@@ -53,7 +53,15 @@ def test_a_wrong_figure_is_found_and_mended(root, capsys, wrong):
     assert page.read_text() == PAGE
 
 
-@pytest.mark.parametrize("wrong", [("kept:tau", "kept:rho"), ("kept:tau", "lost:tau"), ("methods/hf", "methods/hg")])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("kept:tau", "kept:rho"),
+        ("kept:tau", "lost:tau"),
+        ("methods/hf", "methods/hg"),
+        ("methods/hf", "methods/name=hf,ms=1"),
+    ],
+)
 def test_a_marker_that_names_nothing_is_found(root, capsys, wrong):
     (root / "docs/page.md").write_text(PAGE.replace(*wrong))
     assert values.main(write=False, root=root) == 1

@@ -1,13 +1,14 @@
 """Ties figures of the pages to the JSON that they were measured in: `python tools/values.py [--write]`.
 
 One figure: `<!--v readme:methods/glance/tau .2f-->8.76<!--/v-->`. A table: the comment before it says what each column
-after the first shows; a row's key stands in its first cell, in backquotes or as a comment; a column may be left out:
+after the first shows; a row's key, in place of {}, stands in its first cell, in backquotes or as a comment:
 
     <!--t readme:methods/{} | | identical/equal d | ttft_ms/median .0f | speedup .2f -->
 
 A source is a JSON file below docs/results or, with a slash in front, anywhere in the repository, without its ending. A
-path's parts are keys, indices, or the `name`, `of` or `size` of a list's entry. A format is one of Python's, perhaps
-after a factor (`100*.0f`); a value that has an interval is shown with it. The command also holds pages to their length.
+path's parts are keys, indices, or an entry of a list: by its `name`, or as in `n=8` and `requests=8,name=hf`. A format
+is one of Python's, perhaps after a factor (`100*.0f`); a value with an interval is shown with it. The command also
+holds pages to their length.
 """
 
 import json
@@ -20,19 +21,16 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 VALUE = re.compile(r"(<!--v ([^:>]+):([^>]+) ([^\s>]+)-->).*?<!--/v-->", re.DOTALL)
 TABLE = re.compile(r"(<!--t ([^:>]+):([^|>]*?)\s*\|([^>]+)-->\n)((?:\|.*\n)+)")
-KEY = re.compile(r"<!--(?!/?v)(.+?)-->|`([^`]+)`")
+KEYS = re.compile(r"<!--(?!/?v)(.+?)-->"), re.compile(r"`([^`]+)`")
 UNREAD = re.compile(r"<!-- table: \w+ -->.*?<!-- end -->|<!--.*?-->", re.DOTALL)  # written from the code, or not shown
 WORDS, README_WORDS, LINE = 1500, 900, 140
-NAMES = ("name", "of", "size")
 TO_BE_WRITTEN_ANEW = [
     "CHANGELOG",
     "CONTRIBUTING",
-    "README",
     "SECURITY",
     "adding_a_drafter",
     "adding_a_vlm",
     "align_your_own_pair",
-    "architecture",
     "compression",
     "data",
     "deploy",
@@ -40,12 +38,7 @@ TO_BE_WRITTEN_ANEW = [
     "edge",
     "experiments",
     "formats",
-    "growth",
     "heads",
-    "how_it_works",
-    "large_models",
-    "many_requests",
-    "planning",
     "ray",
     "real_pair",
     "rules",
@@ -71,9 +64,12 @@ def find(value: Any, path: str) -> Any:
     2
     """
     for part in filter(None, path.split("/")):
+        if value is None:
+            return None  # such as the first provisional token of a method that has none
         if isinstance(value, list):
-            named = [one for one in value if isinstance(one, dict) and part in [str(one.get(key)) for key in NAMES]]
-            value = named[0] if named else value[int(part)]
+            wanted = [pair.split("=") for pair in (part if "=" in part else f"name={part}").split(",")]
+            named = [one for one in value if isinstance(one, dict) and all(str(one.get(k)) == v for k, v in wanted)]
+            value = value[int(part)] if part.lstrip("-").isdigit() else named[0]
         else:
             value = value[part]
     return value
@@ -102,22 +98,22 @@ def corrected(root: Path, text: str) -> str:
         marker, name, path, recipe, rows = found.groups()
         columns = [column.strip().rpartition(" ") for column in recipe.split("|")]
         lines = rows.splitlines(keepends=True)
-        return marker + "".join([*lines[:2], *(row(source(root, name), path, columns, line) for line in lines[2:])])
+        return marker + "".join([*lines[:2], *(row(root, f"{name}:{path}", columns, line) for line in lines[2:])])
 
     return TABLE.sub(table, VALUE.sub(one, text))
 
 
-def row(content: Any, path: str, columns: list[tuple[str, str, str]], line: str) -> str:
+def row(root: Path, place: str, columns: list[tuple[str, str, str]], line: str) -> str:
     """A table's row with the values of its key; a row without a key is left as it is."""
     cells = line.strip().strip("|").split("|")
-    key = KEY.search(cells[0])
+    key = next(filter(None, (pattern.search(cells[0]) for pattern in KEYS)), None)
     if key is None:
         return line
-    found = find(content, path.replace("{}", key[1] or key[2]))
     for at, (where, _, form) in enumerate(columns, 1):
         if form:
+            name, _, path = f"{place}/{where}".replace("{}", key[1]).partition(":")
             bold = "**" if "**" in cells[at] else ""
-            value = shown(find(found, where), form)
+            value = shown(find(source(root, name), path), form)
             cells[at] = f" {bold}{value}{bold} " if value else " "
     return f"|{'|'.join(cells)}|\n"
 
@@ -136,7 +132,7 @@ def main(write: bool, root: Path = ROOT) -> int:
         text, name = page.read_text(encoding="utf-8"), str(page.relative_to(root))
         try:
             right = corrected(root, text)
-        except (OSError, KeyError, IndexError, TypeError, ValueError) as error:
+        except (OSError, LookupError, TypeError, ValueError) as error:
             found.append(f"{name}: a marker names what is not there: {error!r}")
             continue
         if write:
