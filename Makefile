@@ -133,8 +133,7 @@ $(INTEROP_VLLM)/.ready: Makefile
 
 INTEROP_RAY := .venv-ray
 interop-ray: $(INTEROP_RAY)/.ready
-	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py \
-	  tests/bench/serving/test_replicas.py $(ARGS)
+	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py $(ARGS)
 
 $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	test -x $(INTEROP_RAY)/bin/python || $(PYTHON) -m venv $(INTEROP_RAY)

@@ -1,8 +1,7 @@
-"""Mutated edges, as `crossdraft bench serve --fuzz N` sends them, and what is seen of a server that fails on them."""
+"""Mutated edges, as the fuzzer of tests/serve/fuzzing sends them, and what is seen of a server that fails on them."""
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import random
@@ -18,13 +17,16 @@ from crossdraft.serve.edge import EdgeConnection
 from crossdraft.serve.edge_sessions import EdgeSessions
 from crossdraft.serve.keys import Client
 from crossdraft.serve.logs import is_news
-from crossdraft_lab.bench.serving import edges, load
-from crossdraft_lab.bench.serving.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
-from crossdraft_lab.bench.serving.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
-from crossdraft_lab.bench.serving.plan import CACHE_BYTES, ServePlan
+from crossdraft_lab.bench.serving import load
+from crossdraft_lab.bench.serving.plan import ServePlan
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
-from crossdraft_lab.bench.serving.web_socket import BINARY, CLOSE, TEXT, WAITING
 from tests.edge.test_edge import at
+from tests.serve.fuzzing import edges
+from tests.serve.fuzzing import server as fuzzed_server
+from tests.serve.fuzzing.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
+from tests.serve.fuzzing.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
+from tests.serve.fuzzing.server import fuzz
+from tests.serve.fuzzing.web_socket import BINARY, CLOSE, TEXT, WAITING
 
 COUNT = 20  # of each change
 WAIT_S = 60.0  # a busy machine
@@ -90,7 +92,7 @@ def test_they_are_among_the_mutants(fingerprint):
 
 
 def ended(port, fingerprint, question) -> str:
-    """How a mutant ends as the bench counts it."""
+    """How a mutant ends as the fuzzer counts it."""
     sent = Mutant("/v1/edge", wire(whole(fingerprint, question)), {}, "edge", "GET")
     with Connection(port) as connection:
         return outcome(sent_to(port, connection, sent))
@@ -185,17 +187,6 @@ def test_what_is_written_for_an_edge_that_has_gone_is_no_failure_of_the_server(
     assert [record.getMessage() for record in failures(caplog)] == ["What was written for an edge failed."]
 
 
-def test_the_mutants_server_takes_edges(tmp_path):
-    """Whatever drafts for the others."""
-    drafters = {"none": "edge", "glance": "union:edge,(glance)", "union:edge,memory": "union:edge,memory"}
-    assert {given: ServePlan(tmp_path, drafter=given).fuzzed_drafter for given in drafters} == drafters
-    assert ServePlan(tmp_path).fuzzed_drafter.startswith("union:edge,(")
-    flags = ServePlan(tmp_path, drafter="glance").fuzzed_flags
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    assert given["--drafter"] == "union:edge,(glance)"
-    assert json.loads(given["--options"])["cache_bytes"] == int(given["--media-cache-bytes"]) < CACHE_BYTES
-
-
 def test_text_that_is_no_utf8_ends_the_connection_and_is_no_failure_of_the_servers(
     start, fingerprint, question, caplog
 ):
@@ -211,14 +202,14 @@ def test_text_that_is_no_utf8_ends_the_connection_and_is_no_failure_of_the_serve
 
 @pytest.fixture
 def fuzzed(media, tmp_path, monkeypatch):
-    """What the bench says of a server in this process, of whose memory nothing is asked."""
-    monkeypatch.setattr(load, "MOST_FUZZED", 1.0)
+    """What the fuzzer says of a server in this process, of whose memory nothing is asked."""
+    monkeypatch.setattr(fuzzed_server, "MOST_FUZZED", 1.0)
     monkeypatch.setattr(load, "SOON_S", WAIT_S)
     (tmp_path / "clips").symlink_to(media)
 
     def run(running):
         server = ServerProcess(os.getpid(), running.address[1], tmp_path, tmp_path / "log")
-        return load.fuzz(ServePlan(tmp_path, mutants=len(WAYS)), server, lambda _: None)
+        return fuzz(ServePlan(tmp_path), server, len(WAYS))
 
     return run
 

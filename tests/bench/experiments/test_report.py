@@ -13,10 +13,10 @@ from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
-from crossdraft_lab.bench.experiments.claims import CLAIMS
 from crossdraft_lab.bench.experiments.drafters import DRAFTERS
 from crossdraft_lab.bench.experiments.kept import kept_outcome
 from crossdraft_lab.bench.experiments.markdown import outcome_page
+from crossdraft_lab.bench.experiments.quality import QUALITY
 from crossdraft_lab.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
 from crossdraft_lab.bench.experiments.report import (
@@ -28,7 +28,7 @@ from crossdraft_lab.bench.experiments.report import (
     sort_key,
     write_report,
 )  # fmt: skip
-from crossdraft_lab.bench.experiments.runner import run_experiment, write_outcome
+from crossdraft_lab.bench.experiments.runner import write_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile
 
 HOSTILE = '<script>alert("x")</script>|<img src="https://elsewhere.example/x.png">'
@@ -106,13 +106,19 @@ def test_the_markdown_twin_says_the_same_and_holds_no_markup():
     assert outcome_page(outcome()).startswith("# 2. ")
 
 
-def test_a_report_is_made_of_the_runs_that_are_there(tmp_path):
+def keep_quality(out):
+    """An experiment of which the summary is there."""
+    (out / QUALITY.name).mkdir()
+    write_outcome(replace(outcome("plain"), experiment=QUALITY, config=QUALITY.full), out / QUALITY.name)
+
+
+def test_a_report_is_made_of_what_is_there(tmp_path):
     with pytest.raises(CrossdraftError, match="holds no experiment"):
         write_report(tmp_path)
-    run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    keep_quality(tmp_path)
     names = [path.name for path in write_report(tmp_path).files]
     assert names == ["report.html", "report.md"]
-    assert "proposal documents" in (tmp_path / "report.html").read_text()
+    assert QUALITY.title in (tmp_path / "report.html").read_text()
 
 
 def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
@@ -127,7 +133,7 @@ def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
     said = f"holds 1 of {len(units)} units of the experiment breakdown; run it again, and it goes on"
     with pytest.raises(CrossdraftError, match=said):
         write_report(tmp_path)
-    run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
+    keep_quality(tmp_path)
     written = write_report(tmp_path)
     assert not (tmp_path / LEADERBOARD).exists()
     assert [said in sentence for sentence in written.left_out] == [True]
@@ -146,24 +152,6 @@ def test_sections_of_several_machines_say_which(tmp_path):
         assert [shown.count("; machine 1)"), shown.count("; machine 1 and 2)")] == [1, 1]
     assert "machine 1" not in markdown_report([first])
     assert "Machine: one, commit a." in markdown_report([first])
-
-
-def test_a_report_shows_what_the_experiments_say_now(tmp_path):
-    """Claims stand beside figures of other experiments; those may have run again since."""
-    drafters = tmp_path / "drafters"
-    drafters.mkdir()
-    for speedup in (1.25, 7.75):
-        figures = {"eagle3": {"speedup": {"value": speedup, "ci95": [1.0, 8.0], "n": 32}}}
-        write_json(
-            replace(outcome("plain"), experiment=DRAFTERS, config=DRAFTERS.full).to_json() | {"figures": figures},
-            drafters / "summary.json",
-        )
-        if speedup == 1.25:
-            run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
-    write_report(tmp_path)
-    page = (tmp_path / "report.md").read_text()
-    assert "| speed-up of eagle3: 7.75 [1.00, 8.00; n=32] |" in page
-    assert "1.25 [1.00" not in page
 
 
 def test_a_report_of_summaries_says_the_same_as_that_of_the_runs_and_that_it_is_one(tmp_path):
@@ -198,17 +186,6 @@ def test_a_summary_that_is_none_or_of_another_version_is_refused(tmp_path):
         write_json(whole | changed, path)
         with pytest.raises(CrossdraftError, match=r"summary\.json is another version's summary; run breakdown again"):
             kept_outcome(BREAKDOWN, tmp_path)
-
-
-def test_claims_of_a_summary_have_what_the_other_summaries_say_now(tmp_path):
-    run_experiment(CLAIMS, CLAIMS.full, tmp_path, None)
-    (tmp_path / "claims" / "runs.jsonl").unlink()
-    figures = {"eagle3": {"speedup": {"value": 7.75, "ci95": [1.0, 8.0], "n": 32}}}
-    whole = replace(outcome("plain"), experiment=DRAFTERS, config=DRAFTERS.full).to_json()
-    write_json(whole | {"figures": figures}, tmp_path / "drafters" / "summary.json")
-    write_report(tmp_path)
-    assert "| speed-up of eagle3: 7.75 [1.00, 8.00; n=32] |" in (tmp_path / "report.md").read_text()
-    assert not (tmp_path / "claims" / "runs.jsonl").exists(), "nothing is run"
 
 
 def test_the_pages_of_this_repository_are_those_of_its_summaries(tmp_path):

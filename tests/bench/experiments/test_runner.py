@@ -119,13 +119,6 @@ def test_a_summary_whose_runs_are_gone_is_replaced_by_force_alone(tmp_path):
     assert not summary.exists(), "it is no result of a run that was cut off"
 
 
-def test_a_derived_experiment_is_always_made_anew(tmp_path):
-    derived = replace(SQUARES, derived=True)
-    for _ in range(2):
-        run_experiment(derived, derived.quick, tmp_path, None)
-    assert RAN == ["1", "2", "1", "2"]
-
-
 def test_what_never_ran_has_no_outcome(tmp_path):
     assert read_outcome(SQUARES, tmp_path) is None
 

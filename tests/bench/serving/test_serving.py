@@ -5,13 +5,12 @@ import socket
 import threading
 import traceback
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.logs import TextLines
-from crossdraft_lab.bench.serving.load import MOST_FUZZED, WARM, most_wait_ms
+from crossdraft_lab.bench.serving.load import most_wait_ms
 from crossdraft_lab.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
 from crossdraft_lab.bench.serving.run import ServeReport, lines, run_serve
@@ -114,12 +113,6 @@ def test_an_error_in_the_log_counts_once_with_its_traceback_and_so_does_a_plain_
     assert found == {**expected, "".join(expected): 5}
 
 
-def test_security_says_when_memory_grows_under_mutants():
-    said = (Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8")
-    assert f"after the first {100 * WARM:g} % of them" in said
-    assert f"may lie {100 * MOST_FUZZED:g} % of their median apart" in said
-
-
 @pytest.fixture
 def canned():
     """A server that answers with given bytes, in pieces, and hangs up when it has no more."""
@@ -162,9 +155,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(canned):
 
 @pytest.mark.slow
 def test_a_small_run_measures_everything(tmp_path):
-    plan = ServePlan(
-        tmp_path, pairs=2, repeats=1, max_new_tokens=8, clients=3, seconds=2, cancels=4, kills=1, mutants=10
-    )
+    plan = ServePlan(tmp_path, pairs=2, repeats=1, max_new_tokens=8, clients=3, seconds=2, cancels=4, kills=1)
     report = run_serve(plan)
     parts = report.to_json()
     assert parts["overhead"]["answers_that_differ"] == 0
@@ -173,12 +164,7 @@ def test_a_small_run_measures_everything(tmp_path):
     assert parts["cancels"]["left"]["recordings"] == 0
     assert parts["load"]["most_p99_ms"] > 0
     assert (parts["kills"]["kills"], parts["kills"]["wrong_answers"]) == (1, 0)
-    mutants = parts["mutants"]
-    assert sum(mutants["outcomes"].values()) == 10
-    assert not [outcome for outcome in mutants["outcomes"] if "!" in outcome]
-    assert (mutants["logged_errors"], mutants["whole_edge"]) == (0, "answered")
-    assert not any(mutants["left"].values())
-    assert len(lines(report)) >= 7
+    assert len(lines(report)) >= 6
     failed = replace(report, parts={**report.parts, "load": {**report.parts["load"], "passed": False}})
     assert not failed.passed
     assert "load" in lines(failed)[-1]

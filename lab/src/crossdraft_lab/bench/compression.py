@@ -24,7 +24,6 @@ from crossdraft.specs import parse
 from crossdraft_lab.align.checked import PrefillController, QualityBudget, Read, rouge_l
 from crossdraft_lab.align.prefill import speculative
 from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all
-from crossdraft_lab.bench.clip_cosines import ClipCosine, clip_cosines
 from crossdraft_lab.bench.common import check_each_once, table
 from crossdraft_lab.bench.measure import BenchMethod, Run, measure
 from crossdraft_lab.bench.rules import facts_figures, right_facts
@@ -199,15 +198,6 @@ def compare_compressions(
             )
         )
     return found
-
-
-def compare_clips(plan: CompressionBench, target: Target) -> list[ClipCosine]:
-    """Cosines of the first speculative prefill's view of each clip with the clip; `[]` if there is none."""
-    first = next((spec for spec in plan.specs if settings_of(spec)[0].name == "predicted"), None)
-    if first is None:
-        return []
-    one_each = {pair.seed: pair.request for pair in items(plan.work)}
-    return clip_cosines(target, speculative(compressed(target, first)), list(one_each.values()))
 
 
 def _predicted(name: str, runs: Sequence[Run]) -> Interval | None:

@@ -18,7 +18,6 @@ from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, POLICIES, check_met
 from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
 from crossdraft_lab.cli.bench_align import align
 from crossdraft_lab.cli.bench_edge import edge
-from crossdraft_lab.cli.bench_frames import frames
 from crossdraft_lab.cli.bench_load import soak, throughput
 from crossdraft_lab.cli.bench_options import (
     Answers,
@@ -34,8 +33,7 @@ from crossdraft_lab.cli.bench_options import (
     Repeats,
     loaded_target,
 )
-from crossdraft_lab.cli.bench_parts import encode, events, growth, memory, partial, recordings
-from crossdraft_lab.cli.bench_replicas import replicas
+from crossdraft_lab.cli.bench_parts import events, partial, recordings
 from crossdraft_lab.cli.bench_serve import serve
 from crossdraft_lab.cli.bench_watch import watch
 
@@ -47,10 +45,9 @@ app.command()(align)
 app.command()(throughput)
 app.command()(soak)
 app.command()(serve)
-app.command()(replicas)
 app.command()(edge)
 app.command()(watch)
-for command in (acceptance, rules, compression, heads, encode, frames, events, recordings, partial, memory, growth):
+for command in (acceptance, rules, compression, heads, events, recordings, partial):
     app.command()(command)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]

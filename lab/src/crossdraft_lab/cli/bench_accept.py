@@ -121,18 +121,17 @@ def compression(
 ) -> None:
     """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
     output.check(plot=plot_file)
-    from crossdraft_lab.bench.compression import CompressionBench, compare_clips, compare_compressions, results_table
+    from crossdraft_lab.bench.compression import CompressionBench, compare_compressions, results_table
     from crossdraft_lab.bench.workload import Workload, describe
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
     drafts = None if drafter == "none" else drafter
     plan = CompressionBench(models.models(), work, compress, drafts, nodes, tuple(budget or ()), check)
     with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
-        found, cosines = compare_compressions(plan, target, tick), compare_clips(plan, target)
+        found = compare_compressions(plan, target, tick)
     output.console.print(results_table(found))
-    output.lines([f"Cosine of {one.name}: {one.same}; with another clip {one.other}." for one in cosines])
-    each, other = [row.to_json() for row in found], [one.to_json() for one in cosines]
-    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each, "cosines": other})
+    each = [row.to_json() for row in found]
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each})
     if plot_file is not None:
         from crossdraft.drawing.save import save_drawing
         from crossdraft_lab.bench.compression_curves import quality_curves

@@ -32,7 +32,6 @@ def serve(
     minutes: Annotated[float, typer.Option(help="How long they do.")] = 5.0,
     cancels: Annotated[int, typer.Option(help="Streams that are left before their end.")] = 200,
     kills: Kills = 3,
-    fuzz: Annotated[int, typer.Option(help="Mutated requests, media, recordings, streams and edges.")] = 0,
     vllm_python: VllmPython = None,
     seed: ChoiceSeed = 0,
 ) -> None:
@@ -59,11 +58,10 @@ def serve(
             seconds=60 * minutes,
             cancels=cancels,
             kills=kills,
-            mutants=fuzz,
             seed=seed,
             vllm_python=python_at(vllm_python),
         )
-        parts = bool(clients) + bool(cancels) + bool(kills) + bool(fuzz)
+        parts = bool(clients) + bool(cancels) + bool(kills)
         blocks = 0 if vllm_python is None else repeats * len(plan.levels)
         with progress("measuring", pairs + repeats + parts + blocks) as tick:
             report = run_serve(plan, tick)

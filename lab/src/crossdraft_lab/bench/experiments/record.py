@@ -122,7 +122,6 @@ class Experiment(Generic[C]):
         measure: runs the units of these keys, one after another; whatever they compare they compare interleaved, within
             a unit.
         summarise: of all units' results, in the order of their keys.
-        derived: it is made of the other experiments' results, in moments, and so always anew.
     """
 
     name: str
@@ -134,7 +133,6 @@ class Experiment(Generic[C]):
     units: Callable[[C], Sequence[str]]
     measure: Callable[[C, Sequence[str], Setting], Iterator[UnitResult]]
     summarise: Callable[[C, Sequence[UnitResult]], Findings]
-    derived: bool = False
 
     def config(self, *, quick: bool) -> C:
         """The configuration of that size."""

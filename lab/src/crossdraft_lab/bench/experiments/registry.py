@@ -8,7 +8,6 @@ from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.experiments.ablations import ABLATIONS
 from crossdraft_lab.bench.experiments.alignment import ALIGNMENT
 from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN
-from crossdraft_lab.bench.experiments.claims import CLAIMS
 from crossdraft_lab.bench.experiments.drafters import DRAFTERS
 from crossdraft_lab.bench.experiments.prefill_hiding import PREFILL_HIDING
 from crossdraft_lab.bench.experiments.quality import QUALITY
@@ -19,7 +18,7 @@ from crossdraft_lab.bench.experiments.utilisation import UTILISATION
 EXPERIMENTS: Mapping[str, Experiment[Any]] = MappingProxyType(
     {
         one.name: one
-        for one in (DRAFTERS, PREFILL_HIDING, BREAKDOWN, ALIGNMENT, STREAMING, QUALITY, ABLATIONS, UTILISATION, CLAIMS)
+        for one in (DRAFTERS, PREFILL_HIDING, BREAKDOWN, ALIGNMENT, STREAMING, QUALITY, ABLATIONS, UTILISATION)
     }
 )
 

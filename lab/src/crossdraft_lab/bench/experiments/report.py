@@ -1,7 +1,7 @@
 """The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ from crossdraft_lab.bench.experiments.markdown import (
     table_lines,
 )
 from crossdraft_lab.bench.experiments.real_pair import RealPairPage
-from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, Setting
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
-from crossdraft_lab.bench.experiments.runner import WORK, UnfinishedError, read_outcome, run_experiment
+from crossdraft_lab.bench.experiments.runner import UnfinishedError, read_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ class WrittenReport:
 def write_report(out: Path) -> WrittenReport:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
-    Everything is made of the runs themselves, so that nothing is shown that is not in them; what is derived from other
-    experiments is made anew, for those may have run again. An experiment of which only the summary is there is shown
+    Everything is made of the runs themselves, so that nothing is shown that is not in them; an
+    experiment of which only the summary is there is shown
     as that says, and its section says so.
 
     Raises:
         CrossdraftError: no experiment ran there to its end, or one cannot be read.
-        ModuleNotFoundError: jinja2 is not installed, or matplotlib for what is made anew.
+        ModuleNotFoundError: jinja2 is not installed.
     """
     found, left_out = list[ExperimentOutcome](), list[str]()
     for one in EXPERIMENTS.values():
@@ -136,14 +136,7 @@ def write_report(out: Path) -> WrittenReport:
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
     """Read an outcome from the runs that are there; without any, from what was kept of them."""
-    folder = out / one.name
-    if (folder / RUNS).exists():
-        return run_experiment(one, one.full, out, None) if one.derived else read_outcome(one, out)
-    kept = kept_outcome(one, out)
-    if kept is None or not one.derived:
-        return kept
-    units = list(one.measure(one.full, one.units(one.full), Setting(None, folder / WORK)))
-    return replace(kept, config=one.full, summary=one.summarise(one.full, units), kept=None)
+    return read_outcome(one, out) if (out / one.name / RUNS).exists() else kept_outcome(one, out)
 
 
 def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:

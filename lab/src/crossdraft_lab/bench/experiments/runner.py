@@ -61,7 +61,7 @@ def _run(
     experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Progress, *, force: bool
 ) -> ExperimentOutcome:
     """The same in its folder, by the one process that fills it."""
-    if force or experiment.derived:
+    if force:
         (folder / RUNS).unlink(missing_ok=True)
         _remove_results(folder)
         shutil.rmtree(folder / WORK, ignore_errors=True)

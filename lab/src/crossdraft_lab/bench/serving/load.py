@@ -1,4 +1,4 @@
-"""Load tests of the server: many clients, clients that go away, a drafter that is killed, mutated requests."""
+"""Load tests of the server: many clients, clients that go away, a drafter that is killed."""
 
 import itertools
 import json
@@ -14,15 +14,10 @@ from contextlib import suppress
 from typing import Any
 
 from crossdraft_lab.bench.resources import MOST_GROWTH, SETTLED, flatness, part_medians
-from crossdraft_lab.bench.serving.edges import edge_status, whole_edge, wire
-from crossdraft_lab.bench.serving.fuzz import ANSWERED, Mutant, Seeds, outcome, run_fuzz, sent_to
 from crossdraft_lab.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms
 from crossdraft_lab.bench.serving.process import ServerProcess
 
-MOST_FUZZED = 0.1  # of resident memory as `MOST_GROWTH`, under mutants, whose media are of all sizes
-WARM = 0.25  # memory is judged after this share of the mutants: the server has just started, and its caches fill
 MOST_WAITS = 3.0  # times the mean time of an answer, for p99
-SAMPLES = 200  # of memory, among the mutants
 INTERVAL_S = 0.5
 KILL_EVERY_S = 4.0
 SOON_S = 10.0
@@ -129,11 +124,11 @@ def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], t
             for _ in range(draw.randrange(4)):
                 connection.read_some()
     tick("cancels")
-    left = _left_soon(server, kept)
+    left = left_soon(server, kept)
     return {"passed": not any(left.values()), "cancels": plan.cancels, "left": left}
 
 
-def _left_soon(server: ServerProcess, kept: int | None = None) -> dict[str, int]:
+def left_soon(server: ServerProcess, kept: int | None = None) -> dict[str, int]:
     """Return what is left once nothing is, or after `SOON_S`.
 
     Args:
@@ -176,56 +171,3 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
         "wrong_answers": clients.wrong,
         "latency_ms": percentiles_ms(clients.latencies),
     }
-
-
-def fuzz(plan: ServePlan, server: ServerProcess, tick: Tick) -> dict[str, Any]:
-    """Mutated requests: answered, refused or no room, and nothing failed; memory flat once the server is warm.
-
-    Afterwards nothing of them may be there, and an edge in which nothing is changed is answered: where rows or places
-    leak, later mutants find no room, which is no failure of theirs.
-    """
-    clips = plan.folder / "clips"
-    seeds = Seeds.read(plan.settings.model, plan.target, min(clips.glob("*.mp4")), min(clips.glob("*.h5")))
-    memory, every, sent = list[float](), max(1, plan.mutants // SAMPLES), itertools.count()
-    with server.connection() as connection:
-
-        def send(one: Mutant) -> int:
-            if next(sent) % every == 0:
-                memory.append(server.resident_mib())
-            return _status(lambda: sent_to(server.port, connection, one))
-
-        start = time.monotonic()
-        found = run_fuzz(send, seeds, plan.mutants, plan.seed)
-        seconds = time.monotonic() - start
-    left, last = _left_soon(server), outcome(_whole_edge_status(plan, server, seeds))
-    tick("mutants")
-    warm = memory[int(WARM * len(memory)) :]
-    growth = flatness(part_medians(warm))
-    kept = last == ANSWERED and not any(left.values()) and not any("!" in name for name in found)
-    return {
-        "passed": kept and growth <= MOST_FUZZED,
-        "mutants": plan.mutants,
-        "seconds": round(seconds, 1),
-        "outcomes": dict(sorted(found.items())),
-        "left": left,
-        "whole_edge": last,
-        "resident_mib": {"first": round(warm[0], 1), "last": round(warm[-1], 1), "most": round(max(memory), 1)},
-        "warm_after": WARM,
-        "growth": round(growth, 4),
-        "most_growth": MOST_FUZZED,
-    }
-
-
-def _whole_edge_status(plan: ServePlan, server: ServerProcess, seeds: Seeds) -> int:
-    """Ask as an edge in which nothing is changed, and return the status."""
-    draw = random.Random(plan.seed)  # noqa: S311 - no secret
-    sent = wire(whole_edge(seeds.fingerprint, seeds.question(), draw))
-    return _status(lambda: edge_status(server.port, sent, SOON_S))
-
-
-def _status(asked: Callable[[], int]) -> int:
-    """Return the status; 0 where the server hung up without a word, or hangs."""
-    try:
-        return asked()
-    except (OSError, EOFError):
-        return 0

@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from crossdraft.api import default_drafter
 from crossdraft.checks import positive, whole
 from crossdraft.engine.request import Request
-from crossdraft.methods import read_spec
 from crossdraft.serve.settings import ServerSettings, read_settings
 from crossdraft_lab.bench.workload import Item
 
 CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
-FUZZED_CACHE_BYTES = 32 << 20  # the same, and of media, under mutants: full after some hundred of them
 CHAT = "/v1/chat/completions"
 
 
@@ -35,7 +32,6 @@ class ServePlan:
         seconds: see `clients`.
         cancels: streams that are left.
         kills: of the drafter, under load.
-        mutants: mutated requests that are sent, to a server of their own, for which edges may draft.
         seed: of what is drawn.
         vllm_python: of an environment with vLLM, whose server is asked the same; `None` leaves it out.
         levels: numbers of clients in the comparison with it.
@@ -53,7 +49,6 @@ class ServePlan:
     seconds: float = 300.0
     cancels: int = 200
     kills: int = 3
-    mutants: int = 0
     seed: int = 0
     vllm_python: Path | None = None
     levels: tuple[int, ...] = (1, 4, 16)
@@ -61,7 +56,7 @@ class ServePlan:
     def __post_init__(self) -> None:
         for name in ("pairs", "repeats", "max_new_tokens", "max_batch", "max_queue"):
             whole(name, getattr(self, name))
-        for name in ("clients", "cancels", "kills", "mutants"):
+        for name in ("clients", "cancels", "kills"):
             whole(name, getattr(self, name), least=0)
         positive("seconds", self.seconds)
 
@@ -81,20 +76,6 @@ class ServePlan:
         """The same on a command line, but for `others`."""
         values = (self.arguments | others).items()
         return [part for name, value in values for part in (f"--{name.replace('_', '-')}", _text(value))]
-
-    @property
-    def fuzzed_drafter(self) -> str:
-        """Drafter of the server that mutants are sent to: the same one, joined with drafts that come from edges."""
-        named = default_drafter(self.target) if self.drafter == "auto" else self.drafter
-        if named == "none":
-            return "edge"
-        return named if "edge" in read_spec(named).names else f"union:edge,({named})"
-
-    @property
-    def fuzzed_flags(self) -> list[str]:
-        """Flags of the server that mutants are sent to: its caches are full soon, so they are not what grows then."""
-        options = {"cache_bytes": FUZZED_CACHE_BYTES}
-        return self.flags(drafter=self.fuzzed_drafter, options=options, media_cache_bytes=FUZZED_CACHE_BYTES)
 
     @property
     def settings(self) -> ServerSettings:

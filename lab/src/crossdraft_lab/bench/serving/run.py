@@ -9,7 +9,7 @@ from typing import Any
 
 from crossdraft.serve.service import load_engine
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.serving.load import cancels, fuzz, kills, load
+from crossdraft_lab.bench.serving.load import cancels, kills, load
 from crossdraft_lab.bench.serving.overhead import overhead
 from crossdraft_lab.bench.serving.plan import ServePlan, question
 from crossdraft_lab.bench.serving.process import serving
@@ -57,21 +57,10 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
             parts["cancels"] = cancels(plan, server, asked, tick)
         if plan.kills:
             parts["kills"] = kills(plan, server, asked, tick)
-    if plan.mutants:
-        parts["mutants"] = _fuzzed(plan, tick)
     parts["throughput"] = throughput(plan, asked, tick)
     if plan.vllm_python is not None:
         parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return ServeReport(found, parts)
-
-
-def _fuzzed(plan: ServePlan, tick: Tick) -> dict[str, Any]:
-    folder = plan.folder / "fuzzed"
-    folder.mkdir()
-    with serving(plan.fuzzed_flags, folder) as server:
-        found = fuzz(plan, server, tick)
-    errors = server.logged_errors()
-    return found | {"passed": found["passed"] and not errors, "logged_errors": errors}
 
 
 def lines(report: ServeReport) -> list[str]:
@@ -103,13 +92,6 @@ def lines(report: ServeReport) -> list[str]:
         one = parts["kills"]
         found.append(
             f"The drafter killed {one['kills']} times: {one['statuses']}, {one['wrong_answers']} wrong answers."
-        )
-    if "mutants" in parts:
-        one = parts["mutants"]
-        found.append(
-            f"{one['mutants']} mutants: {one['outcomes']}; they leave {one['left']}, and then a whole edge is "
-            f"{one['whole_edge']}; {one['logged_errors']} errors in the log; memory {one['resident_mib']} MiB, growth "
-            f"{one['growth']:.1%}."
         )
     for clients, one in parts.get("vllm", {}).get("clients", {}).items():
         e2e, sooner = one["e2e_ms"], Interval.from_json(one, "sooner").shown("questions")

@@ -1,15 +1,17 @@
-"""A few hundred mutated requests; `crossdraft bench serve --fuzz 10000` sends more."""
+"""A few hundred mutated requests; `python -m tests.serve.fuzzing.server 10000` sends more."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from crossdraft.serve.watch import WatchConnection
-from crossdraft_lab.bench.serving.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
-from crossdraft_lab.bench.serving.mutations import mutated
 from crossdraft_lab.bench.serving.process import Connection
-from crossdraft_lab.bench.serving.streams import status_of, stream, watch_status
-from crossdraft_lab.bench.serving.web_socket import framed
+from tests.serve.fuzzing.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
+from tests.serve.fuzzing.mutations import mutated
+from tests.serve.fuzzing.server import MOST_FUZZED, WARM, fuzz_server
+from tests.serve.fuzzing.streams import status_of, stream, watch_status
+from tests.serve.fuzzing.web_socket import framed
 
 COUNT = 270
 WAIT_S = 60  # a busy machine; a server that is done hangs up before
@@ -75,3 +77,18 @@ def test_outcomes():
     assert outcome(503) == "no room"
     assert [outcome(status) for status in (500, 502, 0)] == ["!status 500", "!status 502", "!status 0"]
     assert outcome(100) == "waiting"
+
+
+def test_security_says_when_memory_grows_under_mutants():
+    said = (Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"after the first {100 * WARM:g} % of them" in said
+    assert f"may lie {100 * MOST_FUZZED:g} % of their median apart" in said
+
+
+@pytest.mark.slow
+def test_a_server_in_a_process_of_its_own_bears_mutants(tmp_path):
+    found = fuzz_server(tmp_path, 20)
+    assert sum(found["outcomes"].values()) == 20
+    assert not [outcome for outcome in found["outcomes"] if "!" in outcome]
+    assert (found["logged_errors"], found["whole_edge"]) == (0, "answered")
+    assert not any(found["left"].values())

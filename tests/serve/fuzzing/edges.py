@@ -38,9 +38,9 @@ from crossdraft.edge.frames import (
     encode,
 )
 from crossdraft.engine.checks import MOST_NODES
-from crossdraft_lab.bench.serving.mutations import mutated, with_odd_value
 from crossdraft_lab.bench.serving.process import Connection
-from crossdraft_lab.bench.serving.web_socket import (
+from tests.serve.fuzzing.mutations import mutated, with_odd_value
+from tests.serve.fuzzing.web_socket import (
     BINARY,
     GOING_AWAY,
     INTERNAL_ERROR,

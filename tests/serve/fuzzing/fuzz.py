@@ -1,4 +1,4 @@
-"""Mutated requests, media, recordings, streams and edges: `crossdraft bench serve --fuzz N`.
+"""Mutated requests, media, recordings, streams and edges.
 
 Each begins as one that is answered; then bytes are flipped, cut, doubled or swapped in its JSON, its clip, its
 recording, its headers, its query or the frames of its WebSocket, or a field gets a value of another kind. A server may
@@ -17,10 +17,10 @@ from typing import Any
 
 from crossdraft.edge.frames import fingerprint_of
 from crossdraft.load import tokenizer_of
-from crossdraft_lab.bench.serving import edges, streams
-from crossdraft_lab.bench.serving.mutations import mutated, with_odd_value
 from crossdraft_lab.bench.serving.process import Connection
-from crossdraft_lab.bench.serving.web_socket import WAITING
+from tests.serve.fuzzing import edges, streams
+from tests.serve.fuzzing.mutations import mutated, with_odd_value
+from tests.serve.fuzzing.web_socket import WAITING
 
 WAYS = ("json", "fields", "video", "events", "multipart", "headers", "query", "websocket", "edge")
 ANSWERED = "answered"
@@ -104,7 +104,7 @@ class Seeds:
 def mutants(seeds: Seeds, count: int, seed: int = 0) -> Iterator[Mutant]:
     """Mutants, the same for the same seed."""
     for number in range(count):
-        draw = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
+        draw = random.Random(f"{seed}/{number}")
         yield _mutant(seeds, WAYS[number % len(WAYS)], draw)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossdraft.streams.messages import ROUTE, SCHEMA, PushedEvents, PushedFrame, StreamEnd
 from crossdraft_lab.bench.serving.process import Connection
-from crossdraft_lab.bench.serving.web_socket import (
+from tests.serve.fuzzing.web_socket import (
     BINARY,
     INTERNAL_ERROR,
     NORMAL,
