@@ -1,11 +1,17 @@
-"""The order of runs: interleaved, balanced, warm-ups thrown away."""
+"""The order of runs, interleaved and balanced, and the process that measures a method's peak memory."""
 
+import os
+import signal
+from contextlib import nullcontext
 from itertools import pairwise, permutations
 
 import pytest
 
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.forks import forking
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench import suite
+from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.measure import Run, measure
 from crossdraft_lab.bench.workload import Item
 
@@ -57,3 +63,14 @@ def test_nobody_always_runs_behind_the_same_predecessor():
 def test_at_least_one_repeat():
     with pytest.raises(CrossdraftError, match="repeats"):
         measure({"a": Recorder("a", [])}, [item(0)], 0)
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("started", [forking([]), nullcontext()], ids=["forked", "fresh"])
+def test_one_that_dies_is_reported_in_a_sentence(started, monkeypatch):
+    monkeypatch.setattr(suite, "_footprint", die)
+    with started, pytest.raises(CrossdraftError, match=r"memory of union died.*--no-memory"):
+        suite.measure_footprints(["union"], Models(), None, Item(0, "left", Request("?")))

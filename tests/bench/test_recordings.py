@@ -1,10 +1,12 @@
-"""Event drafters on long recordings."""
+"""Event drafters on long recordings, and the target over a part of its keys on long prompts."""
 
 import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.recordings import RecordingsBench, compare_recordings, tokens_in
+from crossdraft_lab.bench.partial import PartialBench, compare_partial
+from crossdraft_lab.bench.recordings import RecordingsBench, compare_recordings
+from crossdraft_lab.drafters.settings import PartialSettings
 
 
 @pytest.mark.parametrize(
@@ -30,13 +32,6 @@ def test_a_second_is_filled_in_one_way_only():
     assert plan.runs == 3 * 3 * 2
 
 
-def test_a_slower_beginning_costs_tokens():
-    """10 ms and 48 tokens of 1 ms; who begins after 30 ms has 28 of them, who begins sooner no more than 48."""
-    assert tokens_in(0.058, 0.030, 0.001, 48) == 28
-    assert tokens_in(0.058, 0.001, 0.001, 48) == 48
-    assert tokens_in(0.058, 0.060, 0.001, 48) == 0
-
-
 def test_drafters_are_compared_on_the_same_questions(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     plan = RecordingsBench(
@@ -46,14 +41,15 @@ def test_drafters_are_compared_on_the_same_questions(pair):
     ticks = []
     found = compare_recordings(plan, models.load_target(), ticks.append)
     assert len(ticks) == plan.runs == 6
-    assert [(row.seconds, row.way) for row in found[::2]] == [(1, "spread"), (2, "spread"), (2, "at its own speed")]
-    assert [row.drafter for row in found[:2]] == list(plan.drafters)
-    assert all(0 <= row.equal.value <= row.accepted.value <= 6 for row in found)
-    assert all(row.equal == row.accepted for row in found if row.drafter == "event")
-    assert all(row.gained.value == 0 for row in found if row.drafter == "event")
-    assert found[1].gained.value == pytest.approx(found[1].equal.value - found[0].equal.value)
-    assert found[0].accepted.value > 0
-    assert found[1].to_json()["drafter"] == "event:slices=10,patches=3"
+    ways = [(row["seconds"], row["way"]) for row in found[::2]]
+    assert ways == [(1, "spread"), (2, "spread"), (2, "at its own speed")]
+    assert [row["drafter"] for row in found[:2]] == list(plan.drafters)
+    assert all(0 <= row["accepted_at_equal_time"].value <= row["accepted"].value <= 6 for row in found)
+    own = [row for row in found if row["drafter"] == "event"]
+    assert all(row["accepted_at_equal_time"] == row["accepted"] and row["gained"].value == 0 for row in own)
+    first, other = (row["accepted_at_equal_time"].value for row in found[:2])
+    assert found[1]["gained"].value == pytest.approx(other - first)
+    assert found[0]["accepted"].value > 0
 
 
 def test_a_drafter_that_has_nothing_to_say_at_first_is_refused(pair):
@@ -61,3 +57,30 @@ def test_a_drafter_that_has_nothing_to_say_at_first_is_refused(pair):
     plan = RecordingsBench(models, [1.0], clips=1, questions=1, drafters=["event", "memory"], nodes=4, max_new_tokens=4)
     with pytest.raises(CrossdraftError, match="'memory' drafts nothing before the target has spoken"):
         compare_recordings(plan, models.load_target())
+
+
+@pytest.mark.parametrize("options", [{"pairs": 0}, {"nodes": 0}, {"frames": (0,)}])
+def test_what_cannot_be_measured_is_refused(options):
+    with pytest.raises(CrossdraftError, match="The number of"):
+        PartialBench(Models("nowhere"), **options)
+
+
+def test_longer_prompts_than_the_context_are_measured_and_answers_stay_the_target_s(pair):
+    models = Models(str(pair.target), device="cpu", dtype="float32")
+    plan = PartialBench(models, (2, 130), 2, 4, PartialSettings(sinks=1, blocks=2, window=1), max_new_tokens=16)
+    ticks = []
+    short, long = compare_partial(plan, models.load_target(), ticks.append)
+    assert len(ticks) == plan.runs == 12
+    assert long["prompt_tokens"] - short["prompt_tokens"] == 128 * 5  # features of a frame of the tiny pair
+    assert long["prompt_tokens"] > 512  # its context
+    assert long["kept_tokens"] < 5 * 16 < long["prompt_tokens"]
+    assert [row["own_answers"] for row in (short, long)] == [{"equal": 2, "total": 2}] * 2
+    assert short["lossy"]["own_answers"]["equal"] == 2  # all is kept, so nothing is lost
+    assert (short["lossy"]["rouge_l"].value, short["lossy"]["rouge_l"].n) == (1, 2)
+    assert long["lossy"]["tau"].value > long["tau"].value  # a token that would have been refused stood
+    assert long["lossy"]["rouge_l"].value < 1
+    assert short["tau"].value > long["tau"].value > 1  # of the short one all is kept, so nothing is refused
+    for row in (short, long):
+        took = row["verify_ms"] + row["drafted"] * row["step_ms"]
+        assert row["computed_speedup"] == pytest.approx(row["tau"].value * row["one_ms"] / took)
+        assert row["measured_speedup"].value > 0

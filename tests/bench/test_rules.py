@@ -2,33 +2,10 @@
 
 import pytest
 
-from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.rules import RulesBench, compare_rules, facts_figures, right_facts
-from crossdraft_lab.bench.workload import Item, Workload, items
-
-
-def test_the_share_of_facts_by_hand():
-    """3 of 4 facts, the target alone 2 of 4; the first pair has none right, the second three of three."""
-    share, against = facts_figures([0, 3], [1, 1], [1, 3])
-    assert share.value == pytest.approx(0.75)
-    assert against.value == pytest.approx(0.25)
-    assert (share.low, share.high) == (0, 1)
-
-
-class Decoding:
-    """Tokens are letters."""
-
-    def decode(self, tokens):
-        return "".join(map(chr, tokens))
-
-
-def test_facts_are_looked_for_in_the_decoded_answer():
-    pair = Item(0, "light", Request("?"), {"light": "red", "sign": "none"})
-    assert right_facts(Decoding(), pair, [*map(ord, "A red light, and no sign.")]) == 2
-    assert right_facts(Decoding(), pair, [*map(ord, "A green light, and no sign.")]) == 1
-    assert right_facts(Decoding(), pair, []) == 0
+from crossdraft_lab.bench.rules import rules_study
+from crossdraft_lab.bench.workload import Workload, items
 
 
 def test_every_pair_says_what_a_right_answer_says():
@@ -37,8 +14,11 @@ def test_every_pair_says_what_a_right_answer_says():
 
 
 def test_the_shipped_classifier_is_for_the_reference_target_alone():
-    ours, theirs = (RulesBench(Models(name), Workload(2, temperature=1.0)).specs for name in ("reference", "a/folder"))
-    assert set(ours) - set(theirs) == {"judge"}
+    ours, theirs = (
+        {one.options["rule"] for one in rules_study(Models(name), Workload(2, temperature=1.0)).variants[1:]}
+        for name in ("reference", "a/folder")
+    )
+    assert ours - theirs == {"judge"}
 
 
 @pytest.mark.parametrize(
@@ -52,17 +32,17 @@ def test_the_shipped_classifier_is_for_the_reference_target_alone():
 )
 def test_what_cannot_be_compared_is_refused_first(rules, temperature, part):
     with pytest.raises(CrossdraftError, match=part):
-        RulesBench(Models("nowhere"), Workload(2, temperature=temperature), rules)
+        rules_study(Models("nowhere"), Workload(2, temperature=temperature), rules)
 
 
 def test_a_lossy_rule_keeps_more_and_is_named(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-    plan = RulesBench(models, Workload(pairs=3, max_new_tokens=24, temperature=1.0), ["rejection", "ears:tolerance=1"])
+    plan = rules_study(models, Workload(pairs=3, max_new_tokens=24, temperature=1.0), ["rejection", "ears:tolerance=1"])
     ticks = []
-    alone, exact, lossy = compare_rules(plan, models.load_target(), ticks.append)
+    alone, exact, lossy = plan.rows(plan.run(models.load_target(), tick=ticks.append))
     assert len(ticks) == plan.runs == 9
-    assert (alone.rule, exact.rule, lossy.rule) == ("target", "rejection", "ears:tolerance=1.0")
-    assert (alone.lossless, exact.lossless, lossy.lossless) == (True, True, False)
-    assert alone.tau.value == 1 < exact.tau.value < lossy.tau.value
-    assert alone.facts_gained.value == 0
-    assert lossy.to_json()["lossless"] is False
+    rows = alone, exact, lossy
+    assert [row["rule"] for row in rows] == ["target", "rejection", "ears:tolerance=1.0"]
+    assert [row["lossless"] for row in rows] == [True, True, False]
+    assert alone["tau"]["value"] == 1 < exact["tau"]["value"] < lossy["tau"]["value"]
+    assert alone["facts_gained"]["value"] == 0

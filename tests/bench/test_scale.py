@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
+from crossdraft.cli.main import main as crossdraft_main
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target
 from crossdraft.models.eventgpt import EventGPTConfig
+from crossdraft_lab.bench.compiled import lines
 from crossdraft_lab.bench.scale import main
 from crossdraft_lab.bench.scale_models import (
     DRAFTERS,
@@ -23,6 +27,7 @@ from crossdraft_lab.bench.scale_models import (
     random_target,
     shape_of,
 )
+from tests.gpu.pairs import TINY
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,
@@ -85,6 +90,13 @@ def test_everything_on_a_bare_machine(files):
     assert decode["bound_ms"] == pytest.approx(bound_s * 1e3, abs=1e-3)
     assert found["workload"]["prompt_tokens"] == 8 * 5 + 36
     placements = {row["placement"]: row for row in found["drafters"][0]["placements"]}
+    kept = json.loads((Path(__file__).parents[2] / "docs/results/scale/7b_h100.json").read_text())
+    assert kept.keys() == found.keys()
+    assert [kept[part].keys() for part in ("workload", "decode")] == [
+        found[part].keys() for part in ("workload", "decode")
+    ]
+    assert kept["drafters"][0].keys() == found["drafters"][0].keys()
+    assert kept["drafters"][0]["placements"][0].keys() == placements["before"].keys()
     assert list(placements) == ["before", "thread", "process"]
     for row in placements.values():
         assert row["reading_ms"]["median"] > 0
@@ -139,3 +151,46 @@ def test_bad_input(tmp_path):
         main(["--config", "0.5b", "--device", "meta"])
     with pytest.raises(CrossdraftError, match="Cannot write"):
         main(["--config", "0.5b", "--device", "cpu", "--json-out", str(tmp_path)])
+
+
+def test_lines_of_a_result():
+    times = {"lean_ms": {"median": 30.0}, "compiled_ms": {"median": 11.0}, "compile_s": 2.0, "same_tokens": False}
+    ratio = {"value": 0.366667, "ci95": [0.366667, 0.366667], "n": 3}
+    found = {
+        "workload": {"config": "7b", "device": "cuda:0", "dtype": "bfloat16"},
+        "passes": [{"n": 16, "ratio": ratio, **times}],
+        "over_v1": {16: 1.1},
+        "bound": {"lean": {"share": 0.5}, "compiled": {"share": 0.5}},
+    }
+    assert lines(found)[1:] == [
+        (
+            "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n=3 runs]), V(16)/V(1) 1.10, "
+            "compiled in 2.0 s, NOT the same tokens"
+        ),
+        "share of the bandwidth bound 50% lean, 50% compiled",
+    ]
+
+
+@pytest.mark.slow
+def test_the_command_on_a_tiny_shape(tmp_path):
+    config, out = tmp_path / "tiny.json", tmp_path / "out.json"
+    config.write_text(json.dumps(TINY))
+    command = ["bench", "compiled", "--config", str(config), "--device", "cpu", "--repeats", "3"]
+    assert crossdraft_main([*command, "--json-out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert [one["n"] for one in found["passes"]] == [1, 8, 16, 32]
+    assert all(one["same_tokens"] for one in found["passes"])
+    kept = json.loads((Path(__file__).parents[2] / "docs/results/scale/7b_h100_passes.json").read_text())
+    assert kept.keys() == found.keys()
+    assert kept["passes"][0].keys() == found["passes"][0].keys()
+    assert kept["bound"]["lean"].keys() == found["bound"]["lean"].keys()
+
+
+def test_no_repeats_are_refused(capsys):
+    assert crossdraft_main(["bench", "compiled", "--repeats", "0"]) == 2
+    assert "--repeats is 0; run each pass at least once." in capsys.readouterr().err
+
+
+def test_packed_layers_are_read_like_plain_ones(pair):
+    plain, packed = (load_target(str(pair.target), "cpu", packed=kind).model for kind in (False, True))
+    assert decode_bytes(packed) == decode_bytes(plain) > 0

@@ -15,9 +15,14 @@ from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.models.eventgpt import convert_eventgpt
-from crossdraft_lab.bench.scale_checkpoint import planned, random_weight, write_checkpoint
-from crossdraft_lab.bench.scale_layouts import SHAPES, layout_of
-from crossdraft_lab.bench.scale_tokenizer import llama_tokenizer
+from crossdraft_lab.bench.scale_checkpoint import (
+    SHAPES,
+    layout_of,
+    llama_tokenizer,
+    planned,
+    random_weight,
+    write_checkpoint,
+)
 from tests.support import ClipPaths
 
 

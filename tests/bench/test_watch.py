@@ -1,13 +1,19 @@
 """`bench watch`: the stream that is made, the figures, and a short run on the tiny pair."""
 
+from contextlib import contextmanager
+from itertools import pairwise
+
 import pytest
 
+from crossdraft.cli.cores import Cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
 from crossdraft.streams import WatchSummary, Windowing
 from crossdraft.video import probe
 from crossdraft_lab import scenes
+from crossdraft_lab.bench import watch_rates
 from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.experiments.streaming_rates import HighestRates, highest, unequal
 from crossdraft_lab.bench.watch import (
     StreamBench,
     StreamRun,
@@ -18,6 +24,7 @@ from crossdraft_lab.bench.watch import (
     stream_files,
     to_json,
 )
+from crossdraft_lab.bench.watch_rates import RateSearch, RateTry, run_rates
 
 
 def run(due: int, whole: list[float], tokens: dict[int, tuple[int, ...]]) -> StreamRun:
@@ -70,3 +77,108 @@ def test_a_short_run_has_every_window_of_every_method(pair):
 def test_a_stream_without_a_window_is_refused():
     with pytest.raises(CrossdraftError, match="has no window of 3 s"):
         StreamBench(Models(), Windowing(0.5, 3.0), seconds=2)
+
+
+RATES = (2.0, 4.0, 6.0, 8.0, 10.0)
+
+
+def rated(dropped: int) -> StreamRun:
+    return StreamRun(WatchSummary(10, 10 - dropped, dropped), {})
+
+
+@pytest.mark.parametrize("sustained", [0.0, 2.0, 4.5, 8.0, 9.9, 10.0, 99.0])
+def test_the_search_ends_at_the_highest_rate_that_holds(sustained):
+    search = RateSearch(RATES)
+    while (rate := search.next) is not None:
+        search.note(rated(dropped=int(rate > sustained)))
+    assert highest(search.tries) == max((rate for rate in RATES if rate <= sustained), default=0.0)
+    assert len({one.rate for one in search.tries}) <= 3  # of six outcomes
+    for rate in RATES:
+        assert [one.holds for one in search.tries if one.rate == rate] in ([], [True], [False, False])
+
+
+def test_a_window_that_something_else_costs_is_forgiven_once():
+    search = RateSearch(RATES)
+    for dropped in (1, 0, 1, 1, 0):
+        search.note(rated(dropped))
+    assert [one.rate for one in search.tries] == [6.0, 6.0, 10.0, 10.0, 8.0]
+    assert search.next is None
+    assert highest(search.tries) == 8.0
+
+
+@pytest.mark.parametrize("rates", [(), (4, 2), (2, 2), (0, 2), (-1.0, 2), (float("nan"), 2)])
+def test_rates_that_do_not_rise_are_refused(rates):
+    with pytest.raises(CrossdraftError, match="Rates must be above 0 and rise"):
+        RateSearch(rates)
+
+
+class Planted:
+    """Methods that keep up with so much; notes what is run."""
+
+    def __init__(self, sustained):
+        self.methods, self.ran = sustained, []
+
+    def run(self, name, question, namespace, speed):
+        self.ran.append((name, question, namespace))
+        return rated(dropped=int(speed / 0.5 > self.methods[name] + 1e-9))
+
+
+def test_methods_take_turns_and_nothing_learned_helps_the_next_try(monkeypatch):
+    planted = Planted({"glance": 8.0, "target": 2.0, "target-all": 5.0})
+
+    @contextmanager
+    def prepared(plan, tick):
+        yield planted
+
+    monkeypatch.setattr(watch_rates, "prepared", prepared)
+    plan = StreamBench(
+        Models("a", "b", device="cpu", dtype="float32"), Windowing(0.5, 0.5), questions=("one", "two"),
+        cores=Cores((0,), (1,)),
+    )  # fmt: skip
+    seen = []
+    found = run_rates(plan, RATES, seen.append)
+    assert {name: highest(tries) for name, tries in found.items()} == {"glance": 8.0, "target": 2.0, "target-all": 4.0}
+    assert sorted(seen) == sorted(name for name, _, _ in planted.ran)
+    assert len(set(planted.ran)) == len(planted.ran)
+    first = [name for name, _, _ in planted.ran]
+    assert all(one != other for one, other in pairwise(first[:6])), "interleaved"
+
+
+def tried(*rates):
+    """Questions whose highest rates these are."""
+    return [[RateTry(10.0, rated(1)), *([RateTry(rate, rated(0))] if rate else [])] for rate in rates]
+
+
+def test_what_is_said_of_the_rates():
+    found = HighestRates.of(
+        {"glance": tried(8.0, 6.0), "target": tried(4.0, 4.0), "target-all": tried(6.0, 4.0)}, "glance"
+    )
+    assert found.best == "target-all"
+    assert found.sentence == (
+        "Without dropping one glance keeps up with 7.00 [6.00, 8.00; n=2] windows a second, target-all with 5.00 "
+        "[4.00, 6.00; n=2]: 1.40 [1.33, 1.50; n=2] times the rate."
+    )
+    rows = found.table(RATES, 5).rows
+    assert rows[1] == ("target", "4.00 [4.00, 4.00; n=2]", "4, 4", "0.80 [0.67, 1.00; n=2]", "0")
+    assert found.to_json("glance")["rate_without_drops"] == {
+        "value": 7.0,
+        "ci95": [6.0, 8.0],
+        "n": 2,
+        "each": [8.0, 6.0],
+    }
+
+
+def test_where_the_target_alone_keeps_up_with_none_there_is_no_ratio():
+    found = HighestRates.of({"glance": tried(2.0), "target": tried(0)}, "glance")
+    assert found.sentence.endswith("target with 0.00 [no interval; n=1].")
+    assert found.table(RATES, 5).rows[0][3] == "–"
+    assert found.to_json("glance")["rate_without_drops_over_alone"] is None
+
+
+def test_an_answer_is_held_against_the_targets_at_whatever_rate():
+    def tries(*tokens):
+        return [RateTry(2.0 + at, StreamRun(WatchSummary(2, 2, 0), each)) for at, each in enumerate(tokens)]
+
+    alone = [tries({0: (1,), 1: (2,)}, {2: (3,)})]
+    assert unequal({"glance": [tries({0: (1,)}, {2: (3,), 9: (7,)})], "target": alone}) == []
+    assert unequal({"glance": [tries({0: (1,)}, {2: (4,)})], "target": alone}) == ["glance"]

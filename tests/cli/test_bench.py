@@ -260,6 +260,19 @@ def test_scale_says_why_weights_are_random(capsys):
     assert "times do not depend on them" in shown
 
 
+KEPT = Path(__file__).parents[2] / "docs/results/bench"
+
+
+def keys_as_kept(found: dict, kept: str) -> None:
+    """A file that is kept has the keys of what its command writes, in its first row too; see the changelog."""
+    left = {"cosines"}
+    other = json.loads((KEPT / f"{kept}.json").read_text())
+    assert other.keys() - left == found.keys()
+    for name in other.keys() - left:
+        if isinstance(other[name], list):
+            assert set().union(*map(dict.keys, other[name])) == set().union(*map(dict.keys, found[name]))
+
+
 def test_acceptance(models, tmp_path):
     out = tmp_path / "acceptance.json"
     arguments = ["--pairs=2", "--nodes=4", "--max-new-tokens=16", f"--json-out={out}"]
@@ -280,6 +293,7 @@ def test_rules(models, tmp_path):
         ("target", True),
         ("judi:threshold=0.4,confidence=0.9", False),
     ]
+    keys_as_kept(found, "rules")
 
 
 @encodes_clips
@@ -297,6 +311,7 @@ def test_compression(models, tmp_path):
         ("pool", None, False),
         ("pool", "ngram", False),
     ]
+    keys_as_kept(json.loads(out.read_text()), "compression")
 
 
 def test_recordings(models, tmp_path):
@@ -308,6 +323,7 @@ def test_recordings(models, tmp_path):
     assert [(row["seconds"], row["way"]) for row in found[::2]] == [
         (1, "spread"), (2, "spread"), (2, "at its own speed"),
     ]  # fmt: skip
+    keys_as_kept(json.loads(out.read_text()), "recordings")
 
 
 def test_partial(models, tmp_path):
@@ -317,6 +333,27 @@ def test_partial(models, tmp_path):
     found = json.loads(out.read_text())
     assert [row["own_answers"] for row in found["prompts"]] == [{"equal": 1, "total": 1}] * 2
     assert found["part"] == {"sinks": 2, "blocks": 1, "window": 4}
+    keys_as_kept(found, "partial")
+
+
+def test_questions(models, tmp_path):
+    out = tmp_path / "questions.json"
+    sizes = ["--clips=2", "--questions=2", "--drafter=memory", "--max-new-tokens=4", f"--json-out={out}"]
+    assert main(["bench", "questions", *sizes, *models]) == 0
+    found = json.loads(out.read_text())
+    assert {row["identical"] for row in found["methods"]} == {"4/4"}
+    keys_as_kept(found, "questions")
+
+
+@pytest.mark.slow
+def test_policy(models, tmp_path, capsys):
+    out = tmp_path / "policy.json"
+    only = [one for one in models if not one.startswith("--blind")]
+    assert main(["bench", "policy", "--pairs=1", "--loads=mixed", f"--json-out={out}", *only]) == 0
+    found = json.loads(out.read_text())
+    (load,) = found["loads"]
+    assert load["best_fixed"] in {line["name"] for line in load["methods"]} - {"target", "policy"}
+    assert "\nmixed: the policy is " in capsys.readouterr().out
 
 
 @encodes_clips

@@ -26,7 +26,7 @@ from tests.serve.fuzzing import server as fuzzed_server
 from tests.serve.fuzzing.edges import CHANGES, edge_frames, edge_status, status_of_edge, whole_edge, wire
 from tests.serve.fuzzing.fuzz import WAYS, Mutant, Seeds, mutants, outcome, sent_to
 from tests.serve.fuzzing.server import fuzz
-from tests.serve.fuzzing.web_socket import BINARY, CLOSE, TEXT, WAITING
+from tests.serve.fuzzing.streams import BINARY, CLOSE, TEXT, WAITING
 
 COUNT = 20  # of each change
 WAIT_S = 60.0  # a busy machine

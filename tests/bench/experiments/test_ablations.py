@@ -2,8 +2,17 @@
 
 import pytest
 
-from crossdraft_lab.bench.experiments.ablations import GROUPS, QUESTIONS, AblationsConfig, summarise
-from crossdraft_lab.bench.experiments.parts import FASTER, NOT_SEEN, SLOWER, UNTESTED
+from crossdraft_lab.bench.experiments.ablations import (
+    FASTER,
+    GROUPS,
+    NOT_SEEN,
+    QUESTIONS,
+    SLOWER,
+    UNTESTED,
+    AblationsConfig,
+    studies,
+    summarise,
+)
 from tests.bench.experiments.planted import block, run
 
 PAIRS = 16
@@ -17,8 +26,7 @@ WITHOUT = ("eagle2, chain", "nothing", "target", "event, no cache")
 def planted(config: AblationsConfig, *, level: tuple[str, ...] = ()):
     """Blocks in which scene i takes 1 + i/10 times as long; rows of `level` differ from others in every other scene."""
     units = []
-    for name in config.groups:
-        plan = config.plan(name)
+    for plan in studies(config):
         for key in plan.keys:
             first, work = int(key.rsplit(" ", 1)[1]), plan.work_of(key)
             scenes = [(first + pair) // work.questions for pair in range(work.pairs)]
@@ -47,16 +55,13 @@ def directions(found):
 
 
 def test_every_part_is_of_two_rows_of_its_group():
-    for name, group in GROUPS.items():
-        rows = {one.name for one in AblationsConfig().plan(name).variants}
-        for part in group.parts:
-            assert {part.on, part.off} <= rows
-            assert part.on != part.off
+    for plan, group in zip(studies(AblationsConfig()), GROUPS.values(), strict=True):
+        rows = {one.name for one in plan.variants}
+        for on, off in group.parts:
+            assert {on, off} <= rows
+            assert on != off
         assert bool(group.parts) == (not group.temperature), "sampled answers differ; nothing is a part of them"
-    assert {(part.on, part.off) for part in GROUPS["cache"].parts} == {
-        ("target, cache", "target"),
-        ("event, cache", "event, no cache"),
-    }
+    assert set(GROUPS["cache"].parts) == {("target, cache", "target"), ("event, cache", "event, no cache")}
 
 
 def test_parts_that_help_harm_and_do_neither(found):

@@ -8,13 +8,17 @@ import pytest
 from crossdraft.cli.cores import choose_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.experiments import ablations, alignment_ladder, breakdown, drafters, prefill_hiding, quality
+from crossdraft_lab.bench.experiments.prefill_hiding import lengthen
+from crossdraft_lab.bench.experiments.record import Setting
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS, chosen
 from crossdraft_lab.bench.experiments.report import write_report
 from crossdraft_lab.bench.experiments.runner import run_experiment
 from crossdraft_lab.bench.experiments.runs import plain, typed
-from crossdraft_lab.bench.experiments.variants import Variant
 from crossdraft_lab.bench.heads_select import is_here
 from crossdraft_lab.bench.specs import HUGGING_FACE, spec_of
+from crossdraft_lab.bench.study import Study
+from crossdraft_lab.bench.variants import Variant
+from crossdraft_lab.bench.workload import Workload, items
 from crossdraft_lab.networks import ALIGNED
 from crossdraft_lab.train.heads.recipe import load_head_recipe
 
@@ -63,9 +67,10 @@ def test_a_rung_watches_a_figure_that_its_checks_have():
 
 def test_every_row_can_be_named_and_has_its_weights():
     config = quality.QualityConfig()
-    variants: list[Variant] = [variant for plan in config.plans.values() for variant in plan.variants]
+    variants: list[Variant] = [variant for plan in quality.studies(config) for variant in plan.variants]
     variants += [variant for group in ablations.GROUPS.values() for variant in group.variants]
-    variants += [*prefill_hiding.PrefillConfig().variants, *breakdown.BreakdownConfig().plan().variants]
+    variants += prefill_hiding.studies(prefill_hiding.PrefillConfig())[0].variants
+    variants += breakdown.studies(breakdown.BreakdownConfig())[0].variants
     variants += [Variant(name) for name in drafters.DraftersConfig().methods if name not in HUGGING_FACE]
     for variant in variants:
         if variant.drafts not in ("target", "target-all"):
@@ -93,3 +98,19 @@ def test_it_runs_for_real_and_is_reported(name, tmp_path):
     again = run_experiment(one, config, tmp_path, choose_cores())
     assert again.summary.found == found.summary.found
     assert (tmp_path / name / "runs.jsonl").read_bytes() == runs
+
+
+def test_a_head_that_has_too_few_positions_says_so_and_drafts_once_it_is_lengthened(tmp_path):
+    (item,) = items(Workload(1, frames=2, max_new_tokens=8))
+    study = Study((Variant("target"), Variant("eaglevlm")), Workload(1))
+    with study.loaded(Setting(None, tmp_path)) as (_, made):
+        made["eaglevlm"].engine.drafter.drafter.max_positions = 64  # fewer than the prompt takes
+        own, short = (made[name].answer(item) for name in ("target", "eaglevlm"))
+        assert own.prompt_tokens > 64
+        assert sum(short.offered_at) == 0
+        assert any("none of the head's 64 positions" in note for note in short.notes)
+        lengthen(4096, made["eaglevlm"])
+        long = made["eaglevlm"].answer(item)
+        assert sum(long.offered_at) > 0
+        assert long.notes == ()
+        assert own.tokens == short.tokens == long.tokens

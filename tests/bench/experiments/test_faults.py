@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft_lab.bench.experiments.blocks import BlockPlan, faults_of, pooled
 from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft_lab.bench.experiments.markdown import outcome_page
 from crossdraft_lab.bench.experiments.record import ExperimentOutcome, RowFaults, UnitResult
 from crossdraft_lab.bench.experiments.report import html_report
 from crossdraft_lab.bench.experiments.streaming import StreamingConfig, summarise
-from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.study import Study, faults_of, pooled
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 from tests.bench.experiments.planted import TOKENS, block, run
 
@@ -26,7 +26,7 @@ LOST = "The drafter was lost (its process ended); the target went on alone."
 
 
 def plan(**work):
-    return BlockPlan(VARIANTS, Workload(2, **work), 2)
+    return Study(VARIANTS, Workload(2, **work), block=2)
 
 
 def test_of_rows_that_differ_those_are_faults_that_must_not_and_are_ours():

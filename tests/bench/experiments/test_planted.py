@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from crossdraft.engine.request import Request
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.experiments import registry
-from crossdraft_lab.bench.experiments.blocks import answer_block, loaded_methods, pooled
-from crossdraft_lab.bench.experiments.drafters import DRAFTERS
+from crossdraft_lab.bench.experiments.drafters import DRAFTERS, studies
 from crossdraft_lab.bench.experiments.runner import run_experiment
 from crossdraft_lab.bench.measure import BenchMethod, Run, measure
 from crossdraft_lab.bench.significance import compare_paired
+from crossdraft_lab.bench.study import pooled
 from crossdraft_lab.bench.workload import Item
 from crossdraft_lab.cli.experiment import app
 from tests.bench.experiments.planted import block, run
@@ -90,11 +90,11 @@ def drafters(models: Models, leaks: str):
     """The experiment `drafters` on other models, with a leak in one of its rows."""
 
     def measured(config, keys, setting) -> Iterator:
-        for plan in config.plans(setting):
-            with loaded_methods(plan.variants, setting, models) as (target, made):
+        for plan in studies(config, setting.work):
+            with replace(plan, models=models).loaded(setting) as (target, made):
                 methods = {name: Leaking(one) if name == leaks else one for name, one in made.items()}
                 for key in plan.keys:
-                    yield answer_block(key, plan, methods, target, [], setting)
+                    yield plan.answer_block(key, methods, target, [], setting.tick)
 
     tiny = replace(DRAFTERS.quick, methods=("hf", "ngram"), pairs=1, block=1, max_new_tokens=6)
     return replace(DRAFTERS, quick=tiny, measure=measured)

@@ -3,8 +3,8 @@
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.experiments.blocks import ALL
-from crossdraft_lab.bench.experiments.quality import SHORT, QualityConfig, summarise
+from crossdraft_lab.bench.experiments.quality import SHORT, QualityConfig, studies, summarise
+from crossdraft_lab.bench.study import ALL
 from crossdraft_lab.scenes import KINDS, ask, make_scene, split_seeds, stated
 from tests.bench.experiments.planted import block, run
 
@@ -21,9 +21,9 @@ RIGHT, WRONG = "There are three people.", "There are two people."
 def planted(answers):
     """A block of each kind of answers: 12 scenes, and what each method says about each; right unless it says not."""
     units = []
-    for name, plan in CONFIG.plans.items():
+    for plan in studies(CONFIG):
         runs = {variant.name: [[run(2.0)]] * 12 for variant in plan.variants}
-        unit = block(f"{name}, pairs 0", runs)
+        unit = block(f"{plan.prefix} 0", runs)
         for pair in unit.found["pairs"]:
             pair.update(kind="count", facts={"people.count": "3"}, reference=RIGHT)
         unit.found["answers"].update(
@@ -60,7 +60,7 @@ def test_the_target_is_not_counted_as_equal_to_itself():
 
 
 def test_compressed_targets_have_the_cores_of_what_they_are_compared_with():
-    methods = {one.name: one.drafts for plan in QualityConfig().plans.values() for one in plan.variants if one.compress}
+    methods = {one.name: one.drafts for plan in studies(QualityConfig()) for one in plan.variants if one.compress}
     assert len(methods) == 10
     assert set(methods.values()) == {ALL}
 

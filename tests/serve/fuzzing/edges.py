@@ -40,7 +40,7 @@ from crossdraft.edge.frames import (
 from crossdraft.engine.checks import MOST_NODES
 from crossdraft_lab.bench.serving.process import Connection
 from tests.serve.fuzzing.mutations import mutated, with_odd_value
-from tests.serve.fuzzing.web_socket import (
+from tests.serve.fuzzing.streams import (
     BINARY,
     GOING_AWAY,
     INTERNAL_ERROR,

@@ -20,7 +20,7 @@ from crossdraft.load import tokenizer_of
 from crossdraft_lab.bench.serving.process import Connection
 from tests.serve.fuzzing import edges, streams
 from tests.serve.fuzzing.mutations import mutated, with_odd_value
-from tests.serve.fuzzing.web_socket import WAITING
+from tests.serve.fuzzing.streams import WAITING
 
 WAYS = ("json", "fields", "video", "events", "multipart", "headers", "query", "websocket", "edge")
 ANSWERED = "answered"

@@ -10,8 +10,7 @@ from crossdraft_lab.bench.serving.process import Connection
 from tests.serve.fuzzing.fuzz import WAYS, Seeds, mutants, outcome, run_fuzz, sent_to
 from tests.serve.fuzzing.mutations import mutated
 from tests.serve.fuzzing.server import MOST_FUZZED, WARM, fuzz_server
-from tests.serve.fuzzing.streams import status_of, stream, watch_status
-from tests.serve.fuzzing.web_socket import framed
+from tests.serve.fuzzing.streams import framed, status_of, stream, watch_status
 
 COUNT = 270
 WAIT_S = 60  # a busy machine; a server that is done hangs up before

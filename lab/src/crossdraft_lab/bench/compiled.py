@@ -9,7 +9,6 @@ import copy
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import torch
 from transformers.utils import logging
@@ -25,74 +24,19 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.common import add_output_arguments
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.scale import DTYPES
-from crossdraft_lab.bench.scale_measure import Bound, Pass, bandwidth, bound_of
+from crossdraft_lab.bench.scale import DTYPES, dtype_name
+from crossdraft_lab.bench.scale_measure import Json, bandwidth, bound_of
 from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
-from crossdraft_lab.bench.statistics import Interval, Quartiles, median_ratio, quartiles
+from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
 
 WIDTHS = (1, 8, 16, 32)
 WARM_UPS = 3
 TOKENS = 460  # in the reference target's cache: a clip and a question
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedPass:
-    """V(n) both ways in seconds, of the whole `extend`; the ratio of compiled to lean; whether both choose the same."""
-
-    n: int
-    lean: Quartiles
-    compiled: Quartiles
-    ratio: Interval
-    compile_s: float
-    same: bool
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        times = {"lean_ms": self.lean.ms(), "compiled_ms": self.compiled.ms()}
-        ratio = self.ratio.to_json()
-        return {"n": self.n, **times, "ratio": ratio, "compile_s": round(self.compile_s, 1), "same_tokens": self.same}
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledResult:
-    """All passes, and how near a decode step comes to the time of reading its bytes, both ways."""
-
-    config: str
-    device: str
-    dtype: str
-    passes: list[ComparedPass]
-    lean: Bound
-    compiled: Bound
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        step = self.passes[0]
-        return {
-            "environment": environment(),
-            "workload": {"config": self.config, "device": self.device, "dtype": self.dtype},
-            "passes": [one.to_json() for one in self.passes],
-            "over_v1": {one.n: round(one.compiled.median / step.compiled.median, 3) for one in self.passes},
-            "bound": {"lean": asdict(self.lean), "compiled": asdict(self.compiled)},
-        }
-
-    def lines(self) -> list[str]:
-        """The result for people."""
-        step = self.passes[0].compiled.median
-        return [
-            f"{self.config}, {self.device}, {self.dtype}",
-            *(
-                f"V({one.n})  lean {one.lean.median * 1e3:.3f} ms, compiled {one.compiled.median * 1e3:.3f} ms "
-                f"({one.ratio.shown('runs')}), V({one.n})/V(1) {one.compiled.median / step:.2f}, "
-                f"compiled in {one.compile_s:.1f} s, {'same tokens' if one.same else 'NOT the same tokens'}"
-                for one in self.passes
-            ),
-            f"share of the bandwidth bound {self.lean.share:.0%} lean, {self.compiled.share:.0%} compiled",
-        ]
-
-
 @torch.inference_mode()
-def compare_passes(target: Target, config: str, repeats: int) -> CompiledResult:
-    """Measure V(n) after a prompt, both ways in turn.
+def compare_passes(target: Target, config: str, repeats: int) -> Json:
+    """Measure V(n) after a prompt, both ways in turn, and how near a decode step comes to the time of its bytes.
 
     Raises:
         CrossdraftError: as `Target.compile`.
@@ -103,13 +47,31 @@ def compare_passes(target: Target, config: str, repeats: int) -> CompiledResult:
     ways = {"lean": target, "compiled": static}
     caches = {name: _read(one, prompt) for name, one in ways.items()}
     passes = [_compare(ways, caches, len(prompt), n, repeats) for n in WIDTHS]
-    speed = bandwidth(target.device, 1.0)
-    bounds = {}
-    for name in ways:
-        times: Quartiles = getattr(passes[0], name)
-        bounds[name] = bound_of(target, Pass(1, times, times), speed, len(prompt))
-    dtype = str(target.model.dtype).removeprefix("torch.")
-    return CompiledResult(config, str(target.device), dtype, passes, bounds["lean"], bounds["compiled"])
+    speed, step = bandwidth(target.device, 1.0), passes[0]["compiled_ms"]["median"]
+    workload = {"config": config, "device": str(target.device), "dtype": dtype_name(target.model.dtype)}
+    return {
+        "environment": environment(),
+        "workload": workload,
+        "passes": passes,
+        "over_v1": {one["n"]: round(one["compiled_ms"]["median"] / step, 3) for one in passes},
+        "bound": {name: bound_of(target, passes[0][f"{name}_ms"]["median"] / 1e3, speed, len(prompt)) for name in ways},
+    }
+
+
+def lines(found: Json) -> list[str]:
+    """The result for people."""
+    work, bound = found["workload"], found["bound"]
+    each = [
+        f"V({one['n']})  lean {one['lean_ms']['median']:.3f} ms, compiled {one['compiled_ms']['median']:.3f} ms "
+        f"({Interval.from_json(one['ratio']).shown('runs')}), V({one['n']})/V(1) {found['over_v1'][one['n']]:.2f}, "
+        f"compiled in {one['compile_s']:.1f} s, {'same tokens' if one['same_tokens'] else 'NOT the same tokens'}"
+        for one in found["passes"]
+    ]
+    return [
+        f"{work['config']}, {work['device']}, {work['dtype']}",
+        *each,
+        f"share of the bandwidth bound {bound['lean']['share']:.0%} lean, {bound['compiled']['share']:.0%} compiled",
+    ]
 
 
 def _text_prompt(target: Target) -> Prompt:
@@ -123,7 +85,7 @@ def _read(target: Target, prompt: Prompt) -> KVCache:
     return cache
 
 
-def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n: int, repeats: int) -> ComparedPass:
+def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n: int, repeats: int) -> Json:
     """Both ways in turn, the compiled one compiled before."""
     tree, root = DraftTree.chain([3] * (n - 1)), Chunk(torch.tensor([7]))
     chosen: dict[str, list[int]] = {}
@@ -145,10 +107,13 @@ def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n
     for _ in range(repeats):
         for name, found in times.items():
             found.append(once(name))
-    same = chosen["lean"] == chosen["compiled"]
-    lean, compiled = times["lean"], times["compiled"]
-    over = median_ratio(compiled, lean)
-    return ComparedPass(n, quartiles(lean), quartiles(compiled), over, compile_s, same)
+    return {
+        "n": n,
+        **{f"{name}_ms": quartiles(found).ms() for name, found in times.items()},
+        "ratio": median_ratio(times["compiled"], times["lean"]).to_json(),
+        "compile_s": round(compile_s, 1),
+        "same_tokens": chosen["lean"] == chosen["compiled"],
+    }
 
 
 def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> None:
@@ -171,8 +136,8 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
     device = resolve(given.device)
     dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     result = compare_passes(_target(given.config, device, dtype), given.config, given.repeats)
-    (sys.stderr if given.json else sys.stdout).write("\n".join(result.lines()) + "\n")
-    write_json(result.to_json(), given.json_out, stdout=given.json)
+    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(result)) + "\n")
+    write_json(result, given.json_out, stdout=given.json)
 
 
 def _target(config: str, device: torch.device, dtype: str) -> Target:

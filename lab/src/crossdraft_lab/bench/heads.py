@@ -1,11 +1,16 @@
-"""`crossdraft bench heads`: every trained drafter on the same questions; what it costs, and what it is worth."""
+"""`crossdraft bench heads`: every trained drafter on the same questions; what it costs, and what it is worth.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+The report is plain values, as its JSON has them; tables, sentences and the picture are made of those.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crossdraft.cli.cores import Cores
-from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
+from crossdraft.drafters.evaluate import TAU, AcceptanceStats, decode_all, total
+from crossdraft.drawing.charts import IntervalBar, below_one_another, interval_bars
+from crossdraft.drawing.shapes import Drawing
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.sampling import Sampling
@@ -15,18 +20,27 @@ from crossdraft.specs import Spec
 from crossdraft_lab.bench.assembly import Models, close_all, make_methods
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.heads_select import HeadSelection, WeightFacts, as_chain, short_labels, weight_facts
-from crossdraft_lab.bench.heads_timing import DraftTime, DraftTimes, time_drafts
+from crossdraft_lab.bench.experiments.record import FigureTable
+from crossdraft_lab.bench.heads_select import HeadSelection, as_chain, weight_facts
+from crossdraft_lab.bench.heads_timing import DraftTimes, time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
+from crossdraft_lab.bench.report import FEW_PAIRS, INTERVALS
 from crossdraft_lab.bench.specs import ALONE, is_blind
 from crossdraft_lab.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
+from crossdraft_lab.bench.study import FigureColumn, bar, figure_table, plain, shown
 from crossdraft_lab.bench.summary import fastest_alone
 from crossdraft_lab.bench.workload import Workload, describe, items
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
 WARM_UPS = 2
+ABREAST = 7  # drafters in one table by kind of question
+PARAMETERS = (
+    "parameters: all that the drafter runs of its own (head, event model); what it borrows of the target is not "
+    "counted. stored, min: of the trained part, its files and its training"
+)
 Tick = Callable[[str], None]
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +83,6 @@ EXPECTATIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectationResult:
-    """τ of one drafter over τ of another, as an expectation orders them.
-
-    It holds if the measured ratio says so; the interval says how surely another draw of pairs would say the same.
-    """
-
-    expectation: Expectation
-    better: str
-    worse: str
-    ratio: Interval
-
-    @property
-    def holds(self) -> bool:
-        """True if the measured order is the expected one."""
-        return self.ratio.value > 1 or (not self.expectation.strict and self.ratio.value == 1)
-
-    def sentence(self, labels: Mapping[str, str]) -> str:
-        """In a sentence, the drafters by their labels."""
-        outcome = "holds" if self.holds else "does not hold"
-        return f"{self.expectation.text}: {outcome}, τ of {labels[self.better]} / {labels[self.worse]} = {self.ratio}"
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "claim": self.expectation.text,
-            "holds": self.holds,
-            "better": self.better,
-            "worse": self.worse,
-            "ratio": self.ratio.to_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class HeadsSettings:
     """Settings of a measurement of drafters.
 
@@ -140,46 +121,6 @@ class HeadsSettings:
         return (*trees[:1], *chains, *trees[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class HeadResult:
-    """One drafter.
-
-    Args:
-        name: what it was asked for by, its spec; `label` is that for people.
-        accepted: by setting.
-        equal, total: greedy answers that were the target's own, of how many, timed answers included.
-        drafting: `None` if nothing was clocked.
-        speedup: Σ time of the target alone / Σ time with this drafter; `None` if none was timed.
-    """
-
-    name: str
-    label: str
-    facts: WeightFacts
-    accepted: Mapping[DraftSetting, AcceptanceFigures]
-    divergences: tuple[Divergence, ...]
-    total: int
-    drafting: DraftTime | None = None
-    speedup: Interval | None = None
-
-    @property
-    def equal(self) -> int:
-        """Answers that were identical."""
-        return self.total - len(self.divergences)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadsReport:
-    """Results of the measurement. `expectations` are about the first setting."""
-
-    environment: dict[str, object]
-    workload: dict[str, object]
-    settings: tuple[DraftSetting, ...]
-    rows: list[HeadResult]
-    expectations: list[ExpectationResult]
-    times: DraftTimes | None
-    notes: tuple[str, ...]
-
-
 @dataclass
 class _Scores:
     """Results of one drafter so far."""
@@ -187,6 +128,12 @@ class _Scores:
     stats: dict[DraftSetting, list[AcceptanceStats]]
     divergences: list[Divergence]
     compared: int = 0
+
+    @property
+    def identical(self) -> Json | None:
+        """Greedy answers that were the target's own, of how many; `None` if none was compared."""
+        equal = self.compared - len(self.divergences)
+        return {"equal": equal, "total": self.compared} if self.compared else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +157,8 @@ class HeadsBench:
         return min(pairs, self.work.pairs)
 
 
-def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
-    """Measure every drafter, pinned to the target's cores.
+def run_heads(heads: HeadsBench, tick: Tick | None = None) -> Json:
+    """Measure every drafter, pinned to the target's cores; plain values.
 
     Raises:
         CrossdraftError: a model or a head that cannot be loaded, or answers too short to time drafts along.
@@ -220,7 +167,7 @@ def run_heads(heads: HeadsBench, tick: Tick | None = None) -> HeadsReport:
         return _run(heads, tick)
 
 
-def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
+def _run(heads: HeadsBench, tick: Tick | None) -> Json:
     where = environment()  # before this process itself is the load
     models, settings, drafters = heads.models, heads.settings, heads.selection.drafters
     facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
@@ -231,35 +178,38 @@ def _run(heads: HeadsBench, tick: Tick | None) -> HeadsReport:
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
     speedups = _speedups(heads, target, known, scores, tick)
     kinds = [pair.item.kind for pair in known]
-    first, labels = settings.draft_settings[0], short_labels(drafters)
-    return HeadsReport(
-        environment={
+    first = settings.draft_settings[0]
+    rows = [
+        {
+            "name": name,
+            **facts[name].to_json(),
+            "drafting": None if times is None else times.to_json(name),
+            "accepted": [{**asdict(at), **figures_of(found, kinds).to_json()} for at, found in own.stats.items()],
+            "identical": {"equal": own.compared - len(own.divergences), "total": own.compared}
+            if own.compared
+            else None,
+            "divergences": [divergence.to_json() for divergence in own.divergences],
+            "speedup": plain(speedups.get(name)),
+        }
+        for name, own in scores.items()
+    ]
+    return {
+        "environment": {
             **where,
             "device": models.device,
             "dtype": str(target.model.dtype).removeprefix("torch."),
             "target_cores": None if heads.cores is None else list(heads.cores.target),
         },
-        workload={**describe(heads.work), "timed": settings.timed, "raced": settings.speed_pairs, "batch": BATCH},
-        settings=settings.draft_settings,
-        rows=[
-            HeadResult(
-                name,
-                labels[name],
-                facts[name],
-                {setting: figures_of(found, kinds) for setting, found in scores[name].stats.items()},
-                tuple(scores[name].divergences),
-                scores[name].compared,
-                None if times is None else times.drafters[name],
-                speedups.get(name),
-            )
-            for name in drafters
-        ],
-        expectations=check_expectations(
-            {name: scores[name].stats[first] for name in drafters}, {name: spec.name for name, spec in drafters.items()}
+        "workload": {**describe(heads.work), "timed": settings.timed, "raced": settings.speed_pairs, "batch": BATCH},
+        "tau": TAU,
+        "target": None if times is None else times.target_json(),
+        "drafters": rows,
+        "claims": check_expectations(
+            {name: own.stats[first] for name, own in scores.items()},
+            {name: spec.name for name, spec in drafters.items()},
         ),
-        times=times,
-        notes=heads.selection.notes,
-    )
+        "notes": list(heads.selection.notes),
+    }
 
 
 def _clocked(
@@ -332,10 +282,10 @@ def _speedups(
     return {name: results.speedup(name, against, per_token=False) for name in names}
 
 
-def check_expectations(
-    found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]
-) -> list[ExpectationResult]:
-    """Every expectation whose drafters were measured.
+def check_expectations(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]) -> list[Json]:
+    """Every expectation whose drafters were measured: τ of one over τ of another, as it orders them.
+
+    It holds if the measured ratio says so; the interval says how surely another draw of pairs would say the same.
 
     Args:
         found: for each drafter its answers to the same pairs.
@@ -344,15 +294,17 @@ def check_expectations(
     first: dict[str, str] = {}
     for name in found:
         first.setdefault(methods.get(name, name), name)
-    counts = {name: counts_of(stats) for name, stats in found.items()}
-    results = []
+    results = list[Json]()
     for expectation in EXPECTATIONS:
         able = [first[method] for method in expectation.better if method in first]
         if not able or expectation.worse not in first:
             continue
         better = max(able, key=lambda name: total(found[name]).tau)
         worse = first[expectation.worse]
-        results.append(ExpectationResult(expectation, better, worse, tau_ratio(counts[better], counts[worse])))
+        ratio = tau_ratio(counts_of(found[better]), counts_of(found[worse]))
+        holds = ratio.value > 1 or (not expectation.strict and ratio.value == 1)
+        pair = {"better": better, "worse": worse, "ratio": ratio.to_json()}
+        results.append({"claim": expectation.text, "holds": holds, **pair})
     return results
 
 
@@ -366,3 +318,116 @@ def figures_of(stats: Sequence[AcceptanceStats], kinds: Sequence[str]) -> Accept
     return acceptance_figures(
         counts_of(stats), [each.kept_at for each in stats], [each.offered_at for each in stats], kinds
     )
+
+
+def tau_at(row: Json, at: int) -> Interval:
+    """τ of a drafter's row at one of its settings."""
+    return Interval.from_json(row["accepted"][at], "tau")
+
+
+def setting_names(report: Json) -> list[str]:
+    """The settings, as in a table's head."""
+    accepted = report["drafters"][0]["accepted"]
+    return [DraftSetting(each["shape"], each["nodes"], each["temperature"]).name for each in accepted]
+
+
+def lines(report: Json, labels: Mapping[str, str]) -> list[str]:
+    """The papers' order, and what a reader must know of the tables.
+
+    Args:
+        report: of `run_heads`.
+        labels: the drafters for people, by their names.
+    """
+    found = [
+        f"{one['claim']}: {'holds' if one['holds'] else 'does not hold'}, τ of {labels[one['better']]} / "
+        f"{labels[one['worse']]} = {Interval.from_json(one['ratio'])} {INTERVALS}"
+        for one in report["claims"]
+    ]
+    gaps = [divergence["top2_gap"] for row in report["drafters"] for divergence in row["divergences"]]
+    found += [f"top-2 logit gaps at divergences: {', '.join(f'{gap:.2g}' for gap in gaps[:8])}"] if gaps else []
+    for what, count in (("pairs", report["workload"]["pairs"]), ("pairs timed", report["workload"]["raced"])):
+        if 0 < count < FEW_PAIRS:
+            found.append(f"fewer than {FEW_PAIRS} {what}: the intervals are narrower than the truth")
+    return [*found, *report["notes"]]
+
+
+def tables(report: Json, labels: Mapping[str, str]) -> Iterator[FigureTable]:
+    """Tables of τ, of costs, of the shares that are kept at each depth, and of τ by kind of question."""
+    rows, names, pairs = report["drafters"], setting_names(report), report["workload"]["pairs"]
+    taus = tuple(FigureColumn("", name, lambda row, at=at: tau_at(row, at)) for at, name in enumerate(names))
+    label = FigureColumn("", "drafter", lambda row: labels[row["name"]])
+    same = FigureColumn("", "identical", lambda row: row["identical"] and tuple(row["identical"].values()))
+    raced = rows[0]["speedup"] is not None
+    speed = (FigureColumn("", "× target alone", lambda row: Interval.from_json(row["speedup"])),) if raced else ()
+    title = f"τ {INTERVALS}, {pairs} held-out pairs"
+    yield figure_table(title, (label, *taus, same, *speed), [(row,) for row in rows], report["tau"])
+    yield _costs(report, label)
+    greedy = [at for at, each in enumerate(rows[0]["accepted"]) if each["temperature"] == 0] or [0]
+    kept = (FigureColumn("", names[at], lambda row, at=at: _depths(row, at)) for at in greedy)
+    title = f"drafts kept at each depth: shares, pooled over {pairs} pairs"
+    yield figure_table(title, (label, *kept), [(row,) for row in rows])
+    for first in range(0, len(rows), ABREAST):
+        shown = [row["accepted"][0]["by_kind"] for row in rows[first : first + ABREAST]]
+        yield FigureTable(
+            f"τ by kind of question, {names[0]}",
+            ("kind", *(labels[row["name"]] for row in rows[first : first + ABREAST])),
+            tuple((kind, *(str(Interval.from_json(own[kind], "tau")) for own in shown)) for kind in shown[0]),
+        )
+
+
+def _depths(row: Json, at: int) -> str:
+    return " ".join(f"{share:.2f}" for share in row["accepted"][at]["accepted_per_position"][:8])
+
+
+def _costs(report: Json, label: FigureColumn) -> FigureTable:
+    def own(show: Callable[[Json], str]) -> Callable[[Json], str]:
+        return lambda row: show(row) if row["parameters"] else "–"
+
+    columns = [
+        label,
+        FigureColumn("", "parameters", own(lambda row: f"{row['parameters']:,}")),
+        FigureColumn("", "of them trained", own(lambda row: f"{row['trained_parameters']:,}")),
+        FigureColumn("", "stored MB", own(lambda row: f"{row['stored_bytes'] / 1e6:.2f}")),
+        FigureColumn("", "min", own(lambda row: shown(row["training_minutes"]))),
+    ]
+    caption = PARAMETERS
+    if (clocked := report["target"]) is not None:
+        positions, single, wide = clocked.values()
+        name = f"V({list(clocked)[2].removeprefix('v').removesuffix('_ms')})"
+        columns += [
+            FigureColumn("", "ms a draft", lambda row: row["drafting"]["draft_ms"]["median"]),
+            FigureColumn("", f"/ {name}", lambda row: row["drafting"]["over_verifying_pass"]),
+            FigureColumn("", "/ t", lambda row: row["drafting"]["over_t"]),
+            FigureColumn("", "nodes", lambda row: f"{row['drafting']['mean_nodes']:.0f}"),
+        ]
+        caption += (
+            f"\n{name} = {wide['median']:.1f} ms, t = V(1) = {single['median']:.1f} ms, one request; "
+            f"medians of {positions} positions, where all drafted in turn"
+        )
+    return figure_table("what it costs", columns, [(row,) for row in report["drafters"]], caption)
+
+
+def draw(report: Json, labels: Mapping[str, str]) -> Drawing:
+    """τ of every drafter at the settings of the first one's temperature, then the milliseconds of a draft."""
+    rows, names = report["drafters"], setting_names(report)
+    warm = rows[0]["accepted"][0]["temperature"]
+    chosen = [at for at, each in enumerate(rows[0]["accepted"]) if each["temperature"] == warm]
+    taus = [
+        bar(f"{labels[row['name']]}, {names[at]}", tau_at(row, at), ("draft", "encoder")[number % 2])
+        for row in rows
+        for number, at in enumerate(chosen)
+    ]
+    fields = [interval_bars(f"τ, tokens per pass; {report['workload']['pairs']} held-out pairs", taus, "")]
+    if report["target"] is not None:
+        passes = {name: times for name, times in report["target"].items() if name.endswith("_ms")}
+        times = {labels[row["name"]]: row["drafting"]["draft_ms"] for row in rows} | passes
+        drafts = [
+            IntervalBar(
+                name, one["median"], one["q1"], one["q3"], report["target"]["positions"],
+                "verify" if name in passes else "draft",
+            )
+            for name, one in times.items()
+        ]  # fmt: skip
+        title = "Milliseconds of a draft, and of the target's passes; quartiles"
+        fields.append(interval_bars(title, drafts, "ms", None))
+    return below_one_another("Trained drafters", fields)

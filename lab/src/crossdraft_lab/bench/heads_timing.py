@@ -53,10 +53,20 @@ class DraftTimes:
     single: Quartiles
     drafters: Mapping[str, DraftTime]
 
-    def ratios(self, name: str) -> tuple[float, float]:
-        """A draft against the pass that verifies it, and against t; medians."""
-        draft = self.drafters[name].draft.median
-        return draft / self.wide.median, draft / self.single.median
+    def target_json(self) -> dict[str, Any]:
+        """The target's passes as plain values."""
+        return {"positions": self.positions, "t_ms": self.single.ms(), f"v{self.nodes + 1}_ms": self.wide.ms()}
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """A drafter's times as plain values, against the pass that verifies a draft, and against t (medians)."""
+        one = self.drafters[name]
+        return {
+            "draft_ms": one.draft.ms(),
+            "of_it_commit_ms": one.commit.ms(),
+            "mean_nodes": round(one.nodes, 1),
+            "over_verifying_pass": round(one.draft.median / self.wide.median, 3),
+            "over_t": round(one.draft.median / self.single.median, 3),
+        }
 
 
 @torch.inference_mode()

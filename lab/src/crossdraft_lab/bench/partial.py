@@ -7,9 +7,9 @@ stands.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +26,11 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft_lab.align.checked import rouge_l
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some
+from crossdraft_lab.bench.study import FigureColumn
 from crossdraft_lab.bench.workload import Workload, items
 from crossdraft_lab.drafters.partial import PartialDrafter
 from crossdraft_lab.drafters.settings import PartialSettings
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 REPEATS = 7
 LOSSY = "specpv"
@@ -69,66 +66,6 @@ class PartialBench:
     def runs(self) -> int:
         """Number of answers it asks for: the steps of the progress bar."""
         return 3 * len(self.frames) * self.pairs
-
-
-@dataclass(frozen=True)
-class PartialResult:
-    """One size of prompt.
-
-    Args:
-        prompt, kept: tokens, and those that a partial pass attends to of them.
-        own: answers that are the target's own, of `total`.
-        tau: tokens per verify pass.
-        refused: of the partial target's tokens that were compared, the share that the whole target says otherwise.
-        lossy_own, lossy_tau, lossy_rouge_l: the same of the LOSSY answers, and their mean ROUGE-L with the target's.
-        drafted: tokens a round.
-        one_ms, verify_ms, step_ms: processor time of the target's pass over one token, over a draft, and of the partial
-            target's over one token.
-        faster: Σ processor time of the answers alone over that of the drafted ones, from beginning to end, prefill and
-            the choice of the part included.
-    """
-
-    prompt: int
-    kept: int
-    own: int
-    total: int
-    tau: Interval
-    refused: Interval | None
-    lossy_own: int
-    lossy_tau: Interval
-    lossy_rouge_l: Interval
-    drafted: float
-    one_ms: float
-    verify_ms: float
-    step_ms: float
-    faster: Interval
-
-    @property
-    def speedup(self) -> float:
-        """COMPUTED from these: the time of decode passes alone over that with drafts, the choice left out."""
-        return self.tau.value * self.one_ms / (self.verify_ms + self.drafted * self.step_ms)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "prompt_tokens": self.prompt,
-            "kept_tokens": self.kept,
-            "own_answers": {"equal": self.own, "total": self.total},
-            "tau": self.tau.to_json(),
-            "refused": None if self.refused is None else self.refused.to_json(),
-            "lossy": {
-                "rule": LOSSY,
-                "own_answers": {"equal": self.lossy_own, "total": self.total},
-                "tau": self.lossy_tau.to_json(),
-                "rouge_l": self.lossy_rouge_l.to_json(),
-            },
-            "drafted": round(self.drafted, 3),
-            "one_ms": round(self.one_ms, 3),
-            "verify_ms": round(self.verify_ms, 3),
-            "step_ms": round(self.step_ms, 3),
-            "computed_speedup": round(self.speedup, 3),
-            "measured_speedup": self.faster.to_json(),
-        }
 
 
 @dataclass
@@ -179,7 +116,7 @@ class CountingDrafter(PartialDrafter):
 
 def compare_partial(
     plan: PartialBench, target: Target, tick: Callable[[str], None] | None = None
-) -> list[PartialResult]:
+) -> list[dict[str, Any]]:
     """Answer questions about longer and longer clips, alone and drafted for by the partial target."""
     found = []
     for frames in plan.frames:
@@ -196,59 +133,67 @@ def compare_partial(
             alone = _answer(Decoder(target), item.request, tick)
             spent[0].append((between := time.process_time()) - start)
             runner = DraftRunner(drafter, "off")
-            drafted = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
+            given = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
             spent[1].append(time.process_time() - between)
             lax = Decoder(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
             lossy.append((_answer(lax, item.request, tick), alone))
-            own += drafted.tokens == alone.tokens
+            own += given.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
         one, verify = _pass_times(target, asked[0].request, plan.nodes)
-        counts = drafter.answers
+        counts, step = drafter.answers, 1e3 * float(np.median(drafter.step_s))
+        drafted = sum(one.drafted for one in counts) / max(1, sum(one.rounds for one in counts))
         found.append(
-            PartialResult(
-                prompt // len(asked),
-                drafter.kept,
-                own,
-                len(asked),
-                drafter.tau,
-                ratio_of_some([(one.refused, one.accepted + one.refused) for one in counts]),
-                sum(one.tokens == other.tokens for one, other in lossy),
-                letting.tau,
-                ratio([rouge_l(one.tokens, other.tokens) for one, other in lossy], [1] * len(lossy)),
-                sum(one.drafted for one in counts) / max(1, sum(one.rounds for one in counts)),
-                one,
-                verify,
-                1e3 * float(np.median(drafter.step_s)),
-                ratio(*spent),
-            )
+            {
+                "prompt_tokens": prompt // len(asked),
+                "kept_tokens": drafter.kept,
+                "own_answers": {"equal": own, "total": len(asked)},
+                "tau": drafter.tau,
+                "refused": ratio_of_some([(one.refused, one.accepted + one.refused) for one in counts]),
+                "lossy": {
+                    "rule": LOSSY,
+                    "own_answers": {"equal": sum(a.tokens == b.tokens for a, b in lossy), "total": len(asked)},
+                    "tau": letting.tau,
+                    "rouge_l": ratio([rouge_l(a.tokens, b.tokens) for a, b in lossy], [1] * len(lossy)),
+                },
+                "drafted": drafted,
+                "one_ms": one,
+                "verify_ms": verify,
+                "step_ms": step,
+                "computed_speedup": drafter.tau.value * one / (verify + drafted * step),
+                "measured_speedup": ratio(*spent),
+            }
         )
     return found
 
 
-def results_table(found: Sequence[PartialResult]) -> "Table":
-    """The figures for people."""
-    heads = (
-        "kept",
-        "own answers",
-        "τ",
-        "refused",
-        "LOSSY: own, τ, ROUGE-L",
-        "V(1) ms",
-        "verify ms",
-        "partial step ms",
-        "computed speedup",
-        "measured",
-    )
-    shown = table(None, "prompt tokens", heads)
-    for row in found:
-        times = f"{row.one_ms:.2f}", f"{row.verify_ms:.2f}", f"{row.step_ms:.2f}"
-        own = f"{row.own}/{row.total}"
-        shown.add_row(
-            str(row.prompt), str(row.kept), own, str(row.tau), "–" if row.refused is None else row.refused.percent(),
-            f"{row.lossy_own}/{row.total}, {row.lossy_tau}, {row.lossy_rouge_l}", *times, f"{row.speedup:.2f}",
-            str(row.faster),
-        )  # fmt: skip
-    return shown
+def _of_all(answers: Mapping[str, int]) -> str:
+    return f"{answers['equal']}/{answers['total']}"
+
+
+def _lossy(row: Mapping[str, Any]) -> str:
+    lossy = row["lossy"]
+    return f"{_of_all(lossy['own_answers'])}, {lossy['tau']}, {lossy['rouge_l']}"
+
+
+# Refused: of the partial target's tokens that were compared, the share that the whole target says otherwise. Drafted:
+# tokens a round. Times: processor time of the target's pass over one token, over a draft, and of the partial target's
+# over one token. Computed: the time of decode passes alone over that with drafts, the choice left out. Measured:
+# Σ processor time of the answers alone over that of the drafted ones, prefill and the choice of the part included.
+COLUMNS = (
+    FigureColumn("prompt_tokens", "prompt tokens", lambda row: row["prompt_tokens"]),
+    FigureColumn("kept_tokens", "kept", lambda row: row["kept_tokens"]),
+    FigureColumn("own_answers", "own answers", lambda row: row["own_answers"], _of_all),
+    FigureColumn("tau", "τ", lambda row: row["tau"]),
+    FigureColumn("refused", "refused", lambda row: row["refused"], lambda one: "–" if one is None else one.percent()),
+    FigureColumn("lossy", "", lambda row: row["lossy"]),
+    FigureColumn("", "LOSSY: own, τ, ROUGE-L", _lossy),
+    FigureColumn("drafted", "", lambda row: row["drafted"]),
+    FigureColumn("one_ms", "V(1) ms", lambda row: row["one_ms"]),
+    FigureColumn("verify_ms", "verify ms", lambda row: row["verify_ms"]),
+    FigureColumn("step_ms", "partial step ms", lambda row: row["step_ms"]),
+    FigureColumn("computed_speedup", "computed speedup", lambda row: row["computed_speedup"]),
+    FigureColumn("measured_speedup", "measured", lambda row: row["measured_speedup"]),
+)
 
 
 def _answer(decoder: Decoder, request: Request, tick: Callable[[str], None] | None) -> Answer:

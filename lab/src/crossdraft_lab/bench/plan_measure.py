@@ -136,7 +136,7 @@ def _passes(target: Target, request: Request) -> list[tuple[int, float]]:
     prompt = target.prepare(request)
     fixed = Target(target.model, lambda _: prompt, target.decode, tuple(target.eos))
     measured = measure_passes(fixed, BUDGET_S)
-    return undisturbed([(each.n, max(SHORTEST, 1e3 * each.extend.median)) for each in measured])
+    return undisturbed([(each["n"], max(SHORTEST, each["extend_ms"]["median"])) for each in measured])
 
 
 def undisturbed(passes: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -9,7 +9,7 @@ hidden prefix: how much of its greedy answer a draft made before it spoke says, 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.common import check_each_once, table
+from crossdraft_lab.bench.common import check_each_once
 from crossdraft_lab.bench.specs import spec_of
-from crossdraft_lab.bench.statistics import Interval, ratio
+from crossdraft_lab.bench.statistics import ratio
+from crossdraft_lab.bench.study import FigureColumn
 from crossdraft_lab.bench.workload import Workload
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 DRAFTERS = (
     "event",
@@ -104,45 +102,24 @@ class Drafted:
     draft_s: float
 
 
-@dataclass(frozen=True)
-class RecordingResult:
-    """One drafter on recordings of one kind.
-
-    Args:
-        seconds, way: of the recordings.
-        drafter: its spec.
-        accepted: tokens of the hidden prefix.
-        equal: the same, at the first drafter's time.
-        gained: that, minus the first drafter's on the same questions.
-        begin_ms: reading, encoding and prefill, the median; `token_ms`: of a drafted token.
-    """
-
-    seconds: float
-    way: str
-    drafter: str
-    accepted: Interval
-    equal: Interval
-    gained: Interval
-    begin_ms: float
-    token_ms: float
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "seconds": self.seconds,
-            "way": self.way,
-            "drafter": self.drafter,
-            "accepted": self.accepted.to_json(),
-            "accepted_at_equal_time": self.equal.to_json(),
-            "gained": self.gained.to_json(),
-            "begin_ms": round(self.begin_ms, 2),
-            "token_ms": round(self.token_ms, 3),
-        }
+# Accepted: tokens of the hidden prefix. At equal time: the same, in the time in which the first drafter writes `nodes`;
+# gained: that, minus the first drafter's on the same questions. Begin: reading, encoding and prefill, the median.
+COLUMNS = (
+    FigureColumn("", "recording", lambda row: f"{row['seconds']:g} s, {row['way']}"),
+    FigureColumn("seconds", "", lambda row: row["seconds"]),
+    FigureColumn("way", "", lambda row: row["way"]),
+    FigureColumn("drafter", "drafter", lambda row: row["drafter"]),
+    FigureColumn("accepted", "accepted", lambda row: row["accepted"]),
+    FigureColumn("accepted_at_equal_time", "at equal time", lambda row: row["accepted_at_equal_time"]),
+    FigureColumn("gained", "gained", lambda row: row["gained"]),
+    FigureColumn("begin_ms", "begin ms", lambda row: row["begin_ms"], lambda ms: f"{ms:.1f}", lambda ms: round(ms, 2)),
+    FigureColumn("token_ms", "a token ms", lambda row: row["token_ms"]),
+)
 
 
 def compare_recordings(
     plan: RecordingsBench, target: Target, tick: Callable[[str], None] | None = None
-) -> list[RecordingResult]:
+) -> list[dict[str, Any]]:
     """Draft for every question with every drafter, interleaved, and compare with the target's own answer.
 
     Raises:
@@ -150,7 +127,7 @@ def compare_recordings(
     """
     drafters = {spec: plan.models.build(plan.models.spec(spec), target) for spec in plan.drafters}
     alone = Decoder(target)
-    found: list[RecordingResult] = []
+    found: list[dict[str, Any]] = []
     for seconds, way in plan.recordings:
         drafts: dict[str, list[Drafted]] = {spec: [] for spec in drafters}
         for request in _requests(plan, seconds, way):
@@ -169,15 +146,6 @@ def compare_recordings(
     return found
 
 
-def results_table(found: Sequence[RecordingResult]) -> "Table":
-    """The figures for people."""
-    shown = table(None, "recording", ("drafter", "accepted", "at equal time", "gained", "begin ms", "a token ms"))
-    for row in found:
-        figures = (str(row.accepted), str(row.equal), str(row.gained), f"{row.begin_ms:.1f}", f"{row.token_ms:.2f}")
-        shown.add_row(f"{row.seconds:g} s, {row.way}", row.drafter, *figures)
-    return shown
-
-
 def tokens_in(time_s: float, begin_s: float, token_s: float, most: int) -> int:
     """Tokens that a drafter has after `time_s`, at most `most`.
 
@@ -189,22 +157,23 @@ def tokens_in(time_s: float, begin_s: float, token_s: float, most: int) -> int:
 
 def _result(
     seconds: float, way: str, spec: str, made: Sequence[Drafted], first: Sequence[Drafted], nodes: int
-) -> RecordingResult:
+) -> dict[str, Any]:
     begin, token = _medians(made)
     theirs = _medians(first)
     most = tokens_in(theirs[0] + nodes * theirs[1], begin, token, nodes)
     each = [1] * len(made)
     equal = [min(one.accepted, most) for one in made]
-    return RecordingResult(
-        seconds,
-        way,
-        spec,
-        ratio([one.accepted for one in made], each),
-        ratio(equal, each),
-        ratio([own - min(one.accepted, nodes) for own, one in zip(equal, first, strict=True)], each),
-        1e3 * begin,
-        1e3 * token,
-    )
+    gained = [own - min(one.accepted, nodes) for own, one in zip(equal, first, strict=True)]
+    return {
+        "seconds": seconds,
+        "way": way,
+        "drafter": spec,
+        "accepted": ratio([one.accepted for one in made], each),
+        "accepted_at_equal_time": ratio(equal, each),
+        "gained": ratio(gained, each),
+        "begin_ms": 1e3 * begin,
+        "token_ms": 1e3 * token,
+    }
 
 
 def _medians(made: Sequence[Drafted]) -> tuple[float, float]:

@@ -21,12 +21,7 @@ from crossdraft_lab.bench.common import add_output_arguments
 from crossdraft_lab.bench.environment import environment, memory
 from crossdraft_lab.bench.scale_measure import (
     NODES,
-    Bound,
-    DraftCost,
-    DraftPlacement,
-    OverlapResult,
-    Pass,
-    PrefillTime,
+    Json,
     Say,
     bandwidth,
     bound_of,
@@ -35,11 +30,8 @@ from crossdraft_lab.bench.scale_measure import (
     measure_prefill,
 )
 from crossdraft_lab.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
-from crossdraft_lab.bench.statistics import Quartiles
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-PIECES = ("encode", "clip", "text")
 DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."
 
 
@@ -69,20 +61,8 @@ class Scale:
     compile: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleResult:
-    """Results of the measurement; `environment` is that of the beginning, pinned as the measurement was."""
-
-    environment: dict[str, object]
-    parameters: int
-    prefill: PrefillTime
-    passes: list[Pass]
-    bound: Bound
-    drafters: list[tuple[DraftCost | str, list[OverlapResult]]]  # a sentence instead of the costs: why it was skipped
-
-
-def run_scale(scale: Scale, say: Say) -> ScaleResult:
-    """Measure, target first, then one drafter after the other.
+def run_scale(scale: Scale, say: Say) -> Json:
+    """Measure, target first, then one drafter after the other; plain values, times in milliseconds.
 
     Raises:
         CrossdraftError: a shape that is not known, or a target that does not fit.
@@ -91,7 +71,7 @@ def run_scale(scale: Scale, say: Say) -> ScaleResult:
         return _run(scale, say)
 
 
-def _run(scale: Scale, say: Say) -> ScaleResult:
+def _run(scale: Scale, say: Say) -> Json:
     found = environment()  # before this process itself is the load
     say("memory bandwidth")
     speed = bandwidth(scale.device, scale.budget_s)
@@ -101,19 +81,38 @@ def _run(scale: Scale, say: Say) -> ScaleResult:
         say(f"{scale.config}: compiling its passes")
         target.compile(widest=1 + NODES)
     say(f"{scale.config}: prefill")
-    prefill = measure_prefill(target, scale.budget_s)
+    prompt, prefill = measure_prefill(target, scale.budget_s)
     say(f"{scale.config}: V(n)")
     passes = measure_passes(target, scale.budget_s)
+    step = passes[0]["forward_ms"]["median"]
     cores = None if scale.cores is None else scale.cores.draft
-    where = DraftPlacement(scale.draft_device, scale.dtype, cores, scale.compile)
-    drafters: list[tuple[DraftCost | str, list[OverlapResult]]] = []
+    drafters = list[Json]()
     for name in scale.drafters:
+        where = scale.draft_device, scale.dtype, cores
         try:
-            drafters.append(measure_drafter(target, name, where, scale.budget_s, say))
+            one = measure_drafter(target, name, *where, scale.budget_s, say, compiled=scale.compile)
+            drafters.append(one | {"c": round(one["step_ms"]["median"] / step, 4)})
         except CrossdraftError as error:
-            drafters.append((f"{name}: {error}", []))
-    bound = bound_of(target, passes[0], speed)
-    return ScaleResult(found, parameters(target.model), prefill, passes, bound, drafters)
+            drafters.append({"skipped": f"{name}: {error}"})
+    bound = bound_of(target, step / 1e3, speed)
+    return {
+        "environment": found,
+        "workload": {
+            "config": scale.config,
+            "parameters": parameters(target.model),
+            "prompt_tokens": prompt,
+            "device": str(scale.device),
+            "draft_device": str(scale.draft_device),
+            "dtype": dtype_name(scale.dtype),
+            "compiled": scale.compile,
+            "cores": None if scale.cores is None else asdict(scale.cores),
+        },
+        "memory": memory(),
+        "prefill_ms": prefill,
+        "decode": {"step_ms": passes[0]["forward_ms"], "bound_ms": round(1e3 * bound.pop("seconds"), 4), **bound},
+        "verify": passes,
+        "drafters": drafters,
+    }
 
 
 def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Namespace]:
@@ -178,128 +177,59 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.scale") -> None:
         sys.stderr.write(f"{time.perf_counter() - start:7.1f} s  {what}\n")
 
     measured = run_scale(scale, say)
-    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(scale, measured)) + "\n")
-    write_json(to_json(scale, measured), given.json_out, stdout=given.json)
+    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(measured)) + "\n")
+    write_json(measured, given.json_out, stdout=given.json)
 
 
-def to_json(scale: Scale, measured: ScaleResult) -> dict[str, object]:
-    """Plain values; times in milliseconds."""
-    step = measured.passes[0].forward.median
-    bound = asdict(measured.bound)
-    return {
-        "environment": measured.environment,
-        "workload": {
-            "config": scale.config,
-            "parameters": measured.parameters,
-            "prompt_tokens": measured.prefill.tokens,
-            "device": str(scale.device),
-            "draft_device": str(scale.draft_device),
-            "dtype": _name(scale.dtype),
-            "compiled": scale.compile,
-            "cores": None if scale.cores is None else asdict(scale.cores),
-        },
-        "memory": memory(),
-        "prefill_ms": {name: getattr(measured.prefill, name).ms() for name in PIECES},
-        "decode": {
-            "step_ms": measured.passes[0].forward.ms(),
-            "bound_ms": round(bound.pop("seconds") * 1e3, 4),
-            **bound,
-        },
-        "verify": [
-            {
-                "n": one.n,
-                "forward_ms": one.forward.ms(),
-                "extend_ms": one.extend.ms(),
-                "over_v1": round(one.forward.median / step, 3),
-            }
-            for one in measured.passes
-        ],
-        "drafters": [_drafter_json(cost, placements, step) for cost, placements in measured.drafters],
-    }
-
-
-def _drafter_json(cost: DraftCost | str, placements: Sequence[OverlapResult], step: float) -> dict[str, object]:
-    if isinstance(cost, str):
-        return {"skipped": cost}
-    return {
-        "name": cost.name,
-        "parameters": cost.parameters,
-        "read_ms": cost.read.ms(),
-        "step_ms": cost.step.ms(),
-        "c": round(cost.step.median / step, 4),
-        "placements": [_overlap_json(one) for one in placements],
-    }
-
-
-def _overlap_json(one: OverlapResult) -> dict[str, object]:
-    if one.prefill is None or one.prefill_alone is None:
-        return {"placement": one.placement, "skipped": one.skipped}
-    return {
-        "placement": one.placement,
-        "reading_alone_ms": one.prefill_alone.ms(),
-        "reading_ms": one.prefill.ms(),
-        "prefill_slowdown": round(one.slowdown or 0.0, 4),
-        "hidden_tokens": one.hidden_tokens,
-        "hidden_share": None if one.hidden_share is None else round(one.hidden_share, 4),
-        "ttft_alone_ms": round(one.ttft_alone * 1e3, 3),
-        "ttft_ms": round(one.ttft * 1e3, 3),
-        "engine_ms_per_round": round(one.engine_per_round * 1e3, 4),
-        "overhead_share": round(one.overhead_share, 4),
-        "gpu_alone": [use.to_json() for use in one.gpu_alone],
-        "gpu": [use.to_json() for use in one.gpu],
-    }
-
-
-def lines(scale: Scale, measured: ScaleResult) -> list[str]:
+def lines(measured: Json) -> list[str]:
     """The result for people."""
-    prefill, bound, step = measured.prefill, measured.bound, measured.passes[0].forward.median
+    work, decode = measured["workload"], measured["decode"]
     memory_bound = (
-        f"decode   {step * 1e3:.2f} ms; reading {bound.weight_bytes / 1e9:.3f} GB of weights and "
-        f"{bound.cache_bytes / 1e9:.3f} GB of cache at {bound.bandwidth / 1e9:.1f} GB/s takes "
-        f"{bound.seconds * 1e3:.2f} ms ({bound.share:.0%})"
+        f"decode   {decode['step_ms']['median']:.2f} ms; reading {decode['weight_bytes'] / 1e9:.3f} GB of weights and "
+        f"{decode['cache_bytes'] / 1e9:.3f} GB of cache at {decode['bandwidth'] / 1e9:.1f} GB/s takes "
+        f"{decode['bound_ms']:.2f} ms ({decode['share']:.0%})"
     )
-    pieces = ", ".join(f"{name} {_ms(getattr(prefill, name))}" for name in PIECES)
+    pieces = ", ".join(f"{name} {_ms(times)}" for name, times in measured["prefill_ms"].items())
     out = [
-        f"{scale.config}: {measured.parameters / 1e9:.2f} B parameters, {scale.device}, {_name(scale.dtype)}",
-        f"prefill  {prefill.tokens} tokens: {pieces}",
+        f"{work['config']}: {work['parameters'] / 1e9:.2f} B parameters, {work['device']}, {work['dtype']}",
+        f"prefill  {work['prompt_tokens']} tokens: {pieces}",
         memory_bound,
-        "V(n)/V(1)  " + "  ".join(f"{one.n}: {one.forward.median / step:.2f}" for one in measured.passes),
+        "V(n)/V(1)  " + "  ".join(f"{one['n']}: {one['over_v1']:.2f}" for one in measured["verify"]),
     ]
-    for cost, placements in measured.drafters:
-        if isinstance(cost, str):
-            out.append(f"skipped  {cost}")
+    for one in measured["drafters"]:
+        if "skipped" in one:
+            out.append(f"skipped  {one['skipped']}")
             continue
         out.append(
-            f"{cost.name}: {cost.parameters / 1e9:.3f} B, reads in {_ms(cost.read)}, a token in {_ms(cost.step)}, "
-            f"c = {cost.step.median / step:.3f}"
+            f"{one['name']}: {one['parameters'] / 1e9:.3f} B, reads in {_ms(one['read_ms'])}, a token in "
+            f"{_ms(one['step_ms'])}, c = {one['c']:.3f}"
         )
-        out += [f"  {_overlap_line(one)}" for one in placements]
+        out += [f"  {_overlap_line(each)}" for each in one["placements"]]
     return out
 
 
-def _overlap_line(one: OverlapResult) -> str:
-    if one.prefill is None or one.prefill_alone is None:
-        return f"{one.placement:8} skipped: {one.skipped}"
-    share = "" if one.hidden_share is None else f", {one.hidden_share:.0%} of it hidden"
+def _overlap_line(one: Json) -> str:
+    if "skipped" in one:
+        return f"{one['placement']:8} skipped: {one['skipped']}"
+    share = "" if one["hidden_share"] is None else f", {one['hidden_share']:.0%} of it hidden"
+    busy = "".join(
+        f", {use['name']} busy {alone['busy']:.0%} -> {use['busy']:.0%}"
+        for alone, use in zip(one["gpu_alone"], one["gpu"], strict=False)
+    )
     return (
-        f"{one.placement:8} prefill {_ms(one.prefill_alone)} -> {_ms(one.prefill)} "
-        f"({one.slowdown or 0.0:+.1%}), {one.hidden_tokens:.0f} tokens drafted{share}, TTFT "
-        f"{one.ttft_alone * 1e3:.1f} -> {one.ttft * 1e3:.1f} ms, engine {one.engine_per_round * 1e3:.2f} ms "
-        f"({one.overhead_share:.1%}) per round{_busy_words(one)}"
+        f"{one['placement']:8} prefill {_ms(one['reading_alone_ms'])} -> {_ms(one['reading_ms'])} "
+        f"({one['prefill_slowdown']:+.1%}), {one['hidden_tokens']:.0f} tokens drafted{share}, TTFT "
+        f"{one['ttft_alone_ms']:.1f} -> {one['ttft_ms']:.1f} ms, engine {one['engine_ms_per_round']:.2f} ms "
+        f"({one['overhead_share']:.1%}) per round{busy}"
     )
 
 
-def _busy_words(one: OverlapResult) -> str:
-    """Describe how busy each GPU was without the drafter and with it."""
-    pairs = zip(one.gpu_alone, one.gpu, strict=False)
-    return "".join(f", {use.name} busy {alone.busy:.0%} -> {use.busy:.0%}" for alone, use in pairs)
+def _ms(times: Json) -> str:
+    return f"{times['median']:.1f} ms"
 
 
-def _ms(times: Quartiles) -> str:
-    return f"{times.median * 1e3:.1f} ms"
-
-
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as options name it."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,33 +1,311 @@
 """`crossdraft scale checkpoint`: a checkpoint of the hub's layout with random weights, of any size.
 
-What loading, memory and disk need at 7B can so be tried without a download. One tensor is held in memory at a time.
+What loading, memory and disk need at 7B can so be tried without a download. One file is held in memory at a time.
+
+- Video-LLaVA as `LanguageBind/Video-LLaVA-7B-hf`, saved by transformers 4.42: `language_model.model.*`,
+  `{video,image}_tower.vision_model.*`, `multi_modal_projector.*`.
+- EventGPT as released, saved by transformers 4.37: see `models.eventgpt.layout`. It has to be converted.
+- The tokenizer is of Llama's kind, SentencePiece's BPE as `tokenizers` writes it: <unk> <s> </s>, the 256 bytes, then
+  the printable characters, then pairs, triples and longer runs of letters, each the merge of a shorter run and a
+  letter. So any ids decode to letters; a text has about twice as many tokens as in Llama's own vocabulary.
 """
 
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, PretrainedConfig, VideoLlavaConfig
 
 from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft_lab.bench.scale_layouts import SHAPES, Layout, layout_of
-from crossdraft_lab.bench.scale_tokenizer import write_json_file
+from crossdraft.models.eventgpt import EventGPTConfig
+from crossdraft.models.eventgpt.layout import official_name
+from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, IMAGE, TARGETS, VIDEO
+
+UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
+SPACE = "▁"  # how SentencePiece writes a space
+LETTERS = "etaoinshrdlucmfwypvbgkjqxz"  # by their frequency in English, so that common runs come first
+CONTEXT = 4096  # tokens
+
+
+def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
+    """A byte-fallback BPE of exactly `size` ids, then one for each `added` special token; encoding puts `<s>` in front.
+
+    >>> tokenizer = llama_tokenizer(32000, ["<image>"])
+    >>> tokenizer.get_vocab_size(), tokenizer.token_to_id("<image>")
+    (32001, 32000)
+    >>> tokenizer.encode("the car").tokens
+    ['<s>', '▁t', 'he', '▁c', 'ar']
+
+    Raises:
+        CrossdraftError: `size` cannot hold the bytes and the characters.
+    """
+    printable = [SPACE, *map(chr, range(33, 127))]
+    first = [UNK, BOS, EOS, *(f"<0x{byte:02X}>" for byte in range(256)), *printable]
+    if size < len(first):
+        raise CrossdraftError(f"A vocabulary of Llama's kind needs at least {len(first)} ids, got {size}.")
+    merges = list(islice(_merges(), size - len(first)))
+    vocabulary = {piece: i for i, piece in enumerate([*first, *(left + right for left, right in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=UNK, fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([UNK, BOS, EOS, *added])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return tokenizer
+
+
+def _merges() -> Iterator[tuple[str, str]]:
+    """Pairs of an earlier run and a letter: all runs of two letters, then of three, without end."""
+    runs = [SPACE, *LETTERS]
+    while True:
+        merges = [(run, letter) for run in runs for letter in LETTERS]
+        yield from merges
+        runs = [run + letter for run, letter in merges]
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, pad: str = PAD, processor: str | None = None) -> None:
+    """Write a tokenizer and its settings as transformers 4.4x saved a LlamaTokenizerFast.
+
+    Args:
+        folder: which exists.
+        tokenizer: as `llama_tokenizer` makes it.
+        pad: the padding token, one of its tokens.
+        processor: the processor's class, where the checkpoint has one.
+    """
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"bos_token": BOS, "eos_token": EOS, "pad_token": pad, "unk_token": UNK}
+    added = {i: token.content for i, token in sorted(tokenizer.get_added_tokens_decoder().items())}
+    settings: dict[str, object] = {
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "added_tokens_decoder": {
+            str(i): dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+            | {"content": token, "special": True}
+            for i, token in added.items()
+        },
+        "clean_up_tokenization_spaces": False,
+        "legacy": False,
+        "model_max_length": CONTEXT,
+        "padding_side": "left",
+        "tokenizer_class": "LlamaTokenizer",
+        **special,
+    }
+    settings |= {} if processor is None else {"processor_class": processor}
+    write_json_file(folder / "tokenizer_config.json", settings)
+    write_json_file(folder / "special_tokens_map.json", special)
+    further = {token: i for i, token in added.items() if token not in (UNK, BOS, EOS)}
+    if further:
+        write_json_file(folder / "added_tokens.json", further)
+
+
+def write_json_file(path: Path, content: object) -> None:
+    """Write JSON as the hub's files have it."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+TINY = 480  # ordinary tokens of the tiny checkpoints
+MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]  # of OpenAI's CLIP
+VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
+    ("model.language_model.", "language_model.model."),
+    ("model.video_tower.", "video_tower.vision_model."),
+    ("model.image_tower.", "image_tower.vision_model."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("lm_head.", "language_model.lm_head."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A checkpoint's model, and how it lies on disk.
+
+    Args:
+        config: the model, as the classes of today build it.
+        rename: from a tensor's name in that model to its name on disk.
+        write_settings: writes everything but the weights into a folder.
+        shard: most bytes of one weight file, as the hub's.
+    """
+
+    config: PretrainedConfig
+    rename: Callable[[str], str]
+    write_settings: Callable[[Path], None]
+    shard: int
+
+
+def _vision(side: int) -> CLIPVisionConfig:
+    """One layer more than is read; heads of 64, as the converter expects."""
+    return CLIPVisionConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=1,
+        image_size=side,
+        patch_size=14,
+        projection_dim=32,
+    )
+
+
+def _text(vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    )
+
+
+def _small_video_llava() -> VideoLlavaConfig:
+    """0.26 B parameters: a drafter's language model under the vision encoders of the 0.5B target."""
+    drafter, target = DRAFTERS["small"](), TARGETS["0.5b"]()
+    text = LlamaConfig(**(drafter.text_config.to_dict() | {"vocab_size": target.text_config.vocab_size}))
+    return VideoLlavaConfig(
+        vision_config=drafter.vision_config, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
+    )
+
+
+def _tiny_video_llava() -> VideoLlavaConfig:
+    return VideoLlavaConfig(
+        vision_config=_vision(28), text_config=_text(512), image_token_index=TINY, video_token_index=TINY + 1
+    )
+
+
+def _tiny_eventgpt() -> EventGPTConfig:
+    return EventGPTConfig(vision_config=_vision(28), text_config=_text(TINY + 1), event_token_id=TINY)
+
+
+SHAPES: Mapping[str, Callable[[], Any]] = {
+    "video-llava-7b": TARGETS["video-llava-7b"],
+    "video-llava-0.5b": TARGETS["0.5b"],
+    "video-llava-small": _small_video_llava,
+    "video-llava-tiny": _tiny_video_llava,
+    "eventgpt-7b": DRAFTERS["eventgpt-7b"],
+    "eventgpt-small": DRAFTERS["small"],
+    "eventgpt-tiny": _tiny_eventgpt,
+}
+
+
+def layout_of(name: str) -> Layout:
+    """The layout of one of `SHAPES`; a tiny one is cut into several shards all the same."""
+    config = SHAPES[name]()
+    shard = 200_000 if name.endswith("tiny") else 5_000_000_000
+    if config.model_type == "eventgpt":
+        # What is stored is the official checkpoint, which has no row for the placeholder.
+        config.text_config.vocab_size = config.event_token_id
+        config.event_token_id -= 1
+        return Layout(config, official_name, lambda folder: _write_eventgpt(folder, config), shard)
+    return Layout(config, _video_llava_name, lambda folder: _write_video_llava(folder, config), shard)
+
+
+def _video_llava_name(name: str) -> str:
+    return next(theirs + name.removeprefix(ours) for ours, theirs in VIDEO_LLAVA_NAMES if name.startswith(ours))
+
+
+def _write_video_llava(folder: Path, config: Any) -> None:
+    first, side, patch = config.image_token_id, config.vision_config.image_size, config.vision_config.patch_size
+    patches = (side // patch) ** 2
+    tokenizer = llama_tokenizer(first, ["<image>", "<video>", PAD])
+    write_tokenizer(folder, tokenizer, processor="VideoLlavaProcessor")
+    text = _llama_fields(config.text_config) | {"_name_or_path": "lmsys/vicuna-7b-v1.5", "model_type": "llama"}
+    vision = config.vision_config
+    clip = ("hidden_size", "image_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size")
+    found: dict[str, object] = {
+        "architectures": ["VideoLlavaForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_seq_length": patches,
+        "image_token_index": first,
+        "model_type": "video_llava",
+        "pad_token_id": first + 2,
+        "projector_hidden_act": "gelu",
+        "text_config": text | {"architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"},
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.42.0",
+        "video_seq_length": FRAMES * (patches + 1),
+        "video_token_index": first + 1,
+        "vision_config": {key: getattr(vision, key) for key in clip}
+        | {"model_type": "clip_vision_model", "projection_dim": vision.projection_dim},
+        "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default",
+    }
+    write_json_file(folder / "config.json", found)
+    _write_generation(folder, first + 2, "4.42.0")
+    size: dict[str, object] = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
+    steps = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
+    frames: dict[str, object] = dict.fromkeys(steps, True) | size | {"image_mean": MEAN, "image_std": STD}
+    frames |= {"resample": 3, "rescale_factor": 1 / 255, "image_processor_type": "VideoLlavaImageProcessor"}
+    write_json_file(folder / "preprocessor_config.json", frames | {"processor_class": "VideoLlavaProcessor"})
+    write_json_file(folder / "processor_config.json", {"processor_class": "VideoLlavaProcessor"})
+
+
+def _write_eventgpt(folder: Path, config: EventGPTConfig) -> None:
+    text = config.text_config
+    write_tokenizer(folder, llama_tokenizer(text.vocab_size), pad=UNK)
+    found: dict[str, object] = _llama_fields(text) | {
+        "_name_or_path": "lmsys/vicuna-7b-v1.5",
+        "architectures": ["EventChatModel"],
+        "event_feature_adaptor": True,
+        "mm_use_im_patch_token": False,
+        "mm_use_im_start_end": False,
+        "mm_visual_tower": "openai/clip-vit-large-patch14-336",
+        "model_type": "EventChat_llama",
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.37.2",
+    }
+    write_json_file(folder / "config.json", found)
+    _write_generation(folder, 0, "4.37.2")
+
+
+def _llama_fields(text: LlamaConfig) -> dict[str, object]:
+    """Vicuna's configuration, of this size."""
+    sizes = (
+        "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+        "num_key_value_heads", "vocab_size",
+    )  # fmt: skip
+    return {name: getattr(text, name) for name in sizes} | {
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "pad_token_id": 0,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+    }
+
+
+def _write_generation(folder: Path, pad: int, version: str) -> None:
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": pad}
+    write_json_file(
+        folder / "generation_config.json", {"_from_model_config": True, **ids, "transformers_version": version}
+    )
+
 
 DTYPE = torch.bfloat16
 ROOM = 100_000_000  # bytes that stay free on the disk, settings and tokenizer included
 PATTERN = "model{suffix}.safetensors"
 
 OnBytes = Callable[[str, int], None]
-"""Called with a file's name and how many bytes of its weights were just written."""
+"""Called with a file's name and how many bytes of its weights were just drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +366,11 @@ def write_checkpoint(
     with atomic_folder(destination) as folder:
         layout.write_settings(folder)
         for file, tensors in plan.files.items():
-            with (folder / file).open("wb") as opened:
-                _write_shard(opened, tensors, generator, lambda count, file=file: on_bytes(file, count))
+            drawn = dict[str, Tensor]()
+            for key, tensor in tensors.items():
+                drawn[key] = random_weight(key, tuple(tensor.shape), generator)
+                on_bytes(file, drawn[key].nbytes)
+            save_file(drawn, folder / file, metadata={"format": "pt"})
         if len(plan.files) > 1:
             where = {key: file for file, tensors in plan.files.items() for key in tensors}
             index = {"metadata": {"total_size": plan.bytes}, "weight_map": dict(sorted(where.items()))}
@@ -131,24 +412,6 @@ def planned(layout: Layout) -> ShardPlan:
         max_shard_size=layout.shard,
     )
     return ShardPlan({file: {key: tensors[key] for key in keys} for file, keys in split.filename_to_tensors.items()})
-
-
-def _write_shard(
-    file: BinaryIO, tensors: Mapping[str, Tensor], generator: torch.Generator, on_bytes: Callable[[int], None]
-) -> None:
-    """The safetensors format: the header's length in 8 bytes, the header as JSON, then the tensors one by one."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for key, tensor in tensors.items():
-        begin, end = end, end + tensor.numel() * DTYPE.itemsize
-        header[key] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that every tensor begins at a multiple of 8
-    file.write(len(text).to_bytes(8, "little") + text)
-    for key, tensor in tensors.items():
-        values = random_weight(key, tuple(tensor.shape), generator)
-        file.write(values.flatten().view(torch.uint8).numpy().data)
-        on_bytes(values.nbytes)
 
 
 def random_weight(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -1,12 +1,12 @@
 """Measurements of `crossdraft bench scale`: memory bandwidth, V(n), the prefill, and drafting during the prefill.
 
-Drafting runs with the real engine: one after the other, in a thread, in a process of its own.
+Drafting runs with the real engine: one after the other, in a thread, in a process of its own. Results are plain values;
+times are medians and quartiles in milliseconds, or medians.
 """
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,7 +28,7 @@ from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.gpu import GpuSampler, GpuUse
+from crossdraft_lab.bench.gpu import GpuSampler
 from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, parameters, random_drafter
 from crossdraft_lab.bench.statistics import Quartiles, quartiles
 
@@ -38,94 +38,7 @@ NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; 
 WARM_UPS = 3
 SAMPLED_S = 1.5  # of answers for NVML
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillTime:
-    """The target's prefill in seconds: the vision encoder, the piece with the clip, the text after it."""
-
-    tokens: int
-    encode: Quartiles
-    clip: Quartiles
-    text: Quartiles
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """V(n): the model's own forward over n new tokens, and the whole `extend` around it, in seconds."""
-
-    n: int
-    forward: Quartiles
-    extend: Quartiles
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A decode step against the memory: `share` of the bandwidth it reaches, 1 = bound by reading its bytes."""
-
-    weight_bytes: int
-    cache_bytes: int
-    bandwidth: float  # bytes per second
-    seconds: float  # the shortest possible step
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class OverlapResult:
-    """One placement. Times in seconds, medians over the repeats unless they are quartiles.
-
-    Args:
-        placement: `before` (one after the other), `thread` (on a GPU: on a CUDA stream of its own), `process`.
-        skipped: why it was not measured, or None.
-        prefill_alone, prefill: the target's prefill without a drafter and with it.
-        hidden_tokens: drafted when the prefill was over.
-        hidden_share: part of the drafting inside the prefill.
-        ttft: time to the first token with the drafter; `ttft_alone` without.
-        engine_per_round: the engine's own time per round after the prefill, without target and drafter.
-        overhead_share: the same relative to the round.
-        gpu_alone, gpu: how busy the GPUs were while answers without the drafter were written one after the other, and
-            with it; empty where the target is on a CPU or NVML says nothing.
-    """
-
-    placement: str
-    skipped: str | None = None
-    prefill_alone: Quartiles | None = None
-    prefill: Quartiles | None = None
-    hidden_tokens: float = 0.0
-    hidden_share: float | None = None
-    ttft_alone: float = 0.0
-    ttft: float = 0.0
-    engine_per_round: float = 0.0
-    overhead_share: float = 0.0
-    gpu_alone: Sequence[GpuUse] = ()
-    gpu: Sequence[GpuUse] = ()
-
-    @property
-    def slowdown(self) -> float | None:
-        """By how much drafting slowed the prefill; 0 = not at all."""
-        if self.prefill is None or self.prefill_alone is None:
-            return None
-        return self.prefill.median / self.prefill_alone.median - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DraftCost:
-    """A drafter alone: reading its prompt, and one token."""
-
-    name: str
-    parameters: int
-    read: Quartiles
-    step: Quartiles
-
-
-@dataclass(frozen=True, slots=True)
-class DraftPlacement:
-    """Placement of the drafter: its device and dtype, the cores of a process of its own, whether it is compiled."""
-
-    device: torch.device
-    dtype: torch.dtype
-    cores: tuple[int, ...] | None = None
-    compiled: bool = False
+Json = dict[str, Any]
 
 
 def sample(action: Callable[[], float], budget_s: float) -> Quartiles:
@@ -166,8 +79,8 @@ def bandwidth(device: torch.device, budget_s: float) -> float:
 
 
 @torch.inference_mode()
-def measure_prefill(target: Target, budget_s: float) -> PrefillTime:
-    """The prefill, piece by piece."""
+def measure_prefill(target: Target, budget_s: float) -> tuple[int, Json]:
+    """Tokens of the prompt, and the prefill piece by piece: the vision encoder, the clip, the text after it."""
     prompt = target.prepare(Request("scale"))
     device = target.device
     encode = sample(lambda: clocked(device, lambda: target.encode(prompt)), budget_s)
@@ -181,17 +94,17 @@ def measure_prefill(target: Target, budget_s: float) -> PrefillTime:
 
     clip = sample(lambda: read(pieces[0], 0), budget_s)
     text = sample(lambda: read(pieces[1], len(pieces[0].tokens)), budget_s)
-    return PrefillTime(len(prompt), encode, clip, text)
+    return len(prompt), {"encode": encode.ms(), "clip": clip.ms(), "text": text.ms()}
 
 
 @torch.inference_mode()
-def measure_passes(target: Target, budget_s: float) -> list[Pass]:
-    """V(n) after the whole prompt, chains of n - 1 nodes."""
+def measure_passes(target: Target, budget_s: float) -> list[Json]:
+    """V(n) after the whole prompt, chains of n - 1 nodes: the model's own forward, and the whole `extend` around it."""
     prompt = target.prepare(Request("scale"))
     capacity = len(prompt) + max(WIDTHS) + 1
     cache = target.new_cache(capacity=capacity)
     target.prefill(cache, prompt, target.encode(prompt), capacity)
-    passes = []
+    passes = list[Json]()
     for n in WIDTHS:
         forwards: list[float] = []
 
@@ -201,29 +114,53 @@ def measure_passes(target: Target, budget_s: float) -> list[Pass]:
             return whole
 
         whole = sample(once, budget_s)
-        passes.append(Pass(n, quartiles(forwards[1:]), whole))
+        forward = quartiles(forwards[1:])
+        first = passes[0]["forward_ms"]["median"] if passes else 1e3 * forward.median
+        over = round(1e3 * forward.median / first, 3)
+        passes.append({"n": n, "forward_ms": forward.ms(), "extend_ms": whole.ms(), "over_v1": over})
     return passes
 
 
-def bound_of(target: Target, step: Pass, speed: float, tokens: int | None = None) -> Bound:
-    """The shortest decode step after so many tokens, by the bytes it must read, and how near the measured one is."""
+def bound_of(target: Target, step_s: float, speed: float, tokens: int | None = None) -> Json:
+    """The shortest decode step after so many tokens, by the bytes it must read, and how near a measured one is.
+
+    `share` is the part of the bandwidth that the step reaches, 1 = bound by reading its bytes.
+    """
     length = (len(target.prepare(Request("scale"))) if tokens is None else tokens) + 1
     weights = decode_bytes(target.model)
     cached = cache_bytes(target.text_config, length, target.model.dtype)
     seconds = (weights + cached) / speed
-    return Bound(weights, cached, speed, seconds, seconds / step.forward.median)
+    sizes = {"weight_bytes": weights, "cache_bytes": cached, "bandwidth": speed}
+    return {**sizes, "seconds": seconds, "share": seconds / step_s}
 
 
 def measure_drafter(
-    target: Target, name: str, where: DraftPlacement, budget_s: float, say: Say
-) -> tuple[DraftCost, list[OverlapResult]]:
+    target: Target,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    cores: tuple[int, ...] | None,
+    budget_s: float,
+    say: Say,
+    *,
+    compiled: bool,
+) -> Json:
     """One drafter: alone, then during the target's prefill in every placement.
+
+    Args:
+        target: that it drafts for.
+        name: of its shape.
+        device, dtype: its own.
+        cores: of a process of its own.
+        budget_s: time for each single measurement.
+        say: told what is measured.
+        compiled: its passes are compiled functions.
 
     Raises:
         CrossdraftError: its weights do not fit.
     """
     banned = tuple(sorted(target.reserved))
-    factory = partial(random_drafter, name, str(where.device), where.dtype, banned, compiled=where.compiled)
+    factory = partial(random_drafter, name, str(device), dtype, banned, compiled=compiled)
     say(f"{name}: making its weights")
     drafter = factory()
     if drafter.model.vocab_size > target.vocab_size:
@@ -232,21 +169,22 @@ def measure_drafter(
             "give a drafter with the target's vocabulary."
         )
     say(f"{name}: alone")
-    cost = DraftCost(name, parameters(drafter.model.model), *_alone(drafter, budget_s))
-    found = []
+    read, step = _alone(drafter, budget_s)
+    found = {"name": name, "parameters": parameters(drafter.model.model), "read_ms": read.ms(), "step_ms": step.ms()}
+    placements = list[Json]()
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        found.append(_with_drafter(target, placement, DraftRunner(drafter, hidden, where.device)))
+        placements.append(_with_drafter(target, placement, DraftRunner(drafter, hidden, device)))
     del drafter
     gc.collect()
     torch.cuda.empty_cache()
     say(f"{name}: process")
     try:
-        worker = ProcessDrafter(factory, where.cores, drafter_timeout_s=120.0)
-        found.append(_with_drafter(target, "process", DraftRunner(worker, workers=[worker])))
+        worker = ProcessDrafter(factory, cores, drafter_timeout_s=120.0)
+        placements.append(_with_drafter(target, "process", DraftRunner(worker, workers=[worker])))
     except (CrossdraftError, DrafterLost) as error:
-        found.append(OverlapResult("process", skipped=str(error)))
-    return cost, found
+        placements.append({"placement": "process", "skipped": str(error)})
+    return found | {"placements": placements}
 
 
 def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Quartiles]:
@@ -271,7 +209,7 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
     return sample(reads, budget_s), sample(steps, budget_s)
 
 
-def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> OverlapResult:
+def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
     """Answers with and without the drafter, interleaved, after some that warm up: the first may end without a draft."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
     decoders = {"alone": Decoder(target), "drafting": Decoder(target, runner, nodes=NODES, adaptive=False)}
@@ -281,7 +219,7 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
             for side in turn:
                 answer = decoders[side].generate([request])[0]
                 if answer.other_notes and number >= WARM_UPS:
-                    return OverlapResult(name, skipped=answer.other_notes[0])
+                    return {"placement": name, "skipped": answer.other_notes[0]}
                 runs[side].append(answer.stats)
         gpu = {side: _gpu_use(decoder, request) for side, decoder in decoders.items()}
     finally:
@@ -290,30 +228,36 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Overla
             hand_back(decoder.cache)
     alone, drafting = (runs[side][WARM_UPS:] for side in ("alone", "drafting"))
     shares = [stats.hidden_share for stats in drafting if stats.hidden_share is not None]
-    return OverlapResult(
-        placement=name,
-        prefill_alone=quartiles([_prefill_s(stats) for stats in alone]),
-        prefill=quartiles([_prefill_s(stats) for stats in drafting]),
-        hidden_tokens=quartiles([stats.hidden_drafted for stats in drafting]).median,
-        hidden_share=quartiles(shares).median if shares else None,
-        ttft_alone=quartiles([stats.ttft_s for stats in alone]).median,
-        ttft=quartiles([stats.ttft_s for stats in drafting]).median,
-        engine_per_round=quartiles([_engine_per_round(stats) for stats in drafting]).median,
-        overhead_share=quartiles([stats.overhead_share for stats in drafting]).median,
-        gpu_alone=gpu["alone"],
-        gpu=gpu["drafting"],
-    )
+    before, during = (quartiles([_prefill_s(stats) for stats in runs]) for runs in (alone, drafting))
+
+    def median(figure: Callable[[Stats], float], of: list[Stats]) -> float:
+        return quartiles([figure(stats) for stats in of]).median
+
+    return {
+        "placement": name,
+        "reading_alone_ms": before.ms(),
+        "reading_ms": during.ms(),
+        "prefill_slowdown": round(during.median / before.median - 1, 4),
+        "hidden_tokens": median(lambda stats: stats.hidden_drafted, drafting),
+        "hidden_share": round(quartiles(shares).median, 4) if shares else None,
+        "ttft_alone_ms": round(1e3 * median(lambda stats: stats.ttft_s, alone), 3),
+        "ttft_ms": round(1e3 * median(lambda stats: stats.ttft_s, drafting), 3),
+        "engine_ms_per_round": round(1e3 * median(_engine_per_round, drafting), 4),
+        "overhead_share": round(median(lambda stats: stats.overhead_share, drafting), 4),
+        "gpu_alone": gpu["alone"],
+        "gpu": gpu["drafting"],
+    }
 
 
-def _gpu_use(decoder: Decoder, request: Request) -> Sequence[GpuUse]:
+def _gpu_use(decoder: Decoder, request: Request) -> list[Json]:
     """Sample the GPUs by NVML while answers are written for a second; nothing where the target is on a CPU."""
     if decoder.target.device.type != "cuda":
-        return ()
+        return []
     with GpuSampler() as gpus:
         until = time.perf_counter() + SAMPLED_S
         while time.perf_counter() < until:
             decoder.generate([request])
-    return gpus.uses
+    return [use.to_json() for use in gpus.uses]
 
 
 def _prefill_s(stats: Stats) -> float:

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -37,17 +37,9 @@ from crossdraft_lab.cli.bench_parts import events, partial, recordings
 from crossdraft_lab.cli.bench_serve import serve
 from crossdraft_lab.cli.bench_watch import watch
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer(add_completion=False)
-app.command()(align)
-app.command()(throughput)
-app.command()(soak)
-app.command()(serve)
-app.command()(edge)
-app.command()(watch)
-for command in (acceptance, rules, compression, heads, events, recordings, partial):
+MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, recordings, partial)
+for command in MORE:
     app.command()(command)
 
 OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
@@ -132,7 +124,7 @@ def bench(
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
     # After what can be refused without them: these take seconds.
-    from crossdraft_lab.bench.plot import plot
+    from crossdraft_lab.bench.plot import draw
     from crossdraft_lab.bench.report import tables, to_json
     from crossdraft_lab.bench.suite import Suite, run_suite
     from crossdraft_lab.bench.traces import write_traces
@@ -162,7 +154,9 @@ def bench(
     if record is not None:
         write_traces(report.traces, record)
     if plot_file is not None:
-        plot(report, plot_file)
+        from crossdraft.drawing.save import save_drawing
+
+        save_drawing(draw(report), plot_file)
 
 
 @app.command()
@@ -239,14 +233,16 @@ def policy(
 ) -> None:
     """Compare the policy that budgets each round with fixed budgets and the target alone, under four loads."""
     output.check()
-    from crossdraft_lab.bench.policy import LOADS, Sweep, results_table, run_sweep, sentences
+    from crossdraft_lab.bench.policy import LOADS, load_json, loads_table, policy_studies, run_policy, sentences
+    from crossdraft_lab.bench.study import terminal_table
 
     chosen, pair = cores.cores(models.device), models.models(draft_device=draft_device)
-    sweep = Sweep(pair, pairs, repeats, tuple(LOADS) if loads is None else listed(loads), chosen)
-    with loaded_target(pair, chosen) as (found, target), progress("measuring", sweep.runs) as tick:
-        results = run_sweep(sweep, target, tick)
-    output.console.print(results_table(results), *sentences(results), sep="\n")
-    each = [result.to_json() for result in results]
+    studies = policy_studies(pair, pairs, repeats, tuple(LOADS) if loads is None else listed(loads))
+    runs = sum(study.runs for study in studies.values())
+    with loaded_target(pair, chosen) as (found, target), progress("measuring", runs) as tick:
+        results = run_policy(studies, target, chosen, tick)
+    each = [load_json(load, answers) for load, answers in results.items()]
+    output.console.print(terminal_table(loads_table(results)), *sentences(each), sep="\n")
     output.write({"environment": found, "pairs": pairs, "repeats": repeats, "loads": each})
 
 
@@ -269,24 +265,32 @@ def questions(
     Clips are read from files. Drafters: glance, event and eagle2, or those named.
     """
     output.check()
-    from crossdraft_lab.bench.questions import DRAFTERS, Questions, results_table, run_questions, to_json
-    from crossdraft_lab.bench.workload import Workload
+    from crossdraft_lab.bench.assembly import cores_of
+    from crossdraft_lab.bench.environment import environment
+    from crossdraft_lab.bench.questions import DRAFTERS, questions_study
+    from crossdraft_lab.bench.study import terminal_table
+    from crossdraft_lab.bench.workload import Workload, describe
 
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         chosen = cores.cores(models.device)
-        work = Workload(
-            whole("--clips", clips) * whole("--questions", each),
-            max_new_tokens=max_new_tokens,
-            files=Path(folder),
-            questions=each,
-        )
+        count = whole("--clips", clips) * whole("--questions", each)
+        work = Workload(count, max_new_tokens=max_new_tokens, files=Path(folder), questions=each)
         named = DRAFTERS if drafters is None else tuple(drafters)
-        plan = Questions(models.models(blind, draft_device), work, named, repeats, chosen)
+        study = questions_study(models.models(blind, draft_device), work, named, repeats, chosen)
         hush()
-        with progress("measuring", plan.runs) as tick:
-            found = run_questions(plan, tick)
-    output.console.print(results_table(found, work))
-    output.write(to_json(plan, found))
+        with progress("measuring", study.runs) as tick:
+            found = study.run(cores=chosen, tick=tick)
+    output.console.print(terminal_table(study.table(found)))
+    shares = {one.name: cores_of(one.drafts, chosen) for one in study.variants}
+    output.write(
+        {
+            "environment": environment(),
+            "workload": describe(work),
+            "repeats": repeats,
+            "cores": {name: None if own is None else str(own) for name, own in shares.items()},
+            "methods": study.rows(found),
+        }
+    )
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})

@@ -6,7 +6,7 @@ import typer
 
 from crossdraft.cli.options import option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
-from crossdraft_lab.bench.common import listed, numbers, table
+from crossdraft_lab.bench.common import listed, numbers
 from crossdraft_lab.cli.bench_options import (
     Answers,
     BenchModels,
@@ -46,23 +46,16 @@ def acceptance(
 ) -> None:
     """Compare τ of drafters under the same rounds: does seeing help, is a union more than its parts?"""
     output.check()
-    from rich.markup import escape
+    from crossdraft_lab.bench.acceptance import DRAFTERS, acceptance_study, compare, compared_json, compared_table
+    from crossdraft_lab.bench.study import terminal_table
+    from crossdraft_lab.bench.workload import Workload, describe
 
-    from crossdraft_lab.bench.acceptance import DRAFTERS, check_drafters, compare_acceptance
-    from crossdraft_lab.bench.workload import Workload, describe, items
-
-    specs = tuple(drafters or DRAFTERS)
-    check_drafters(specs)
-    work, pair = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature), models.models(blind)
-    with loaded_target(pair) as (where, target), progress("accepting", len(specs) * pairs) as tick:
-        found = compare_acceptance(target, pair, list(items(work)), nodes, specs, tick)
-    rows = table(None, "kind", [*(f"τ {escape(spec)}" for spec in specs), "first / best other"])
-    for kind, ratio in found.ratio_by_kind.items():
-        rows.add_row(kind, *(str(found.drafters[spec].by_kind[kind]) for spec in specs), str(ratio))
-    rows.add_row("all", *(str(found.drafters[spec].tau) for spec in specs), str(found.ratio))
-    rows.add_row("depth of a draft", *(f"{found.drafters[spec].depth:.2f}" for spec in specs), "")
-    output.console.print(rows)
-    output.write({"environment": where, "workload": describe(work), **found.to_json()})
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature)
+    study = acceptance_study(models.models(blind), work, tuple(drafters or DRAFTERS), nodes)
+    with loaded_target(study.models) as (where, target), progress("accepting", study.runs) as tick:
+        found = compare(study.run(target, tick=tick))
+    output.console.print(terminal_table(compared_table(found)))
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, **compared_json(found)})
 
 
 @option_groups
@@ -84,16 +77,17 @@ def rules(
 ) -> None:
     """Compare acceptance rules under the same rounds: how much each keeps, and what lossy ones do to the answers."""
     output.check()
-    from crossdraft_lab.bench.rules import RulesBench, compare_rules, results_table
+    from crossdraft_lab.bench.rules import rules_study
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload, describe
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature)
-    plan = RulesBench(models.models(blind), work, rule, drafter, nodes)
-    with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
-        found = compare_rules(plan, target, tick)
-    output.console.print(results_table(found))
-    each = [row.to_json() for row in found]
-    output.write({"environment": where, "workload": describe(work), "drafter": drafter, "nodes": nodes, "rules": each})
+    study = rules_study(models.models(blind), work, rule, drafter, nodes)
+    with loaded_target(study.models) as (where, target), progress("answering", study.runs) as tick:
+        found = study.run(target, tick=tick)
+    output.console.print(terminal_table(study.table(found)))
+    asked = {"environment": where, "workload": describe(work), "drafter": drafter, "nodes": nodes}
+    output.write({**asked, "rules": study.rows(found)})
 
 
 @option_groups
@@ -121,22 +115,22 @@ def compression(
 ) -> None:
     """Compare targets that read fewer visual tokens (lossy): alone, and drafted for (by EagleVLM, as SpecVLM does)."""
     output.check(plot=plot_file)
-    from crossdraft_lab.bench.compression import CompressionBench, compare_compressions, results_table
+    from crossdraft_lab.bench.compression import compression_study, quality_curves
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload, describe
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens)
     drafts = None if drafter == "none" else drafter
-    plan = CompressionBench(models.models(), work, compress, drafts, nodes, tuple(budget or ()), check)
-    with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
-        found = compare_compressions(plan, target, tick)
-    output.console.print(results_table(found))
-    each = [row.to_json() for row in found]
-    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": each})
+    study = compression_study(models.models(), work, compress, drafts, nodes, tuple(budget or ()), check)
+    with loaded_target(study.models) as (where, target), progress("answering", study.runs) as tick:
+        found = study.run(target, tick=tick)
+    output.console.print(terminal_table(study.table(found)))
+    rows = study.rows(found)
+    output.write({"environment": where, "workload": describe(work), "nodes": nodes, "targets": rows})
     if plot_file is not None:
         from crossdraft.drawing.save import save_drawing
-        from crossdraft_lab.bench.compression_curves import quality_curves
 
-        save_drawing(quality_curves(found), plot_file)
+        save_drawing(quality_curves(rows), plot_file)
 
 
 @option_groups
@@ -165,9 +159,9 @@ def heads(
 ) -> None:
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     output.check(plot=plot_file)
-    from crossdraft_lab.bench.heads import HeadsBench, HeadsSettings, run_heads
-    from crossdraft_lab.bench.heads_report import lines, plot, tables, to_json
-    from crossdraft_lab.bench.heads_select import select_heads
+    from crossdraft_lab.bench.heads import HeadsBench, HeadsSettings, draw, lines, run_heads, tables
+    from crossdraft_lab.bench.heads_select import select_heads, short_labels
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload
 
     measurement = HeadsBench(
@@ -180,8 +174,11 @@ def heads(
     hush()
     with progress("measuring", measurement.ticks) as tick:
         report = run_heads(measurement, tick)
-    output.console.print(*tables(report))
-    output.lines(lines(report))
-    output.write(to_json(report))
+    labels = short_labels(measurement.selection.drafters)
+    output.console.print(*map(terminal_table, tables(report, labels)))
+    output.lines(lines(report, labels))
+    output.write(report)
     if plot_file is not None:
-        plot(report, plot_file)
+        from crossdraft.drawing.save import save_drawing
+
+        save_drawing(draw(report, labels), plot_file)

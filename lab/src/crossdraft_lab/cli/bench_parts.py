@@ -53,7 +53,8 @@ def recordings(
 ) -> None:
     """Compare what event drafters make of long recordings: the accepted hidden prefix, as drafted and at equal time."""
     output.check()
-    from crossdraft_lab.bench.recordings import DRAFTERS, RecordingsBench, compare_recordings, results_table
+    from crossdraft_lab.bench.recordings import COLUMNS, DRAFTERS, RecordingsBench, compare_recordings
+    from crossdraft_lab.bench.study import rows_json, rows_table
 
     plan = RecordingsBench(
         models.models(blind), numbers("--seconds", seconds), clips, each, drafters or DRAFTERS, nodes,
@@ -61,8 +62,8 @@ def recordings(
     )  # fmt: skip
     with loaded_target(plan.models) as (where, target), progress("drafting", plan.runs) as tick:
         found = compare_recordings(plan, target, tick)
-    output.console.print(results_table(found))
-    rows = [row.to_json() for row in found]
+    output.console.print(rows_table(COLUMNS, found))
+    rows = [rows_json(COLUMNS, row) for row in found]
     output.write({"environment": where, "clips": clips, "questions": each, "nodes": nodes, "recordings": rows})
 
 
@@ -77,13 +78,14 @@ def partial(
 ) -> None:
     """Draft with the target over a part of its keys and values, on longer and longer prompts."""
     output.check()
-    from crossdraft_lab.bench.partial import PartialBench, compare_partial, results_table
+    from crossdraft_lab.bench.partial import COLUMNS, PartialBench, compare_partial
+    from crossdraft_lab.bench.study import rows_json, rows_table
     from crossdraft_lab.drafters.settings import PartialSettings
 
     part = PartialSettings(blocks=whole("--blocks", blocks))
     plan = PartialBench(models.models(), counts("--frames", frames), pairs, nodes, part)
     with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
         found = compare_partial(plan, target, tick)
-    output.console.print(results_table(found))
-    rows = [row.to_json() for row in found]
+    output.console.print(rows_table(COLUMNS, found))
+    rows = [rows_json(COLUMNS, row) for row in found]
     output.write({"environment": where, "pairs": pairs, "nodes": nodes, "part": asdict(part), "prompts": rows})

@@ -1,39 +1,45 @@
 """Experiment 6: one thing changed at a time, each group of variants interleaved with the target alone."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.drawing.charts import interval_bars
 from crossdraft_lab.bench.common import check_names
-from crossdraft_lab.bench.experiments.blocks import (
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
+from crossdraft_lab.bench.report import FEW_PAIRS
+from crossdraft_lab.bench.significance import (
+    ALPHA,
+    COMPARISON_HEADS,
+    COMPARISON_NOTE,
+    PairedComparison,
+    compare_together,
+    comparison_cells,
+    least_scenes,
+)
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import (
     ALL,
     OWN,
-    SPEED_HEADS,
-    BlockPlan,
-    Pooled,
+    Answers,
+    Study,
+    bar,
     faults_of,
     few_scenes,
-    measure_blocks,
-    pooled,
-    speed_json,
-    speed_row,
+    figure_table,
+    name_column,
+    rows_json,
+    runs_of,
+    speed_columns,
     sure,
 )
-from crossdraft_lab.bench.experiments.parts import (
-    AblatedPart,
-    compare_parts,
-    no_help,
-    parts_json,
-    parts_sentence,
-    parts_table,
-    untested,
-)
-from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft_lab.bench.experiments.variants import Variant
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 
+FASTER, SLOWER, NOT_SEEN, UNTESTED = "faster", "slower", "no difference seen", "too few scenes"
 LENGTHS = (2, 4, 8, 16, 32)
 QUESTIONS = 4  # about each clip, where prefix caches are compared
 
@@ -45,14 +51,14 @@ class AblationGroup:
     Args:
         title: of its table.
         variants: besides the target alone.
-        parts: rows that differ in one thing alone, and are compared with each other.
+        parts: rows with a part and without it, which differ in that alone.
         temperature: of the answers.
         questions: about each clip, one after another.
     """
 
     title: str
     variants: tuple[Variant, ...]
-    parts: tuple[AblatedPart, ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
     temperature: float = 0.0
     questions: int = 1
 
@@ -77,15 +83,15 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("one core, a process of its own", "event", one_core=True),
             ),
             (
-                AblatedPart("a core of its own", "one core, a process of its own"),
-                AblatedPart("a core of its own", "one core, drafts before the prefill"),
-                AblatedPart("one core, drafts beside the prefill", "one core, drafts before the prefill"),
+                ("a core of its own", "one core, a process of its own"),
+                ("a core of its own", "one core, drafts before the prefill"),
+                ("one core, drafts beside the prefill", "one core, drafts before the prefill"),
             ),
         ),
         "length": AblationGroup(
             "Length of a draft, the hidden one included; nothing adapts",
             (*map(_fixed, LENGTHS), Variant("event, adaptive", "event")),
-            tuple(AblatedPart("event, adaptive", _fixed(nodes).name) for nodes in LENGTHS),
+            tuple(("event, adaptive", _fixed(nodes).name) for nodes in LENGTHS),
         ),
         "trees": AblationGroup(
             "Shape of a draft tree",
@@ -95,7 +101,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("eagle2, beams", "eagle2:tree=beams"),
                 Variant("eagle2, dynamic", "eagle2:tree=dynamic"),
             ),
-            tuple(AblatedPart(f"eagle2, {shape}", "eagle2, chain") for shape in ("static", "beams", "dynamic")),
+            tuple((f"eagle2, {shape}", "eagle2, chain") for shape in ("static", "beams", "dynamic")),
         ),
         "parallel": AblationGroup(
             "What the drafter does while the target verifies",
@@ -105,7 +111,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("pearl", "event-pearl"),
                 Variant("ssd", "event-ssd"),
             ),
-            tuple(AblatedPart(policy, "nothing") for policy in ("pipespec", "pearl", "ssd")),
+            tuple((policy, "nothing") for policy in ("pipespec", "pearl", "ssd")),
         ),
         "ride-along": AblationGroup(
             "A hidden draft that rides along with the prefill, or none",
@@ -115,7 +121,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("glance, rides along", "glance"),
                 Variant("glance, none", "glance", options={"hidden": "off"}),
             ),
-            tuple(AblatedPart(f"{name}, rides along", f"{name}, none") for name in ("event", "glance")),
+            tuple((f"{name}, rides along", f"{name}, none") for name in ("event", "glance")),
         ),
         "cache": AblationGroup(
             f"Prefix cache, {QUESTIONS} questions about each clip",
@@ -124,7 +130,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("event, no cache", "event"),
                 Variant("event, cache", "event", options={"cache_bytes": None}),
             ),
-            (AblatedPart("target, cache", OWN), AblatedPart("event, cache", "event, no cache")),
+            (("target, cache", OWN), ("event, cache", "event, no cache")),
             questions=QUESTIONS,
         ),
         "elastic": AblationGroup(
@@ -135,7 +141,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
                 Variant("glance, lends its core", "glance"),
                 Variant("glance, keeps its core", "glance", lends=False),
             ),
-            tuple(AblatedPart(f"{name}, lends its core", f"{name}, keeps its core") for name in ("event", "glance")),
+            tuple((f"{name}, lends its core", f"{name}, keeps its core") for name in ("event", "glance")),
         ),
         **{
             f"temperature {warm:g}": AblationGroup(
@@ -161,90 +167,190 @@ class AblationsConfig:
     def __post_init__(self) -> None:
         check_names("group of ablations", self.groups, tuple(GROUPS))
 
-    def plan(self, name: str) -> BlockPlan:
-        """The blocks of a group."""
+
+def studies(config: AblationsConfig, folder: Path | None = None) -> list[Study]:
+    """One for each group."""
+    found = []
+    for name in config.groups:
         group = GROUPS[name]
+        sampled = group.temperature > 0
         work = Workload(
-            self.pairs, max_new_tokens=self.max_new_tokens, temperature=group.temperature, questions=group.questions
+            max(config.pairs, group.questions),
+            max_new_tokens=config.max_new_tokens,
+            temperature=group.temperature,
+            questions=group.questions,
         )
         variants = (Variant(OWN), Variant(ALL), *group.variants)
-        block = max(self.block, group.questions)
-        plan = BlockPlan(variants, work, block, self.repeats, self.warm_ups, f"{name}, pairs")
-        return plan if self.pairs >= group.questions else replace(plan, work=replace(work, pairs=group.questions))
+        block = max(config.block, group.questions)
+        columns = speed_columns("", per_token=sampled)
+        found.append(Study(variants, work, columns, block, config.repeats, config.warm_ups, f"{name}, pairs"))
+    return found
 
 
-def units(config: AblationsConfig) -> list[str]:
-    """Blocks of all groups."""
-    return [key for name in config.groups for key in config.plan(name).keys]
+@dataclass(frozen=True, slots=True)
+class PartEffect:
+    """Effect of a part on the time of answers.
+
+    Args:
+        group: what varies.
+        on, off: the rows with the part and without it.
+        ratio: Σ time without it / Σ time with it, drawn over scenes; above 1, it helps.
+        tested: the test over scenes, corrected over all parts; `None` where there are too few scenes for it.
+    """
+
+    group: str
+    on: str
+    off: str
+    ratio: Interval
+    tested: PairedComparison | None
+
+    @property
+    def direction(self) -> str:
+        """Direction of the effect, as far as the test supports it."""
+        if self.tested is None:
+            return UNTESTED
+        if not self.tested.differs:
+            return NOT_SEEN
+        return FASTER if self.ratio.value > 1 else SLOWER
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        one = self.tested
+        return {
+            **self.ratio.to_json(),
+            "p_wilcoxon": None if one is None else one.p,
+            "p_holm": None if one is None else one.adjusted_p,
+            "cohens_dz": None if one is None else one.effect,
+            "rank_biserial": None if one is None else one.rank_biserial,
+            "minimum_detectable": None if one is None else one.detectable,
+            "direction": self.direction,
+        }
 
 
-def measure(config: AblationsConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Group after group."""
-    for name in config.groups:
-        plan = config.plan(name)
-        yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
+def compare_parts(groups: Mapping[str, tuple[Sequence[tuple[str, str]], Answers]]) -> list[PartEffect]:
+    """The parts of all groups, with Holm's correction over all that can be tested."""
+    pairs = [(name, on, off, found) for name, (parts, found) in groups.items() for on, off in parts]
+    tested = compare_together({f"{name}: {on} / {off}": found.costs(on, off) for name, on, off, found in pairs})
+    return [
+        PartEffect(name, on, off, found.speedup(on, off), tested.get(f"{name}: {on} / {off}"))
+        for name, on, off, found in pairs
+    ]
 
 
 def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
     """A table of all parts, and one for each group."""
-    groups = {
-        name: pooled([unit for unit in found if unit.key in set(config.plan(name).keys)]) for name in config.groups
-    }
+    plans = studies(config)
+    groups = {name: plan.pooled(found) for name, plan in zip(config.groups, plans, strict=True)}
     effects = compare_parts({name: (GROUPS[name].parts, group) for name, group in groups.items()})
-    tables = [_table(GROUPS[name], group) for name, group in groups.items()]
-    if effects:
-        tables.insert(0, parts_table(effects))
-    best = {name: max(_own(name), key=lambda one: _speedup(name, group, one).value) for name, group in groups.items()}
-    sentences = [f"{GROUPS[name].title}: {best[name]} ({_speedup(name, groups[name], best[name])})" for name in groups]
+    speedups = {
+        name: {
+            one.name: group.speedup(one.name, per_token=GROUPS[name].temperature > 0) for one in GROUPS[name].variants
+        }
+        for name, group in groups.items()
+    }
+    best = {name: max(each, key=lambda one: each[one].value) for name, each in speedups.items()}
+    every = [(name, one, speedup) for name, each in speedups.items() for one, speedup in each.items()]
+    fastest = "; ".join(f"{GROUPS[name].title}: {one} ({speedups[name][one]})" for name, one in best.items())
+    bars = [bar(f"{name}: {one}", speedup, "draft" if one == best[name] else "encoder") for name, one, speedup in every]
     lost = [
-        f"{GROUPS[name].title}: {one} is slower than the target alone ({_speedup(name, group, one)})."
-        for name, group in groups.items()
-        for one in _own(name)
-        if _speedup(name, group, one).below_one
+        f"{GROUPS[name].title}: {one} is slower than the target alone ({speedup})."
+        for name, one, speedup in every
+        if speedup.below_one
     ]
-    bars = [
-        IntervalBar(f"{name}: {one}", *_ends(name, group, one), "draft" if one == best[name] else "encoder")
-        for name, group in groups.items()
-        for one in _own(name)
-    ]
+    tables = [_table(GROUPS[name], group) for name, group in groups.items()]
     return Findings(
-        found=f"{parts_sentence(effects)}The fastest of each group. {'; '.join(sentences)}.",
+        found=f"{parts_sentence(effects)}The fastest of each group. {fastest}.",
         sure=f"{sure(next(iter(groups.values())), config.repeats)}{untested(effects)}",
-        tables=tuple(tables),
+        tables=(*([parts_table(effects)] if effects else []), *tables),
         figure=interval_bars("Speed-up over the target alone, the faster way, by what varies", bars, "×"),
         figures={
-            name: {one: speed_json(group, one, per_token=_sampled(name)) for one in group.names}
-            for name, group in groups.items()
+            name: {one: rows_json(plan.columns, group, one) for one in group.names}
+            for (name, group), plan in zip(groups.items(), plans, strict=True)
         }
         | {"parts": parts_json(effects)},
-        negative=(*lost, *no_help(effects, {name: GROUPS[name].title for name in groups})),
-        faults=faults_of((config.plan(name), group) for name, group in groups.items()),
+        negative=(*lost, *no_help(effects)),
+        faults=faults_of(zip(plans, groups.values(), strict=True)),
     )
 
 
-def _own(name: str) -> list[str]:
-    return [variant.name for variant in GROUPS[name].variants]
-
-
-def _sampled(name: str) -> bool:
-    return GROUPS[name].temperature > 0
-
-
-def _speedup(name: str, group: Pooled, one: str) -> Interval:
-    return group.speedup(one, per_token=_sampled(name))
-
-
-def _ends(name: str, group: Pooled, one: str) -> tuple[float, float, float, int]:
-    found = _speedup(name, group, one)
-    return found.value, found.low, found.high, found.n
-
-
-def _table(group: AblationGroup, found: Pooled) -> FigureTable:
+def _table(group: AblationGroup, found: Answers) -> FigureTable:
     sampled = group.temperature > 0
     about = f"{group.questions} questions about each clip, which count as one.{few_scenes(found)}"
     note = "Sampled answers differ; speed-ups are per token." if sampled else about if group.questions > 1 else ""
-    heads = ("", *SPEED_HEADS, f"× {found.alone}{' per token' if sampled else ''}")
-    return FigureTable(group.title, heads, tuple(speed_row(found, one, per_token=sampled) for one in found.names), note)
+    speed = speed_columns(f"× {found.alone}{' per token' if sampled else ''}", per_token=sampled)
+    return figure_table(group.title, (name_column(), *speed), [(found, name) for name in found.names], note)
+
+
+def parts_table(effects: Sequence[PartEffect]) -> FigureTable:
+    """A row for each part."""
+    few = any(one.ratio.n < FEW_PAIRS for one in effects)
+    narrow = f" Intervals of fewer than {FEW_PAIRS} scenes are narrower than the truth." if few else ""
+    return FigureTable(
+        "Each part: with it against without it, scene by scene",
+        ("what varies", "with", "without", "× without", *COMPARISON_HEADS, "with it"),
+        tuple(
+            (one.group, one.on, one.off, str(one.ratio), *comparison_cells(one.tested), one.direction)
+            for one in effects
+        ),
+        "× without: Σ time of the row without the part over Σ time of the row with it; above 1, the part helps. "
+        f"{COMPARISON_NOTE} Faster and slower are what both the interval and p < {ALPHA:g} say."
+        f"{untested(effects)}{narrow}",
+    )
+
+
+def untested(effects: Sequence[PartEffect]) -> str:
+    """Name the groups with too few scenes for any test, and how many could show a difference."""
+    few = {one.group: one.ratio.n for one in effects if one.tested is None}
+    if not few:
+        return ""
+    counts = "; ".join(f"{name}: {n}" for name, n in few.items())
+    least = least_scenes(len(effects))
+    return f" Too few scenes to show any difference of {len(effects)} parts ({counts}); {least} can."
+
+
+def parts_sentence(effects: Sequence[PartEffect]) -> str:
+    """Say how many parts help, how many harm, and of how many nothing is seen; empty where there are no parts."""
+    if not effects:
+        return ""
+    if not any(one.tested for one in effects):
+        return f"The scenes are too few to test any of {len(effects)} parts. "
+    faster, slower, not_seen = (_counts(effects, direction) for direction in (FASTER, SLOWER, NOT_SEEN))
+    return (
+        f"Of {sum(one.tested is not None for one in effects)} parts that were tested scene by scene, answers are "
+        f"significantly faster with {faster}, significantly slower with {slower}, and of {not_seen} no difference is "
+        "seen. "
+    )
+
+
+def _counts(effects: Sequence[PartEffect], direction: str) -> str:
+    """Count the effects of that direction, by group: 2 (placement 1 of 3, trees 1 of 3)."""
+    all_of = Counter(one.group for one in effects)
+    found = Counter(one.group for one in effects if one.direction == direction)
+    groups = ", ".join(f"{name} {n} of {all_of[name]}" for name, n in found.items())
+    return f"{found.total()} ({groups})" if groups else "0"
+
+
+def no_help(effects: Sequence[PartEffect]) -> Iterator[str]:
+    """Sentences about parts that harm, and about those of which no difference was seen."""
+    for one in effects:
+        if one.tested is None or one.direction == FASTER:
+            continue
+        shown = f"({one.ratio} times as fast, p = {one.tested.adjusted_p:.2g})"
+        if one.direction == SLOWER:
+            yield f"{GROUPS[one.group].title}: {one.on} is slower than {one.off} {shown}."
+        else:
+            yield (
+                f"{GROUPS[one.group].title}: {one.on} is not seen to be faster than {one.off} {shown}; "
+                f"{one.tested.detectable:.1%} would be seen."
+            )
+
+
+def parts_json(effects: Sequence[PartEffect]) -> dict[str, dict[str, object]]:
+    """By what varies, plain values of each part."""
+    found: dict[str, dict[str, object]] = {one.group: {} for one in effects}
+    for one in effects:
+        found[one.group][f"{one.on} / {one.off}"] = one.to_json()
+    return found
 
 
 ABLATIONS = Experiment(
@@ -258,7 +364,6 @@ ABLATIONS = Experiment(
         groups=("placement", "length", "trees", "parallel", "ride-along", "cache", "elastic", "temperature 0.7"),
         pairs=2, block=2, repeats=1, warm_ups=1, max_new_tokens=64,
     ),
-    units,
-    measure,
+    *runs_of(studies),
     summarise,
 )  # fmt: skip

@@ -31,9 +31,9 @@ from crossdraft_lab.bench.experiments.alignment_ladder import (
     training,
     watched,
 )
-from crossdraft_lab.bench.experiments.blocks import MODELS, measure_blocks
 from crossdraft_lab.bench.experiments.record import Experiment, Setting, UnitResult
 from crossdraft_lab.bench.experiments.runs import plain
+from crossdraft_lab.bench.study import MODELS
 
 ROWS = "rows.json"  # of the acceptance, until all are there
 LONGEST_S = 24 * 3600.0  # of a command
@@ -55,7 +55,7 @@ def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> I
     if ACCEPTANCE in keys:
         yield UnitResult(ACCEPTANCE, config.seeds(ACCEPTANCE), _accepted(config, drafters, setting))
     plan = config.plan(drafters)
-    yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
+    yield from plan.measure(keys, setting)
 
 
 def _folder(folder: Path, rung: str) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.drawing.charts import interval_bars
 from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED
 from crossdraft_lab.bench.experiments.alignment_ladder import (
     ACCEPTANCE,
@@ -17,10 +17,10 @@ from crossdraft_lab.bench.experiments.alignment_ladder import (
     AlignmentConfig,
     training,
 )
-from crossdraft_lab.bench.experiments.blocks import ALL, OWN, Pooled, faults_of, pooled, sure
 from crossdraft_lab.bench.experiments.record import FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.significance import holm, paired_difference
 from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import ALL, OWN, Answers, bar, faults_of, pooled, sure
 
 
 def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
@@ -56,7 +56,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
         tables=(_table(accepted, prefix, times, trained, answers), *([_steps_table(steps)] if steps else ())),
         figure=interval_bars(
             "Accepted tokens of the hidden draft",
-            [IntervalBar(name, one.value, one.low, one.high, one.n, _style(name)) for name, one in measured.items()],
+            [bar(name, one, _style(name)) for name, one in measured.items()],
             "tokens",
             None,
         ),
@@ -106,7 +106,7 @@ def _style(name: str) -> str:
 def _table(
     accepted: Mapping[str, Any],
     prefix: Mapping[str, Interval | None],
-    times: Pooled,
+    times: Answers,
     trained: Mapping[str, Mapping[str, Any]],
     answers: int,
 ) -> FigureTable:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from crossdraft_lab.bench.common import check_names
-from crossdraft_lab.bench.experiments.blocks import ALL, OWN, BlockPlan
-from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.study import ALL, OWN, Study
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 from crossdraft_lab.scenes import split_seeds
 
@@ -92,11 +92,11 @@ class AlignmentConfig:
             return (*train[:learned], *test[: self.work.scenes])
         return (SEED,)
 
-    def plan(self, drafters: Mapping[str, str]) -> BlockPlan:
+    def plan(self, drafters: Mapping[str, str]) -> Study:
         """The blocks of end-to-end times."""
         own = (Variant(name, spec) for name, spec in drafters.items())
         work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
-        return BlockPlan((Variant(OWN), Variant(ALL), *own), work, self.block, prefix=TIMES)
+        return Study((Variant(OWN), Variant(ALL), *own), work, block=self.block, prefix=TIMES)
 
 
 def watched(rung: str) -> str:

@@ -2,26 +2,18 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.engine.target import Target
-from crossdraft_lab.bench.experiments.blocks import (
-    ALL,
-    OWN,
-    BlockPlan,
-    Pooled,
-    answer_block,
-    faults_of,
-    loaded_methods,
-    pooled,
-    sure,
-    warm_up_items,
-)
-from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft_lab.bench.experiments.variants import Variant
-from crossdraft_lab.bench.measure import Run
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
+from crossdraft_lab.bench.measure import BenchMethod, Run
 from crossdraft_lab.bench.statistics import Interval, ratio
+from crossdraft_lab.bench.study import ALL, OWN, Answers, Study, faults_of, plain, runs_of, sure, tenths
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload, items
 
 # stage: (style of the palette, the engine's stages that it is the sum of); `prepare` is parted into load and preprocess
@@ -50,11 +42,20 @@ class BreakdownConfig:
     warm_ups: int = 3
     max_new_tokens: int = 96
 
-    def plan(self, setting: Setting | None = None) -> BlockPlan:
-        """The blocks."""
-        files = None if setting is None else setting.work / "clips"
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens, files=files)
-        return BlockPlan(tuple(map(variant_of, self.methods)), work, self.block, self.repeats, self.warm_ups)
+
+def studies(config: BreakdownConfig, folder: Path | None = None) -> list[Study]:
+    """All methods; each block has the share of loading in the time that the target prepares its clips, too."""
+    work = Workload(config.pairs, max_new_tokens=config.max_new_tokens, files=folder and folder / "clips")
+    variants = tuple(map(variant_of, config.methods))
+    study = Study(variants, work, (), config.block, config.repeats, config.warm_ups)
+
+    @contextmanager
+    def loading(key: str, made: Mapping[str, BenchMethod], target: Target) -> Iterator[dict[str, Any]]:
+        found = dict[str, Any]()
+        yield found
+        found["loading"] = loading_share(study.work_of(key), target)
+
+    return [replace(study, more=loading)]
 
 
 def variant_of(name: str) -> Variant:
@@ -62,17 +63,6 @@ def variant_of(name: str) -> Variant:
     if name == SEQUENTIAL:
         return Variant(name, "event", options={"placement": "inline", "hidden": "before"}, one_core=True)
     return Variant(name)
-
-
-def measure(config: BreakdownConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Blocks, each with the share of loading in the time that the target prepares its clips."""
-    plan = config.plan(setting)
-    with loaded_methods(plan.variants, setting) as (target, made):
-        warm = warm_up_items(plan)
-        for key in keys:
-            found = answer_block(key, plan, made, target, warm, setting)
-            yield replace(found, found={**found.found, "loading": loading_share(plan.work_of(key), target)})
-            warm = []
 
 
 def loading_share(work: Workload, target: Target) -> float:
@@ -86,96 +76,72 @@ def loading_share(work: Workload, target: Target) -> float:
     return max(0.0, 1.0 - rest / whole)
 
 
-def _prepare_s(target: Target, request: object) -> float:
+def _prepare_s(target: Target, request: Any) -> float:
     """Seconds, the least of several."""
     least = float("inf")
     for _ in range(CLOCKED):
         start = time.perf_counter()
-        target.prepare(request)  # pyright: ignore[reportArgumentType]
+        target.prepare(request)
         least = min(least, time.perf_counter() - start)
     return least
 
 
-def stages_ms(found: Pooled, name: str, loading: float) -> dict[str, Interval]:
+def stages_ms(found: Answers, name: str, loading: float) -> dict[str, Interval]:
     """Mean milliseconds of each stage of `STAGES`; they add up to the mean time of an answer."""
     prepare = found.stage(name, "prepare").scaled(1e3)
     times = {stage: found.stage(name, *parts).scaled(1e3) for stage, (_, parts) in STAGES.items() if parts}
     return {"load": prepare.scaled(loading), "preprocess": prepare.scaled(1 - loading), **times}
 
 
-@dataclass(frozen=True, slots=True)
-class LaneTimes:
-    """Mean milliseconds of an answer.
+def overlap(found: Answers, name: str) -> dict[str, Interval]:
+    """Mean milliseconds of an answer: of work on each lane, one after the other, of the wall, and at least hidden.
 
-    Args:
-        target, drafter: work on each lane.
-        sequential: what the same work takes when it is done one after the other.
-        wall: the time that it took.
-        hidden: work of one lane that passed while the other one worked, at least.
+    Hidden is work of one lane that passed while the other one worked.
     """
-
-    target: Interval
-    drafter: Interval
-    sequential: Interval
-    wall: Interval
-    hidden: Interval
-
-    @property
-    def all(self) -> dict[str, Interval]:
-        """By name, in the order of the table."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def overlap(found: Pooled, name: str) -> LaneTimes:
-    """Compute the lane times of a method."""
 
     def lanes(run: Run, *named: str) -> float:
         return sum(run.busy_s.get(lane, 0.0) for lane in named)
 
-    means = (
-        found.mean_of(name, lambda run: lanes(run, "target")),
-        found.mean_of(name, lambda run: lanes(run, "drafter")),
-        found.mean_of(name, lambda run: lanes(run, "target", "drafter")),
-        found.mean(name, "total_s"),
-    )
     more = found.mean_of(name, lambda run: lanes(run, "target", "drafter") - run.total_s)
-    hidden = replace(more, value=max(0.0, more.value), low=max(0.0, more.low), high=max(0.0, more.high))
-    return LaneTimes(*(one.scaled(1e3) for one in (*means, hidden)))
+    means = {
+        "target": found.mean_of(name, lambda run: lanes(run, "target")),
+        "drafter": found.mean_of(name, lambda run: lanes(run, "drafter")),
+        "sequential": found.mean_of(name, lambda run: lanes(run, "target", "drafter")),
+        "wall": found.mean(name, "total_s"),
+        "hidden": replace(more, value=max(0.0, more.value), low=max(0.0, more.low), high=max(0.0, more.high)),
+    }
+    return {lane: one.scaled(1e3) for lane, one in means.items()}
 
 
 def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
     """Stages, and sequential sums beside walls."""
-    found = pooled(units)
-    shares = [unit.found["loading"] for unit in units]
+    (study,) = studies(config)
+    found, shares = study.pooled(units), [unit.found["loading"] for unit in units]
     loading = ratio(shares, [1.0] * len(shares))
     stages = {name: stages_ms(found, name, loading.value) for name in found.names}
     lanes = {name: overlap(found, name) for name in found.names}
     speedups = {name: found.speedup(name) for name in found.names}
-    rows = tuple(
-        (name, *(one.shown(digits=1) for one in (*stages[name].values(), lanes[name].wall)), str(speedups[name]))
-        for name in found.names
-    )
-    both = tuple((name, *(each.shown(digits=1) for each in one.all.values())) for name, one in lanes.items())
-    bars = [
-        StackedBar(name, tuple(BarPart(stage, STAGES[stage][0], one.value) for stage, one in stages[name].items()))
-        for name in found.names
-    ]
-    alone = found.alone or OWN
+    alone, drafting = found.alone, [name for name in found.names if name not in (OWN, ALL)]
     reading = {name: sum(stages[name][stage].value for stage in BEFORE) for name in stages}
     share = found.reading_share(alone)
-    best = max((name for name in found.names if name not in (OWN, ALL)), key=lambda name: speedups[name].value)
-    worse = [name for name in found.names if name not in (OWN, ALL) and reading[name] > 1.05 * reading[alone]]
+    best = max(drafting, key=lambda name: speedups[name].value)
+    worse = [name for name in drafting if reading[name] > 1.05 * reading[alone]]
+    wall, hidden = (lanes[best][part].shown(digits=0) for part in ("wall", "hidden"))
     return Findings(
         found=(
             f"Reading ({', '.join(BEFORE)}) is {share.percent()} of an answer of {alone}, "
-            f"{lanes[alone].wall.shown(digits=0)} ms. {best} takes {lanes[best].wall.shown(digits=0)} ms, "
-            f"{speedups[best]} times as fast; {lanes[best].hidden.shown(digits=0)} ms of work passed on one core while "
-            "the other one worked."
+            f"{lanes[alone]['wall'].shown(digits=0)} ms. {best} takes {wall} ms, {speedups[best]} times as fast; "
+            f"{hidden} ms of work passed on one core while the other one worked."
         ),
         sure=sure(found, config.repeats),
         tables=(
             FigureTable(
-                "Mean milliseconds of an answer by stage", ("", *STAGES, "wall", f"× {alone}"), rows,
+                "Mean milliseconds of an answer by stage",
+                ("", *STAGES, "wall", f"× {alone}"),
+                tuple(
+                    (name, *map(tenths, (*stages[name].values(), lanes[name]["wall"])), str(speedups[name]))
+                    for name in found.names
+                ),
                 "On the target's lane: draft is the drafter's computing that the target waited for, overhead the "
                 "engine's own part, the exchange with the drafter's process, and what is in no stage. Loading is told "
                 "from preprocessing by preparing the same clips from memory as well; it is "
@@ -183,27 +149,33 @@ def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
             ),
             FigureTable(
                 "Both lanes: the sequential sum of their work beside the wall",
-                ("", "target busy, ms", "drafter busy, ms", "sequential sum, ms", "wall, ms", "hidden, ms"), both,
+                ("", "target busy, ms", "drafter busy, ms", "sequential sum, ms", "wall, ms", "hidden, ms"),
+                tuple((name, *map(tenths, one.values())) for name, one in lanes.items()),
                 f"'{SEQUENTIAL}' is the drafter event on the target's core, drafting before the prefill: its wall is "
                 "the sum as measured.",
             ),
         ),
-        figure=stacked_bars("Mean time of an answer by stage", bars, "ms"),
-        figures={
-            "stages_ms": {name: _json(each) for name, each in stages.items()},
-            "speedup": {name: one.to_json() for name, one in speedups.items()},
-            "against": alone,
-            "reading_share": share.to_json(),
-            "lanes_ms": {name: _json(one.all) for name, one in lanes.items()},
-            "equal": {name: list(found.equal(name)) for name in found.names},
-        },
+        figure=stacked_bars(
+            "Mean time of an answer by stage",
+            [
+                StackedBar(name, tuple(BarPart(stage, STAGES[stage][0], one.value) for stage, one in each.items()))
+                for name, each in stages.items()
+            ],
+            "ms",
+        ),
+        figures=plain(
+            {
+                "stages_ms": stages,
+                "speedup": speedups,
+                "against": alone,
+                "reading_share": share,
+                "lanes_ms": lanes,
+                "equal": {name: found.equal(name) for name in found.names},
+            }
+        ),
         negative=(f"Reading takes longer than in {alone} beside a drafter: {'; '.join(worse)}.",) if worse else (),
-        faults=faults_of([(config.plan(), found)]),
-    )  # fmt: skip
-
-
-def _json(each: Mapping[str, Interval]) -> dict[str, dict[str, object]]:
-    return {name: one.to_json() for name, one in each.items()}
+        faults=faults_of([(study, found)]),
+    )
 
 
 BREAKDOWN = Experiment(
@@ -213,7 +185,6 @@ BREAKDOWN = Experiment(
     "Where does the time of an answer go, and how much of it does a second core take off the target?",
     BreakdownConfig(),
     BreakdownConfig(pairs=4, block=2, repeats=1, warm_ups=1),
-    lambda config: config.plan().keys,
-    measure,
+    *runs_of(studies),
     summarise,
 )

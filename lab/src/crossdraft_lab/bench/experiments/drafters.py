@@ -2,40 +2,35 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.drawing.charts import interval_bars
 from crossdraft.methods import METHODS
 from crossdraft.specs import Spec
-from crossdraft_lab.bench.experiments.blocks import (
-    ALL,
-    OWN,
-    SPEED_HEADS,
-    BlockPlan,
-    Pooled,
-    faults_of,
-    measure_blocks,
-    pooled,
-    speed_json,
-    speed_row,
-    sure,
-)
-from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.heads_select import is_here
 from crossdraft_lab.bench.report import FEW_PAIRS
-from crossdraft_lab.bench.significance import (
-    COMPARISON_HEADS,
-    COMPARISON_NOTE,
-    PairedComparison,
-    PairedCosts,
-    compare_together,
-    comparison_cells,
-)
+from crossdraft_lab.bench.significance import COMPARISON_HEADS, COMPARISON_NOTE, compare_together, comparison_cells
 from crossdraft_lab.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import (
+    ALL,
+    OWN,
+    Study,
+    bar,
+    faults_of,
+    figure_table,
+    name_column,
+    rows_json,
+    runs_of,
+    speed_columns,
+    sure,
+)
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 
 BASELINES = (OWN, ALL)
+SPEED = speed_columns("× the target alone")
 COLUMNS = 8  # kinds of question of a table: so many fit a printed A4
 FIRST_LOOK = (
     "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
@@ -65,90 +60,72 @@ class DraftersConfig:
     warm_ups: int = 3
     max_new_tokens: int = 96
 
-    @property
-    def groups(self) -> list[tuple[str, ...]]:
-        """The methods besides the target alone."""
-        return [self.methods[at : at + self.group] for at in range(0, len(self.methods), self.group)]
 
-    def plans(self, setting: Setting | None = None) -> list[BlockPlan]:
-        """One for each group; clips are read from files inside the clock."""
-        files = None if setting is None else setting.work / "clips"
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens, files=files)
-        return [
-            BlockPlan(
-                tuple(map(Variant, (*BASELINES, *group))), work, self.block, self.repeats, self.warm_ups,
-                f"group {number}, pairs",
-            )
-            for number, group in enumerate(self.groups)
-        ]  # fmt: skip
-
-
-def units(config: DraftersConfig) -> list[str]:
-    """Blocks of all groups."""
-    return [key for plan in config.plans() for key in plan.keys]
-
-
-def measure(config: DraftersConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Group after group."""
-    for plan in config.plans(setting):
-        yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
+def studies(config: DraftersConfig, folder: Path | None = None) -> list[Study]:
+    """One for each group; clips are read from files inside the clock."""
+    work = Workload(config.pairs, max_new_tokens=config.max_new_tokens, files=folder and folder / "clips")
+    groups = [config.methods[at : at + config.group] for at in range(0, len(config.methods), config.group)]
+    return [
+        Study(
+            tuple(map(Variant, (*BASELINES, *group))), work, SPEED, config.block, config.repeats, config.warm_ups,
+            f"group {number}, pairs",
+        )
+        for number, group in enumerate(groups)
+    ]  # fmt: skip
 
 
 def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
     """The methods, fastest first."""
-    groups = [pooled([unit for unit in found if unit.key in plan.keys]) for plan in config.plans()]
+    plans = studies(config)
+    groups = [plan.pooled(found) for plan in plans]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}
-    first = groups[0]
-    rows = {**dict.fromkeys(BASELINES, first), **by_name}
+    rows = {**dict.fromkeys(BASELINES, groups[0]), **by_name}
     ranked = sorted(rows, key=lambda name: -rows[name].speedup(name).value)
     drafting = [name for name in ranked if name in METHODS]
-    kinds = {name: _by_kind(rows[name], name) for name in ranked}
-    compared = _compared(groups)
+    kinds = {name: {kind: own.speedup(name) for kind, own in sorted(rows[name].by_kind.items())} for name in ranked}
+    compared = compare_together({name: group.costs(name) for name, group in by_name.items()})
     best = drafting[0]
     slower = [name for name in drafting if rows[name].speedup(name).below_one]
     differing = [name for name in ranked if len(set(rows[name].equal(name))) > 1]
+    plain = figure_table("", (name_column(), *SPEED), [(rows[name], name) for name in ranked])
     table = FigureTable(
         "Drafters on equal hardware",
-        ("", "where", "trained", "trees", "sees", *SPEED_HEADS, "× the target alone", *COMPARISON_HEADS),
-        tuple(
-            (name, *_traits(name), *speed_row(rows[name], name)[1:], *comparison_cells(compared.get(name)))
-            for name in ranked
-        ),
+        ("", "where", "trained", "trees", "sees", *plain.heads[1:], *COMPARISON_HEADS),
+        tuple((name, *_traits(name), *cells, *comparison_cells(compared.get(name))) for name, *cells in plain.rows),
         "The baseline, the target alone on its own core or on both, whichever is faster, is measured anew in every "
         "group of rows, interleaved with them. Trees and chains are each drafter's own, sizes are chosen by the "
         f"engine. {COMPARISON_NOTE} Drafters without a row need weights, a folder or a machine that are not shipped.",
-    )  # fmt: skip
+    )
+    equality = f"Answers differed from the target's in: {', '.join(differing)}."
+    equality = equality if differing else "Every answer of every row was the target's own."
     return Findings(
         found=(
             f"{len(drafting)} drafters ran. The fastest is {best}, {rows[best].speedup(best)} times as fast as the "
-            f"target alone. {_equality(differing)}"
+            f"target alone. {equality}"
         ),
         sure=(
-            f"{sure(first, config.repeats, 'all rows of a group')} Rows of different groups share their pairs, and not "
-            "their process."
+            f"{sure(groups[0], config.repeats, 'all rows of a group')} Rows of different groups share their pairs, and "
+            "not their process."
         ),
         tables=(table, *_kinds_tables(kinds)),
         figure=interval_bars(
             "Speed-up over the faster of the target alone on one core and on two",
-            [_bar(rows[name], name) for name in ranked],
+            [bar(name, rows[name].speedup(name), _style(name)) for name in ranked],
             "×",
         ),
         figures={
             name: {
-                **speed_json(rows[name], name),
-                **_tested_json(compared, name),
+                **rows_json(SPEED, rows[name], name),
+                "p_holm": None if (one := compared.get(name)) is None else one.adjusted_p,
+                "cohens_dz": None if one is None else one.effect,
+                "minimum_detectable": None if one is None else one.detectable,
                 "by_kind": {kind: one.to_json() for kind, one in kinds[name].items()},
             }
             for name in ranked
         },
         negative=(f"Slower than the target alone: {', '.join(slower)}.",) if slower else (),
-        faults=faults_of(zip(config.plans(), groups, strict=True)),
-    )  # fmt: skip
-
-
-def _by_kind(group: Pooled, name: str) -> dict[str, Interval]:
-    """A method's speed-up over the faster of both baselines, for each kind of question."""
-    return {kind: pairs.speedup(name) for kind, pairs in sorted(group.by_kind.items())}
+        faults=faults_of(zip(plans, groups, strict=True)),
+    )
 
 
 def _kinds_tables(kinds: Mapping[str, Mapping[str, Interval]]) -> Iterator[FigureTable]:
@@ -167,50 +144,15 @@ def _kinds_tables(kinds: Mapping[str, Mapping[str, Interval]]) -> Iterator[Figur
         )
 
 
-def _compared(groups: Sequence[Pooled]) -> dict[str, PairedComparison]:
-    """Each method against its group's baseline, corrected over all; nothing where there are too few scenes."""
-    return compare_together(
-        {
-            name: PairedCosts(
-                group.results.seconds(group.alone or OWN),
-                group.results.seconds(name),
-                [pair["scene"] for pair in group.pairs],
-            )
-            for group in groups
-            for name in group.names
-            if name not in BASELINES
-        }
-    )
-
-
-def _tested_json(compared: Mapping[str, PairedComparison], name: str) -> dict[str, float | None]:
-    """The same as plain values."""
-    one = compared.get(name)
-    return {
-        "p_holm": None if one is None else one.adjusted_p,
-        "cohens_dz": None if one is None else one.effect,
-        "minimum_detectable": None if one is None else one.detectable,
-    }
-
-
-def _equality(unequal: Sequence[str]) -> str:
-    if not unequal:
-        return "Every answer of every row was the target's own."
-    return f"Answers differed from the target's in: {', '.join(unequal)}."
-
-
-def _bar(group: Pooled, name: str) -> IntervalBar:
-    one = group.speedup(name)
-    style = "draft" if name in METHODS else "prefill" if name in BASELINES else "encoder"
-    return IntervalBar(name, one.value, one.low, one.high, one.n, style)
+def _style(name: str) -> str:
+    return "draft" if name in METHODS else "prefill" if name in BASELINES else "encoder"
 
 
 def _traits(name: str) -> tuple[str, str, str, str]:
     """Describe a drafter: where it runs, whether it is trained, drafts trees, and what it reads of the scene."""
     if name in BASELINES or name in HUGGING_FACE:
         return ("1 core" if name in ON_TARGETS_CORES else "all cores", "", "", "")
-    method = METHODS[name]
-    yes = {True: "yes", False: "–"}
+    method, yes = METHODS[name], {True: "yes", False: "–"}
     where = "own process" if runs_in_process(name) else "target's process"
     return where, yes[method.trained], yes[method.drafts_trees], ", ".join(method.senses) or "–"
 
@@ -222,7 +164,6 @@ DRAFTERS = Experiment(
     "Which drafter is fastest on the shipped pair, when the target alone may use as many cores as the pair does?",
     DraftersConfig(),
     DraftersConfig(methods=FIRST_LOOK, group=len(FIRST_LOOK), pairs=2, block=2, warm_ups=1),
-    units,
-    measure,
+    *runs_of(studies),
     summarise,
 )

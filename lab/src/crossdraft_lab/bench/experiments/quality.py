@@ -1,20 +1,32 @@
 """Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.drawing.shapes import Drawing
-from crossdraft_lab.bench.experiments.blocks import ALL, OWN, BlockPlan, Pooled, faults_of, measure_blocks, pooled, sure
-from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
-from crossdraft_lab.bench.experiments.variants import Variant
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.quality import ScoredAnswer, accuracies, text_scores
-from crossdraft_lab.bench.rules import facts_figures
 from crossdraft_lab.bench.significance import ALPHA, holm, least_scenes, paired_difference
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import (
+    ALL,
+    OWN,
+    Answers,
+    FigureColumn,
+    Study,
+    faults_of,
+    figure_table,
+    point,
+    rows_json,
+    runs_of,
+    sure,
+)
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
-from crossdraft_lab.scenes import score, stated
+from crossdraft_lab.scenes import stated
 
 # Kinds of question that a short answer is right for, and the fact that is asked for.
 SHORT = {
@@ -47,152 +59,131 @@ class QualityConfig:
     warm_ups: int = 3
     max_new_tokens: int = 96
 
-    @property
-    def plans(self) -> Mapping[str, BlockPlan]:
-        """Greedy answers, and sampled ones for the rules; compressed targets have all cores."""
-        alone = Variant(OWN), Variant(ALL)
-        greedy = (*alone, *map(Variant, self.drafters), *(Variant(spec, ALL, spec) for spec in self.compressions))
-        sampled = (*alone, Variant("event, speculative", "event"), *map(_rule, self.rules))
-        found = {GREEDY: (greedy, 0.0), "sampled": (sampled, SAMPLED)}
-        return {
-            name: BlockPlan(
-                variants,
-                Workload(self.pairs, max_new_tokens=self.max_new_tokens, temperature=warm),
-                self.block,
-                warm_ups=self.warm_ups,
-                prefix=f"{name}, pairs",
-            )
-            for name, (variants, warm) in found.items()
-        }
+
+def studies(config: QualityConfig, folder: Path | None = None) -> list[Study]:
+    """Greedy answers, and sampled ones for the rules; compressed targets have all cores."""
+    alone = Variant(OWN), Variant(ALL)
+    compressed = (Variant(spec, ALL, spec) for spec in config.compressions)
+    groups = {
+        GREEDY: ((*alone, *map(Variant, config.drafters), *compressed), 0.0),
+        "sampled": ((*alone, Variant("event, speculative", "event"), *map(_rule, config.rules)), SAMPLED),
+    }
+    return [
+        Study(
+            variants,
+            Workload(config.pairs, max_new_tokens=config.max_new_tokens, temperature=warm),
+            block=config.block,
+            warm_ups=config.warm_ups,
+            prefix=f"{name}, pairs",
+        )
+        for name, (variants, warm) in groups.items()
+    ]
 
 
-def units(config: QualityConfig) -> list[str]:
-    """Blocks of both."""
-    return [key for plan in config.plans.values() for key in plan.keys]
-
-
-def measure(config: QualityConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """One after the other."""
-    for plan in config.plans.values():
-        yield from measure_blocks(plan, [key for key in plan.keys if key in keys], setting)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QualityRow:
-    """One method.
+    """One row: a variant among the answers of its group, and the p values of its lost facts; see `corrected`."""
 
-    Args:
-        lossless: by what it is, whatever came out.
-        equal, total: answers that are the target's own.
-        facts, gained: share of facts that are right, and that minus the target's own.
-        p, adjusted_p: of Wilcoxon's test on what was gained, by scene; the second after Holm's correction over all
-            lossy rows. `None` for lossless rows.
-        short: accuracies of the short answers that are stated, where the question has one; see `SHORT`.
-        metrics: BLEU-4, ROUGE-L and CIDEr against the right answer.
-        own: the same against the target's own answer.
-        speedup: per token where answers differ.
-        prompt: tokens that enter the language model.
-    """
-
-    lossless: bool
-    equal: int
-    total: int
-    facts: Interval
-    gained: Interval
-    metrics: Sequence[Figure]
-    own: Sequence[Figure]
-    speedup: Interval
-    prompt: float
-    short: Sequence[Figure] = ()
+    found: Answers
+    variant: Variant
+    sampled: bool
     p: float | None = None
     adjusted_p: float | None = None
+    facts: Any = field(init=False)
+    gained: Any = field(init=False)
+    speedup: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        name, found = self.variant.name, self.found
+        self.facts, self.gained = found.facts(name), found.facts(name, OWN)
+        self.speedup = found.speedup(name, per_token=self.sampled or not self.variant.lossless)
+        if not self.variant.lossless:
+            right = found.right_facts
+            self.p = paired_difference(name, right(name), right(OWN), found.scenes)[1]
+
+    @property
+    def equal(self) -> tuple[int, int]:
+        """Answers that are the target's own, of how many."""
+        return self.found.equal(self.variant.name)
 
     @property
     def worse(self) -> bool:
         """True if fewer facts are right: both the interval and the corrected test say so."""
         return self.adjusted_p is not None and self.adjusted_p < ALPHA and self.gained.high < 0
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "lossless": self.lossless,
-            "equal": [self.equal, self.total],
-            "facts": self.facts.to_json(),
-            "facts_gained": self.gained.to_json(),
-            "p_wilcoxon": self.p,
-            "p_holm": self.adjusted_p,
-            "short_answers": [one.to_json() for one in self.short],
-            "metrics": [one.to_json() for one in self.metrics],
-            "metrics_with_target": [one.to_json() for one in self.own],
-            "speedup": self.speedup.to_json(),
-            "prompt_tokens": round(self.prompt, 1),
-        }
+    @property
+    def short(self) -> list[Figure]:
+        """Accuracies of the values that answers state of what was asked; none where no question has a short answer."""
+        asked = [
+            ScoredAnswer(pair["scene"], stated(slot, text), (pair["facts"][slot],), pair["kind"])
+            for pair, text in zip(self.found.pairs, self.found.answers[self.variant.name], strict=True)
+            if (slot := SHORT.get(pair["kind"], "")) in pair["facts"]
+        ]
+        return accuracies(asked) if asked else []
+
+    def scores(self, references: Sequence[str]) -> list[Figure]:
+        """BLEU-4, ROUGE-L and CIDEr against one other text for each answer."""
+        each = zip(self.found.pairs, self.found.answers[self.variant.name], references, strict=True)
+        return text_scores([ScoredAnswer(pair["scene"], text, (reference,)) for pair, text, reference in each])
+
+    @property
+    def metrics(self) -> list[Figure]:
+        """Scores against the right answer."""
+        return self.scores([pair["reference"] for pair in self.found.pairs])
+
+    @property
+    def own(self) -> list[Figure]:
+        """Scores against the target's own answer."""
+        return self.scores(self.found.answers[OWN])
 
 
-def row_of(found: Pooled, name: str, *, lossless: bool, sampled: bool) -> QualityRow:
-    """The figures of a method."""
-    facts = [len(pair["facts"]) for pair in found.pairs]
-    right = {one: _right(found, one) for one in (name, OWN)}
-    scenes = [pair["scene"] for pair in found.pairs]
-    p = None if lossless else paired_difference(name, right[name], right[OWN], scenes)[1]
-    return QualityRow(
-        lossless,
-        *found.equal(name),
-        *facts_figures(right[name], right[OWN], facts),
-        _scores(found, name, [pair["reference"] for pair in found.pairs]),
-        _scores(found, name, found.answers[OWN]),
-        found.speedup(name, per_token=sampled or not lossless),
-        found.mean(name, "prompt_tokens").value,
-        _short(found, name),
-        p,
-    )
+def _figures(found: Sequence[Figure]) -> list[dict[str, object]]:
+    return [one.to_json() for one in found]
 
 
-def _right(found: Pooled, name: str) -> list[int]:
-    """Facts that each answer gets right."""
-    return [
-        sum(score(pair["facts"], text).values()) for pair, text in zip(found.pairs, found.answers[name], strict=True)
-    ]
+COLUMNS = (
+    FigureColumn("", "", lambda row: row.variant.name),
+    FigureColumn("lossless", "lossless", lambda row: row.variant.lossless),
+    FigureColumn("", "the target's answers", lambda row: None if row.sampled else row.equal),
+    FigureColumn("equal", "", lambda row: row.equal),
+    FigureColumn("facts", "facts right", lambda row: row.facts),
+    FigureColumn("facts_gained", "minus the target's", lambda row: row.gained),
+    FigureColumn("p_wilcoxon", "", lambda row: row.p, json=lambda p: p),
+    FigureColumn("p_holm", "p, Holm", lambda row: row.adjusted_p,
+                 lambda p: "–" if p is None else f"{p:.2g}", lambda p: p),
+    FigureColumn("", "VQA accuracy", lambda row: row.short[0].interval if row.short else None),
+    FigureColumn("short_answers", "", lambda row: row.short, json=_figures),
+    FigureColumn("metrics", "", lambda row: row.metrics, json=_figures),
+    FigureColumn("metrics_with_target", "", lambda row: row.own, json=_figures),
+    FigureColumn("speedup", "", lambda row: row.speedup),
+    FigureColumn("prompt_tokens", "prompt tokens", lambda row: row.found.mean(row.variant.name, "prompt_tokens").value,
+           lambda count: f"{count:.0f}", lambda count: round(count, 1)),
+    FigureColumn("", "speed-up", lambda row: row.speedup),
+)  # fmt: skip
 
 
-def _short(found: Pooled, name: str) -> list[Figure]:
-    """Accuracies of the values that answers state of what was asked; none where no question has a short answer."""
-    asked = [
-        ScoredAnswer(pair["scene"], stated(slot, text), (pair["facts"][slot],), pair["kind"])
-        for pair, text in zip(found.pairs, found.answers[name], strict=True)
-        if (slot := SHORT.get(pair["kind"], "")) in pair["facts"]
-    ]
-    return accuracies(asked) if asked else []
-
-
-def _scores(found: Pooled, name: str, references: Sequence[str]) -> list[Figure]:
-    """Score a method's answers against one other text each."""
-    each = zip(found.pairs, found.answers[name], references, strict=True)
-    return text_scores([ScoredAnswer(pair["scene"], text, (reference,)) for pair, text, reference in each])
+def corrected(groups: Mapping[str, tuple[Study, Answers]]) -> dict[str, dict[str, QualityRow]]:
+    """The rows of all groups, their p values after Holm's correction over all lossy ones."""
+    rows = {
+        name: {one.name: QualityRow(found, one, study.work.temperature > 0) for one in study.variants}
+        for name, (study, found) in groups.items()
+    }
+    tested = [row for each in rows.values() for row in each.values() if row.p is not None]
+    for row, p in zip(tested, holm([row.p or 0.0 for row in tested]), strict=True):
+        row.adjusted_p = p
+    return rows
 
 
 def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     """A table for greedy answers, one for sampled ones; the curve of what is lost for what is gained."""
-    groups = {
-        name: pooled([unit for unit in found if unit.key in set(plan.keys)]) for name, plan in config.plans.items()
-    }
-    rows = corrected(
-        {
-            name: {
-                variant.name: row_of(
-                    groups[name], variant.name, lossless=variant.lossless, sampled=plan.work.temperature > 0
-                )
-                for variant in plan.variants
-            }
-            for name, plan in config.plans.items()
-        }
-    )
-    greedy = rows[GREEDY]
-    wrong = [name for name, row in greedy.items() if row.lossless and row.equal < row.total]
-    lossless = sum(row.lossless for name, row in greedy.items() if name != OWN)
-    lossy = {name: row for each in rows.values() for name, row in each.items() if not row.lossless}
+    groups = {name: (plan, plan.pooled(found)) for name, plan in zip((GREEDY, "sampled"), studies(config), strict=True)}
+    rows = corrected(groups)
+    greedy, asked = rows[GREEDY], groups[GREEDY][1]
+    wrong = [name for name, row in greedy.items() if row.variant.lossless and row.equal[0] < row.equal[1]]
+    lossless = sum(row.variant.lossless for name, row in greedy.items() if name != OWN)
+    lossy = {name: row for each in rows.values() for name, row in each.items() if not row.variant.lossless}
     worse = [name for name, row in lossy.items() if row.worse]
-    scenes, least = len({pair["scene"] for pair in groups[GREEDY].pairs}), least_scenes(len(lossy))
+    scenes, least = len({*asked.scenes}), least_scenes(len(lossy))
     few = "" if scenes >= least else f" {scenes} scenes cannot show it of {len(lossy)} rows; {least} can."
     equality = (
         f"All {lossless} lossless rows are equal to the target's, answer by answer."
@@ -205,73 +196,52 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
             f"({greedy[OWN].facts.value:.2f} of them)."
         ),
         sure=(
-            f"{sure(groups[GREEDY], 1)} Facts are judged by rules that know the scene. Fewer are right where the "
+            f"{sure(asked, 1)} Facts are judged by rules that know the scene. Fewer are right where the "
             "interval says so and Wilcoxon's signed-rank test over scenes, with Holm's correction over all lossy rows, "
             f"has p < {ALPHA:g}.{few}"
         ),
-        tables=tuple(_table(name, each) for name, each in rows.items()),
+        tables=tuple(_table(name, list(each.values())) for name, each in rows.items()),
         figure=_figure(config, rows),
-        figures={name: {one: row.to_json() for one, row in each.items()} for name, each in rows.items()},
+        figures={name: {one: rows_json(COLUMNS, row) for one, row in each.items()} for name, each in rows.items()},
         negative=(f"Fewer facts right than the target's own answers: {'; '.join(worse)}.",) if worse else (),
-        faults=faults_of((plan, groups[name]) for name, plan in config.plans.items()),
+        faults=faults_of(groups.values()),
     )
 
 
-def corrected(rows: Mapping[str, Mapping[str, QualityRow]]) -> dict[str, dict[str, QualityRow]]:
-    """The same with p values after Holm's correction over all lossy rows."""
-    tested = {(name, one): row.p for name, each in rows.items() for one, row in each.items() if row.p is not None}
-    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {
-        name: {one: replace(row, adjusted_p=adjusted.get((name, one))) for one, row in each.items()}
-        for name, each in rows.items()
-    }
-
-
-def _table(name: str, rows: Mapping[str, QualityRow]) -> FigureTable:
-    scores = [one.name for one in next(iter(rows.values())).metrics]
-    heads = ("", "lossless", "the target's answers", "facts right", "minus the target's", "p, Holm", "VQA accuracy")
-    heads = (*heads, *scores, *(f"{score} with the target" for score in scores), "prompt tokens", "speed-up")
-    sampled = name != GREEDY
-    return FigureTable(
-        f"Quality of {name} answers" + (f", temperature {SAMPLED:g}" if sampled else ""),
-        heads,
-        tuple(
-            (one, "yes" if row.lossless else "NO", "–" if sampled else f"{row.equal}/{row.total}", str(row.facts),
-             str(row.gained), "–" if row.adjusted_p is None else f"{row.adjusted_p:.2g}",
-             str(row.short[0].interval) if row.short else "–",
-             *(str(one.interval) for one in (*row.metrics, *row.own)), f"{row.prompt:.0f}", str(row.speedup))
-            for one, row in rows.items()
-        ),
+def _table(name: str, rows: Sequence[QualityRow]) -> FigureTable:
+    scores = [one.name for one in rows[0].metrics]
+    texts = tuple(
+        FigureColumn("", head, lambda row, which=which, at=at: getattr(row, which)[at].interval)
+        for which, end in (("metrics", ""), ("own", " with the target"))
+        for at, head in enumerate(f"{score}{end}" for score in scores)
+    )
+    return figure_table(
+        f"Quality of {name} answers" + (f", temperature {SAMPLED:g}" if name != GREEDY else ""),
+        (*COLUMNS[:-2], *texts, *COLUMNS[-2:]),
+        [(row,) for row in rows],
         "Scores are against the world's right answer, and against the target's own: "
-        + "; ".join(f"{one.name}: {one.note}" for one in next(iter(rows.values())).metrics)
+        + "; ".join(f"{one.name}: {one.note}" for one in rows[0].metrics)
         + ". VQA accuracy is exact match of the short answer that is stated, where the question has one. Speed-ups of "
         "rows whose answers differ are per token.",
-    )  # fmt: skip
+    )
 
 
 def _figure(config: QualityConfig, rows: Mapping[str, Mapping[str, QualityRow]]) -> Drawing:
     """Facts right over the speed-up, a curve for each lossy method."""
-    methods = dict.fromkeys(spec.partition(":")[0] for spec in (*config.compressions, *config.rules))
-    every = [(name, row) for each in rows.values() for name, row in each.items() if not row.lossless]
-    found = [
-        ChartCurve(
-            method,
-            tuple(
-                sorted(
-                    (row.speedup.value, row.facts.value, row.facts.low, row.facts.high)
-                    for name, row in every
-                    if name.removeprefix("event, ").partition(":")[0] == method
-                )
-            ),
-        )
-        for method in methods
-    ]
-    own = rows[GREEDY][OWN].facts
-    span = [row.speedup.value for _, row in every]
-    level = tuple((x, own.value, own.value, own.value) for x in (min(span), max(span)))
+    every = [(name, row) for each in rows.values() for name, row in each.items() if not row.variant.lossless]
+    methods: dict[str, list[tuple[float, float, float, float]]] = {
+        spec.partition(":")[0]: [] for spec in (*config.compressions, *config.rules)
+    }
+    for name, row in every:
+        methods[name.removeprefix("event, ").partition(":")[0]].append(point(row.speedup.value, row.facts))
+    own, span = rows[GREEDY][OWN].facts.value, [row.speedup.value for _, row in every]
+    level = tuple((x, own, own, own) for x in (min(span), max(span)))
     return curves(
         "Facts right over the speed-up, lossy methods",
-        [*found, ChartCurve("the target's own answers", level, dashed=True)],
+        [
+            *(ChartCurve(method, tuple(sorted(points))) for method, points in methods.items()),
+            ChartCurve("the target's own answers", level, dashed=True),
+        ],
         "speed-up over the target alone, per token",
         "share of facts right",
     )
@@ -289,7 +259,6 @@ QUALITY = Experiment(
         rules=("typical:eps=0.09", "ensemble:w=0.5"),
         pairs=8, block=8, warm_ups=1,
     ),
-    units,
-    measure,
+    *runs_of(studies),
     summarise,
 )  # fmt: skip

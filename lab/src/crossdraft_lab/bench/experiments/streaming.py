@@ -9,10 +9,10 @@ from typing import Any
 
 from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.streams import WatchSummary, Windowing
-from crossdraft_lab.bench.experiments.blocks import MODELS, note_lines
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
 from crossdraft_lab.bench.experiments.streaming_rates import HighestRates, unequal
 from crossdraft_lab.bench.statistics import Interval, percentile, ratio_of_some
+from crossdraft_lab.bench.study import MODELS, note_lines
 from crossdraft_lab.bench.watch import Runs, StreamBench, StreamRow, StreamRun, rate_over, rows, run_watch, stream_seeds
 from crossdraft_lab.bench.watch_rates import RateTry, run_rates
 from crossdraft_lab.scenes import VIDEO_FPS

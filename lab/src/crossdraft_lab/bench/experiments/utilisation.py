@@ -1,36 +1,28 @@
 """Experiment 7: how busy the cores are, and how near passes come to what the machine can do."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from crossdraft.cli.cores import Cores
 from crossdraft.drawing.charts import LaneBar, lanes
 from crossdraft.drawing.kinds import kind_of
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Span
 from crossdraft_lab.bench.assembly import EngineMethod
-from crossdraft_lab.bench.experiments.blocks import (
-    ALL,
-    OWN,
-    BlockPlan,
-    Pooled,
-    answer_block,
-    faults_of,
-    loaded_methods,
-    pooled,
-    sure,
-    warm_up_items,
-)
-from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
+from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
-from crossdraft_lab.bench.experiments.variants import Variant
 from crossdraft_lab.bench.gpu import GpuSampler
 from crossdraft_lab.bench.measure import BenchMethod
 from crossdraft_lab.bench.specs import runs_in_process
 from crossdraft_lab.bench.statistics import Interval, ratio
-from crossdraft_lab.bench.workload import Workload, items
+from crossdraft_lab.bench.study import ALL, OWN, Answers, Study, faults_of, plain, runs_of, sure
+from crossdraft_lab.bench.variants import Variant
+from crossdraft_lab.bench.workload import Item, Workload, items
 
 LANES = ("target", "drafter")
 
@@ -46,45 +38,37 @@ class UtilisationConfig:
     warm_ups: int = 3
     max_new_tokens: int = 96
 
-    def plan(self) -> BlockPlan:
-        """The blocks."""
-        work = Workload(self.pairs, max_new_tokens=self.max_new_tokens)
-        return BlockPlan(tuple(map(Variant, self.methods)), work, self.block, self.repeats, self.warm_ups)
+
+def studies(config: UtilisationConfig, folder: Path | None = None) -> list[Study]:
+    """All methods; each block has the machine's peaks and a timeline of each method's first answer, too."""
+    work = Workload(config.pairs, max_new_tokens=config.max_new_tokens)
+    variants = tuple(map(Variant, config.methods))
+    study = Study(variants, work, (), config.block, config.repeats, config.warm_ups)
+
+    @contextmanager
+    def machine(key: str, made: Mapping[str, BenchMethod], target: Target) -> Iterator[dict[str, Any]]:
+        found = dict[str, Any]()
+        with GpuSampler() as gpus:
+            yield found
+        shape, first = ModelShape.of(target), next(iter(items(study.work_of(key))))
+        found["timelines"] = {name: _spans(method, first) for name, method in made.items()}
+        cores = {name: made[name].cores for name in (OWN, ALL)}
+        found |= {"shape": asdict(shape), "peaks": machine_peaks(target, shape, cores)}
+        found |= {"gpu": [use.to_json() for use in gpus.uses], "no_gpu": gpus.absent}
+
+    return [replace(study, more=machine)]
 
 
-def units(config: UtilisationConfig) -> list[str]:
-    """Blocks; each measures the machine's peaks beside the answers."""
-    return config.plan().keys
-
-
-def measure(config: UtilisationConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Blocks, each with the peaks of one core and of all, and a timeline of each method's first answer."""
-    plan = config.plan()
-    with loaded_methods(plan.variants, setting) as (target, made):
-        shape, warm = ModelShape.of(target), warm_up_items(plan)
-        for key in keys:
-            with GpuSampler() as gpus:
-                found = answer_block(key, plan, made, target, warm, setting)
-            warm = []
-            first = next(iter(items(plan.work_of(key))))
-            timelines = {name: _spans(method, first) for name, method in made.items()}
-            more = {"shape": asdict(shape), "peaks": machine_peaks(target, shape, setting), "timelines": timelines}
-            more |= {"gpu": [use.to_json() for use in gpus.uses], "no_gpu": gpus.absent}
-            yield replace(found, found={**found.found, **more})
-
-
-def machine_peaks(target: Target, shape: ModelShape, setting: Setting) -> dict[str, dict[str, float]]:
-    """Measure the peaks of the target's own core, and of all cores."""
-    cores, layers = setting.cores, layer_widths(target)
-    found = {OWN: None if cores is None else cores.target, ALL: None if cores is None else cores.pair}
-    peaks = {}
-    for name, own in found.items():
-        with pinned(own):
+def machine_peaks(target: Target, shape: ModelShape, cores: Mapping[str, Cores | None]) -> dict[str, dict[str, float]]:
+    """Measure the peaks of the cores of each name."""
+    layers, peaks = layer_widths(target), {}
+    for name, own in cores.items():
+        with pinned(None if own is None else own.target):
             peaks[name] = machine_peak(shape.nbytes, layers).to_json()
     return peaks
 
 
-def _spans(method: BenchMethod, item: Any) -> list[list[Any]]:
+def _spans(method: BenchMethod, item: Item) -> list[list[Any]]:
     """Lane, name, start and end in milliseconds since the request, tokens."""
     if not isinstance(method, EngineMethod):
         return []
@@ -96,7 +80,8 @@ def _spans(method: BenchMethod, item: Any) -> list[list[Any]]:
 
 def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Findings:
     """Shares of busy time; stages of the target alone against the roofline; timelines."""
-    group, shape = pooled(found), ModelShape(**found[0].found["shape"])
+    (study,) = studies(config)
+    group, shape = study.pooled(found), ModelShape(**found[0].found["shape"])
     peaks = {name: _best_peak([unit.found["peaks"][name] for unit in found]) for name in (OWN, ALL)}
     busy = {name: busy_shares(group, name) for name in group.names}
     stages = {name: stage_work(group, name, shape) for name in (OWN, ALL)}
@@ -122,7 +107,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
         figure=lanes("One answer: what runs on each lane", _lane_bars(found[0].found["timelines"]), "ms"),
         figures={
             "peaks": {name: peak.to_json() for name, peak in peaks.items()},
-            "busy": {name: {lane: one.to_json() for lane, one in each.items()} for name, each in busy.items()},
+            "busy": plain(busy),
             "decode_ms": seconds.scaled(1e3).to_json(),
             "decode_reached": share.to_json(),
             "gpu": [unit.found["gpu"] for unit in found],
@@ -132,7 +117,7 @@ def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Finding
             if share.value < 0.9
             else ()
         ),
-        faults=faults_of([(config.plan(), group)]),
+        faults=faults_of([(study, group)]),
     )
 
 
@@ -187,7 +172,7 @@ def _gpu_sentence(found: Sequence[UnitResult]) -> str:
     return f"GPUs in the first block, means of {first['gpu'][0]['samples']} readings by NVML: {'; '.join(each)}."
 
 
-def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
+def busy_shares(group: Answers, name: str) -> dict[str, Interval]:
     """Σ busy time over Σ time of the answers: of each lane, and of both cores together."""
 
     def share(weights: Mapping[str, float]) -> Interval:
@@ -200,7 +185,7 @@ def busy_shares(group: Pooled, name: str) -> dict[str, Interval]:
     return shares | {"both": share({"target": cores, "drafter": cores})}
 
 
-def stage_work(group: Pooled, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, Interval]]:
+def stage_work(group: Answers, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, Interval]]:
     """Work and seconds of the prefill and of a decode step of the target alone; means."""
     runs = group.results.of(name)
     prompt, tokens = fmean(run.prompt_tokens for run in runs), fmean(len(run.tokens) for run in runs)
@@ -260,7 +245,6 @@ UTILISATION = Experiment(
     "How busy are the cores of target and drafter, and how near are the target's passes to what the machine can do?",
     UtilisationConfig(),
     UtilisationConfig(pairs=2, block=2, repeats=1, warm_ups=1),
-    units,
-    measure,
+    *runs_of(studies),
     summarise,
 )

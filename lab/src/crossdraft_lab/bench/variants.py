@@ -1,6 +1,6 @@
 """A method: the target alone, or with a drafter, compressed or not, under options of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ class Variant:
         options: fields of `Options` that differ from those of the bench.
         one_core: drafter and target share the target's core.
         lends: whether the drafter's core serves the target while the drafter has nothing to do.
+        make: makes the method of the target and the pair, where no option says what it is.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     one_core: bool = False
     lends: bool = True
+    make: Callable[[Target, Models], BenchMethod] | None = None
 
     @property
     def drafts(self) -> str:
@@ -46,6 +48,12 @@ class Variant:
     def lossless(self) -> bool:
         """True if its answers must be the target's own."""
         return self.compress is None and "rule" not in self.options
+
+
+def fixed(name: str, drafts: str, nodes: int, compress: str | None = None, **options: object) -> Variant:
+    """A variant that drafts `nodes` in every round, the first included, in the target's process; nothing adapts."""
+    same = {"adaptive": False, "nodes": nodes, "hidden_nodes": nodes, "placement": "inline", "hidden": "before"}
+    return Variant(name, drafts, compress, {**same, **options})
 
 
 class KeptCore:
@@ -82,6 +90,8 @@ def make_variant(variant: Variant, target: Target, models: Models, cores: Cores 
     Raises:
         CrossdraftError: a model cannot be loaded, or the target cannot be compressed so.
     """
+    if variant.make is not None:
+        return variant.make(target, models)
     if not variant.options and variant.compress is None and variant.lends and not variant.one_core:
         return make_method(variant.drafts, target, models, cores)
     own = target if variant.compress is None else compressed(target, variant.compress)
