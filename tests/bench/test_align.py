@@ -22,11 +22,10 @@ from crossdraft_lab.bench.align import (
     SceneQuestions,
     run_align,
 )
-from crossdraft_lab.bench.align_controls import accepted, best_text, templates
 from crossdraft_lab.bench.align_features import FeatureFigures, figures_of
 from crossdraft_lab.bench.align_pair import TaughtQuestions, list_tests
 from crossdraft_lab.bench.align_report import ladder, lines
-from crossdraft_lab.bench.align_rows import DraftResult, KeptRows
+from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, accepted, best_text, templates
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.specs import spec_of
 from crossdraft_lab.bench.statistics import Interval

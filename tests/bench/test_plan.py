@@ -15,9 +15,8 @@ from crossdraft.engine.request import Answer, Finish
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise
+from crossdraft_lab.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise, figures, sentence, to_json
 from crossdraft_lab.bench.plan_measure import Pair, measure_stages, stages_of, undisturbed
-from crossdraft_lab.bench.plan_report import figures, sentence, to_json
 
 # The published 7B pair on one RTX 4090 as it was re-analysed: prefills 326 and 99 ms (the gap is 227), steps 15.2 and
 # 10.3, and for each draft position the chance to be accepted given those before it.

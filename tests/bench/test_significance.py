@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.align_controls import accepted, best_text
+from crossdraft_lab.bench.align_rows import accepted, best_text
 from crossdraft_lab.bench.significance import (
     PairedCosts,
     cohens_dz,

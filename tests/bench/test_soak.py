@@ -14,8 +14,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.resources import Leftovers, MemorySample
-from crossdraft_lab.bench.soak import Ask, Known, Mix, Soak, check, check_error, run_soak
-from crossdraft_lab.bench.soak_report import SoakReport, lines
+from crossdraft_lab.bench.soak import Ask, Known, Mix, Soak, SoakReport, check, check_error, lines, run_soak
 
 REQUEST = cd.Request("?", "clip.mp4", max_new_tokens=3)
 

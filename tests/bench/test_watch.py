@@ -11,20 +11,22 @@ from crossdraft.events import read_events
 from crossdraft.streams import WatchSummary, Windowing
 from crossdraft.video import probe
 from crossdraft_lab import scenes
-from crossdraft_lab.bench import watch_rates
+from crossdraft_lab.bench import watch
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.experiments.streaming_rates import HighestRates, highest, unequal
+from crossdraft_lab.bench.experiments.streaming import HighestRates, highest, unequal
 from crossdraft_lab.bench.watch import (
+    RateSearch,
+    RateTry,
     StreamBench,
     StreamRun,
     rate_over,
     results_table,
     rows,
+    run_rates,
     run_watch,
     stream_files,
     to_json,
 )
-from crossdraft_lab.bench.watch_rates import RateSearch, RateTry, run_rates
 
 
 def run(due: int, whole: list[float], tokens: dict[int, tuple[int, ...]]) -> StreamRun:
@@ -130,7 +132,7 @@ def test_methods_take_turns_and_nothing_learned_helps_the_next_try(monkeypatch):
     def prepared(plan, tick):
         yield planted
 
-    monkeypatch.setattr(watch_rates, "prepared", prepared)
+    monkeypatch.setattr(watch, "prepared", prepared)
     plan = StreamBench(
         Models("a", "b", device="cpu", dtype="float32"), Windowing(0.5, 0.5), questions=("one", "two"),
         cores=Cores((0,), (1,)),

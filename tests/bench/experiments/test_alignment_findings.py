@@ -1,8 +1,14 @@
 """What experiment 3 says of planted acceptances: which rung is best, and what training it took."""
 
 from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED
-from crossdraft_lab.bench.experiments.alignment_findings import summarise
-from crossdraft_lab.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, DISTILLED, FOREIGN, AlignmentConfig
+from crossdraft_lab.bench.experiments.alignment import (
+    ACCEPTANCE,
+    CAPTURE,
+    DISTILLED,
+    FOREIGN,
+    AlignmentConfig,
+    summarise,
+)
 from crossdraft_lab.bench.experiments.record import UnitResult
 from crossdraft_lab.bench.statistics import Interval
 from tests.bench.experiments.planted import block, run

@@ -7,7 +7,7 @@ import pytest
 
 from crossdraft.cli.cores import choose_cores
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.experiments import ablations, alignment_ladder, breakdown, drafters, prefill_hiding, quality
+from crossdraft_lab.bench.experiments import ablations, alignment, breakdown, drafters, prefill_hiding, quality
 from crossdraft_lab.bench.experiments.prefill_hiding import lengthen
 from crossdraft_lab.bench.experiments.record import Setting
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS, chosen
@@ -57,12 +57,12 @@ def test_numbers_and_names_are_unique_and_ordered():
 
 
 def test_a_rung_watches_a_figure_that_its_checks_have():
-    for rung, (recipe, more) in alignment_ladder.LADDER.items():
+    for rung, (recipe, more) in alignment.LADDER.items():
         if recipe == "l6":  # no adapter: it always drafts by itself
-            assert alignment_ladder.watched(rung) == "prefix"
+            assert alignment.watched(rung) == "prefix"
             continue
         network = ALIGNED[load_head_recipe(recipe, more).network].network_class
-        assert alignment_ladder.watched(rung) == ("tau" if network.reads_target else "prefix")
+        assert alignment.watched(rung) == ("tau" if network.reads_target else "prefix")
 
 
 def test_every_row_can_be_named_and_has_its_weights():
@@ -80,7 +80,7 @@ def test_every_row_can_be_named_and_has_its_weights():
 
 def test_a_rung_that_is_none_is_refused():
     with pytest.raises(CrossdraftError, match="Unknown rung 'l9'"):
-        alignment_ladder.AlignmentConfig(rungs=("l9",))
+        alignment.AlignmentConfig(rungs=("l9",))
 
 
 @pytest.mark.slow

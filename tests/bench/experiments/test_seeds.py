@@ -3,10 +3,9 @@
 from crossdraft.streams import WatchSummary
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.experiments import alignment, streaming
-from crossdraft_lab.bench.experiments.alignment_ladder import ACCEPTANCE, CAPTURE, AlignmentConfig, training
+from crossdraft_lab.bench.experiments.alignment import ACCEPTANCE, CAPTURE, AlignmentConfig, training
 from crossdraft_lab.bench.experiments.record import Setting
-from crossdraft_lab.bench.watch import StreamRun
-from crossdraft_lab.bench.watch_rates import RateTry
+from crossdraft_lab.bench.watch import RateTry, StreamRun
 
 SMALL = AlignmentConfig(rungs=("linear", "l6"), clips=3, validation_clips=2, test_clips=1, questions=2, learned=2)
 TEST, TRAIN, VALIDATION = map(scenes.split_seeds, ("test", "train", "validation"))

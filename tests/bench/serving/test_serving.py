@@ -10,11 +10,10 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.logs import TextLines
-from crossdraft_lab.bench.serving.load import most_wait_ms
+from crossdraft_lab.bench.serving.load import Block, _compared, most_wait_ms
 from crossdraft_lab.bench.serving.plan import ServePlan, percentiles_ms
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
 from crossdraft_lab.bench.serving.run import ServeReport, lines, run_serve
-from crossdraft_lab.bench.serving.throughput import Block, _compared
 from crossdraft_lab.bench.serving.vllm_server import TimedReply, _level
 
 

@@ -33,9 +33,8 @@ from crossdraft_lab.align.networks.base import AdapterConfig
 from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft_lab.align.networks.pointwise import NoAdapter
 from crossdraft_lab.align.networks.token import TokenAdapter
-from crossdraft_lab.bench.align_controls import accepted, best_text, templates
 from crossdraft_lab.bench.align_features import clips_of, feature_figures, identity_figures, target_features
-from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, Results
+from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, Results, accepted, best_text, templates
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.figure import Figure

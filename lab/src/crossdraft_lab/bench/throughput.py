@@ -28,16 +28,24 @@ from crossdraft_lab.bench.batches import BatchMethod, BatchRun, EngineBatch, Pad
 from crossdraft_lab.bench.child_batches import ChildBatches
 from crossdraft_lab.bench.common import check_each_once, check_names, check_repeats
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.measure import Divergence, find_divergence
+from crossdraft_lab.bench.experiments.record import FigureTable
+from crossdraft_lab.bench.measure import find_divergence
 from crossdraft_lab.bench.specs import check_methods, spec_of
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_per_token
-from crossdraft_lab.bench.workload import Item, Workload, items
+from crossdraft_lab.bench.study import FigureColumn, figure_table
+from crossdraft_lab.bench.workload import Item, Workload, describe, items
 
 SIZES = (1, 2, 4, 8, 16, 32)
 ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
 BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
 WARM_UPS = 3  # batches of each size: ours learns from them what drafting costs
 VLLM_GIB = 2  # of keys and values
+FLOOR = 0.98  # what our engine may lose at most against its own target in the same batches
+HF_CONTINUOUS = (
+    "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
+    "their features up; the rest is its own."
+)
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,69 +146,8 @@ class SizeResults:
         return ratio_per_token(self.seconds(against), self.tokens(against), self.seconds(name), self.tokens(name))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One contestant's figures at one size.
-
-    Args:
-        size, name: of the batches and of the contestant.
-        tokens_per_s: of all answers.
-        e2e_ms, ttft_ms: of the requests, from their batch's arrival: median and 95th percentile.
-        identical: answers that are the target's own, of `total`.
-        divergences: of the others, each question once.
-        ratio: our engine's tokens per second over its own.
-    """
-
-    size: int
-    name: str
-    tokens_per_s: Interval
-    e2e_ms: tuple[float, float]
-    ttft_ms: tuple[float, float]
-    identical: int
-    total: int
-    divergences: tuple[Divergence, ...]
-    ratio: Interval
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        times = {"e2e_ms": self.e2e_ms, "ttft_ms": self.ttft_ms}
-        return {
-            "requests": self.size,
-            "name": self.name,
-            "tokens_per_s": self.tokens_per_s.to_json(),
-            **{name: {"median": round(one, 2), "p95": round(two, 2)} for name, (one, two) in times.items()},
-            "identical": f"{self.identical}/{self.total}",
-            "divergences": [divergence.to_json() for divergence in self.divergences],
-            "engine_over_it": self.ratio.to_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputReport:
-    """Results of the measurement of throughput.
-
-    Args:
-        environment: before the first batch.
-        rows: of every contestant at every size.
-        baselines: size, baseline, its faster form, our ratio over it.
-        about: what contestants in processes of their own say of themselves.
-        seconds: that it took, loading included.
-    """
-
-    environment: Mapping[str, object]
-    rows: tuple[Row, ...]
-    baselines: tuple[tuple[int, str, str, Interval], ...]
-    about: Mapping[str, Mapping[str, Any]]
-    seconds: float
-
-    @property
-    def least_over_target(self) -> Interval:
-        """Our engine's worst ratio over the target alone in the same batches."""
-        return min((ratio for _, name, _, ratio in self.baselines if name == "target"), key=lambda one: one.value)
-
-
-def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> ThroughputReport:
-    """Measure all contestants, interleaved.
+def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> Json:
+    """Measure all contestants, interleaved; plain values.
 
     Raises:
         CrossdraftError: a model cannot be loaded, or a contestant's process dies.
@@ -218,8 +165,25 @@ def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) 
             for method in made.values():
                 method.close()
         expected = _alone(target, asked)
-        rows = tuple(row for result in results for row in rows_of(result, plan.drafter, expected, target))
-    return ThroughputReport(found, rows, _against(plan, results), about, time.perf_counter() - start)
+        rows = [row for result in results for row in rows_of(result, plan.drafter, expected, target)]
+    against = _against(plan, results)
+    over_target = [ratio for _, name, _, ratio in against if name == "target"]
+    return {
+        "environment": found,
+        "seconds": round(time.perf_counter() - start, 1),
+        "workload": {**describe(plan.work), "pairs": plan.questions},
+        "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
+        "cores": None if plan.cores is None else str(plan.cores),
+        "drafter": plan.drafter,
+        "prefill_chunk": plan.prefill_chunk,
+        "about": {name: dict(each) for name, each in about.items()},
+        "rows": rows,
+        "against": [
+            {"requests": size, "baseline": baseline, "faster": name, **ratio.to_json()}
+            for size, baseline, name, ratio in against
+        ],
+        "least_over_target": min(over_target, key=lambda one: one.value).to_json(),
+    }
 
 
 def _measure(
@@ -315,8 +279,11 @@ def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
     return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
 
 
-def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Row]:
-    """The figures of every contestant at one size."""
+def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Json]:
+    """The figures of every contestant at one size.
+
+    Times are of the requests, from their batch's arrival; `identical` are answers that are the target's own.
+    """
     for name, runs in found.runs.items():
         answers = [
             (item, one)
@@ -325,23 +292,22 @@ def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int
         ]
         others = [(item, one) for item, one in answers if tuple(expected[item.seed]) != one.tokens]
         gaps = (find_divergence(target, item, expected[item.seed], one.tokens) for item, one in others)
-        yield Row(
-            found.size,
-            name,
-            found.tokens_per_s(name),
-            _spread([one.total_s for _, one in answers]),
-            _spread([one.ttft_s for _, one in answers]),
-            len(answers) - len(others),
-            len(answers),
-            tuple(gap for gap in gaps if gap is not None),
-            found.ratio(engine, name),
-        )
+        yield {
+            "requests": found.size,
+            "name": name,
+            "tokens_per_s": found.tokens_per_s(name).to_json(),
+            "e2e_ms": _spread([one.total_s for _, one in answers]),
+            "ttft_ms": _spread([one.ttft_s for _, one in answers]),
+            "identical": f"{len(answers) - len(others)}/{len(answers)}",
+            "divergences": [gap.to_json() for gap in gaps if gap is not None],
+            "engine_over_it": found.ratio(engine, name).to_json(),
+        }
 
 
-def _spread(seconds: Sequence[float]) -> tuple[float, float]:
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
     """Median and 95th percentile in milliseconds."""
     median, last = np.percentile(np.asarray(seconds) * 1e3, [50, 95])
-    return float(median), float(last)
+    return {"median": round(float(median), 2), "p95": round(float(last), 2)}
 
 
 def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[int, str, str, Interval], ...]:
@@ -351,3 +317,46 @@ def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[in
         for result in results
         for baseline in plan.others
     )
+
+
+def results_table(report: Json) -> FigureTable:
+    """The figures for people."""
+    drafter = report["drafter"]
+    columns = (
+        FigureColumn("", "contestant", lambda row: row["name"]),
+        FigureColumn("", "requests", lambda row: row["requests"]),
+        FigureColumn("", "tokens/s", lambda row: Interval.from_json(row["tokens_per_s"]).shown(digits=0)),
+        FigureColumn("", "E2E median", lambda row: f"{row['e2e_ms']['median']:.0f} ms"),
+        FigureColumn("", "p95", lambda row: f"{row['e2e_ms']['p95']:.0f} ms"),
+        FigureColumn("", "TTFT", lambda row: f"{row['ttft_ms']['median']:.0f} ms"),
+        FigureColumn("", "identical", lambda row: row["identical"]),
+        FigureColumn(
+            "",
+            f"{drafter} ÷ it",
+            lambda row: "" if row["name"] == drafter else Interval.from_json(row["engine_over_it"]),
+        ),
+    )
+    title = "N requests at once, each about a clip of its own"
+    return figure_table(title, columns, [(row,) for row in report["rows"]])
+
+
+def lines(plan: Throughput, report: Json) -> list[str]:
+    """Sentences: who used which cores, what Hugging Face was given, whether drafting ever lost."""
+    cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
+    least = Interval.from_json(report["least_over_target"])
+    beyond = "" if least.value >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
+    shown = least.shown("batches", 3)
+    said = [
+        f"Cores: {cores}. Greedy, clips from files, no cache between requests.",
+        f"Least ratio over the target alone in the same batches (on one core or on all): {shown}{beyond}.",
+    ]
+    if "hf-continuous" in plan.others:
+        said.append(HF_CONTINUOUS)
+    gaps = [gap["top2_gap"] for row in report["rows"] for gap in row["divergences"]]
+    if gaps:
+        said.append(
+            f"{len(gaps)} answers differ from the target's own; top-2 logit gaps there: at most {max(gaps):.2g}."
+        )
+    if plan.others != plan.baselines:
+        said.append("vLLM was left out; name the Python of an environment that has it: --vllm-python.")
+    return said

@@ -54,8 +54,8 @@ def throughput(
     by generate on a padded batch and by continuous batching. Baselines run on one core and on all that the pair uses.
     """
     output.check()
-    from crossdraft_lab.bench.throughput import BASELINES, Throughput, run_throughput
-    from crossdraft_lab.bench.throughput_report import lines, results_table, to_json
+    from crossdraft_lab.bench.study import terminal_table
+    from crossdraft_lab.bench.throughput import BASELINES, Throughput, lines, results_table, run_throughput
     from crossdraft_lab.bench.workload import Workload
 
     named = listed(baselines)
@@ -75,9 +75,9 @@ def throughput(
         hush()
         with progress("measuring", plan.runs) as tick:
             report = run_throughput(plan, tick)
-    output.console.print(results_table(plan, report))
+    output.console.print(terminal_table(results_table(report)))
     output.lines(lines(plan, report))
-    output.write(to_json(plan, report))
+    output.write(report)
 
 
 @option_groups
@@ -101,8 +101,7 @@ def soak(
     """
     output.check()
     from crossdraft.options import Options
-    from crossdraft_lab.bench.soak import Soak, run_soak
-    from crossdraft_lab.bench.soak_report import lines
+    from crossdraft_lab.bench.soak import Soak, lines, run_soak
 
     hush()
     with TemporaryDirectory(prefix="crossdraft-") as folder:

@@ -198,8 +198,7 @@ def score(
 ) -> None:
     """Score answers to an index's questions: accuracies and text scores, each with its interval over groups."""
     from crossdraft.cli.reporting import report
-    from crossdraft_lab.bench.answer_files import read_answers
-    from crossdraft_lab.bench.quality import accuracies, text_scores
+    from crossdraft_lab.bench.quality import accuracies, read_answers, text_scores
 
     found = read_answers(folder, answers, split)
     figures = [*accuracies(found.answers), *text_scores(found.answers)]

@@ -155,8 +155,7 @@ def plan(
 
     From numbers typed in, or with --measure from a few answers of a pair on this machine. Times are simulated.
     """
-    from crossdraft_lab.bench.plan import advise
-    from crossdraft_lab.bench.plan_report import STRATEGIES_HEAD, figures, sentence, strategy_rows, to_json
+    from crossdraft_lab.bench.plan import STRATEGIES_HEAD, advise, figures, sentence, strategy_rows, to_json
 
     output.check()
     _refuse_mixture(ctx, measure)

@@ -9,11 +9,9 @@ from typing import Any
 
 from crossdraft.serve.service import load_engine
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.serving.load import cancels, kills, load
-from crossdraft_lab.bench.serving.overhead import overhead
+from crossdraft_lab.bench.serving.load import cancels, kills, load, overhead, throughput
 from crossdraft_lab.bench.serving.plan import ServePlan, question
 from crossdraft_lab.bench.serving.process import serving
-from crossdraft_lab.bench.serving.throughput import throughput
 from crossdraft_lab.bench.serving.vllm_server import against_vllm
 from crossdraft_lab.bench.statistics import Interval
 from crossdraft_lab.bench.workload import Workload, items
