@@ -8,10 +8,9 @@ import pytest
 
 from crossdraft.assembly import assemble, decided, draft_cores, located
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
-from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import DrafterContext, needs_target
 from crossdraft.options import Options
@@ -107,7 +106,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_combinators_do_not_know_where_their_parts_run(target, alone, spec, proc
             {ProcessDrafter} if processes else set(),
         )
         assert runner.needs.runs_in >= ({"process"} if processes else {"here"})
-        found = Decoder(target, runner, max_batch=2, adaptive=False).generate(REQUESTS)
+        found = DecodeLoop(target, runner, max_batch=2, adaptive=False).generate(REQUESTS)
         assert [answer.tokens for answer in found] == alone
         assert not any(answer.other_notes for answer in found)
         assert sum(answer.stats.drafted for answer in found) > 0
@@ -142,24 +141,24 @@ def test_combinators_do_not_know_where_their_parts_run(target, alone, spec, proc
 def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target, alone):
     runner = assemble(parse("union:ngram@process,memory"), DrafterContext(target=None), target, INLINE)
     try:
-        supervisor = Supervisor(runner, RESTARTS, backoff_s=0.001)
-        decoder = Decoder(target, supervisor, adaptive=False)
+        decoder = DecodeLoop(target, runner, adaptive=False)
         (worker,) = runner.workers
         os.kill(worker.pid, 9)
         (answer,) = decoder.generate(REQUESTS[:1])
         assert answer.tokens == alone[0]
         assert "target went on alone" in " ".join(answer.other_notes)
         deadline = time.monotonic() + 60
-        while supervisor.take_up() is None and time.monotonic() < deadline:
+        while runner.drafter is None and time.monotonic() < deadline:
+            runner.take_up()
             time.sleep(0.01)
         (answer,) = decoder.generate(REQUESTS[:1])
         assert (answer.tokens, answer.other_notes) == (alone[0], ())
     finally:
-        supervisor.close()
+        runner.close()
 
 
 def test_a_drafter_that_is_made_already_runs_here(target, alone):
     runner = assemble(NgramDrafter(), DrafterContext(target=None), target, PROCESS)
     assert (runner.workers, runner.needs.runs_in) == ((), {"here"})
-    found = Decoder(target, runner, adaptive=False).generate(REQUESTS)
+    found = DecodeLoop(target, runner, adaptive=False).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone

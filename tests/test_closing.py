@@ -18,7 +18,6 @@ from torch import nn
 from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 import crossdraft as cd
-from crossdraft.engine.fast.cores import available_cores
 from crossdraft.methods import METHODS
 from tests.support import encodes_clips
 
@@ -142,11 +141,6 @@ def test_what_an_engine_held_is_gone_when_it_is_closed_and_dropped(pair, ask, sp
     "options",
     [
         {"quantize": "int8"},
-        {"disaggregated": (0,)},
-        pytest.param(
-            {"encode_devices": ("cpu:0", "cpu:1")},
-            marks=[encodes_clips, pytest.mark.skipif(len(available_cores()) < 2, reason="it takes two cores")],
-        ),
         {"cache_bytes": 0, "prefill_chunk": 3, "max_batch": 3},
         pytest.param({"lossy_prefill": "pool:factor=2"}, marks=encodes_clips),
         pytest.param({"lossy_prefill": "frames:count=2"}, marks=encodes_clips),

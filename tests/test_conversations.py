@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.detokenize import TokenText
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.target import Target
 from crossdraft.messages import Message, Part, read_messages
@@ -77,7 +77,7 @@ class Family:
         return tuple(out[0, len(prompt) :].tolist())
 
     def answers(self, requests, prefixes=None):
-        decoder = Decoder(self.target, prefixes=prefixes)
+        decoder = DecodeLoop(self.target, prefixes=prefixes)
         return [decoder.generate([request])[0] for request in requests]
 
 

@@ -45,7 +45,7 @@ def test_without_accelerate_one_sentence_says_what_is_lacking(pair):
         cd.Engine.load(str(pair.target), None, cd.Options(device_map="auto"))
 
 
-@pytest.mark.parametrize("other", [{"device": "cpu"}, {"quantize": "int8"}, {"encode_devices": "cuda:0,cuda:1"}])
+@pytest.mark.parametrize("other", [{"device": "cpu"}, {"quantize": "int8"}])
 def test_what_excludes_a_map_is_refused(other):
     with pytest.raises(cd.CrossdraftError, match="and device_map exclude each other"):
         cd.Options(device_map="auto", **other)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft import load
-from crossdraft.engine.guarded import STILL_READING
+from crossdraft.engine.runner.runner import STILL_READING
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 

@@ -23,7 +23,6 @@ import crossdraft as cd
         ({"draft_cores": 0}, "draft_cores is 0; give the numbers of cores"),
         ({"draft_cores": ("a",)}, "A core in draft_cores is 'a'"),
         ({"draft_cores": ()}, "draft_cores is empty; give the numbers of cores, or None for all of them"),
-        ({"disaggregated": ()}, "disaggregated is empty; give the numbers of cores, or None for none"),
         ({"compile": True, "kv_bytes": 1 << 30}, "kv_bytes and compile exclude each other"),
         ({"dtype": "int3"}, "Unknown dtype 'int3'; choose one of float32"),
         ({"dtype": torch.int8}, "Unknown dtype 'int8'"),

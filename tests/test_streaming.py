@@ -1,6 +1,6 @@
 """One answer piece by piece; what engines do with it is tested with them."""
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.scheduler import Scheduler
 from crossdraft.streaming import Stream
@@ -9,7 +9,7 @@ from tests.engine.zoo import ZOO, as_target
 
 def test_who_cancels_while_the_request_is_handed_over_has_cancelled_it():
     target = as_target(*ZOO["video_llava"]())
-    scheduler, request = Scheduler(lambda: Decoder(target)), Request("x", max_new_tokens=400)
+    scheduler, request = Scheduler(lambda: DecodeLoop(target)), Request("x", max_new_tokens=400)
 
     def submit(on_piece):
         pending = scheduler.submit(request, on_piece)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import crossdraft as cd
-from crossdraft.engine.guarded import STILL_READING
 from crossdraft.engine.request import Finish, Origin
+from crossdraft.engine.runner.runner import STILL_READING
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.workload import Workload, items
 from tests.support import encodes_clips

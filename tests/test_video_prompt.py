@@ -11,7 +11,7 @@ import torch
 
 import crossdraft as cd
 from crossdraft.engine import content
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.load import load_target
 from crossdraft.video import sample_frames
@@ -112,7 +112,7 @@ def test_a_fresh_clip_is_hashed_when_it_is_identified_and_when_it_was_read(pair,
     shutil.copy(clip.video, path)
     real = content._file_digest
     monkeypatch.setattr(content, "_file_digest", lambda path: hashed.append(path) or real(path))
-    decoder = Decoder(load_target(str(pair.target), "cpu"), prefixes=PrefixCache(1 << 30))
+    decoder = DecodeLoop(load_target(str(pair.target), "cpu"), prefixes=PrefixCache(1 << 30))
     first, again = (decoder.generate([cd.Request("why?", path, max_new_tokens=3)])[0] for _ in range(2))
     assert again.stats.cached_tokens > first.stats.cached_tokens
     assert len(hashed) <= 4

@@ -20,31 +20,28 @@ import transformers
 from packaging.version import Version
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from crossdraft.assembly import assemble, cache_bytes, decided, remote_prefill, spread_encoding
+from crossdraft.assembly import assemble, cache_bytes, decided
 from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
 from crossdraft.compressions import BudgetStatus, CheckedTarget, compressed, settings_of
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
-from crossdraft.engine.pass_times import learn_pass_times
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.pass_times import learn_cores_worth, learn_pass_times
 from crossdraft.engine.prefix_cache import PrefixCache
-from crossdraft.engine.remote_fronts import RemoteFronts
 from crossdraft.engine.request import Answer, Request, listed, single
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule, check_target
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.scheduler import PendingAnswer, QueueLimits, Scheduler
-from crossdraft.engine.stepped import SteppedDecoder
+from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.engine.target import Target
-from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
 from crossdraft.methods import DrafterContext, check_drafter_files, check_spec, drafts_trees, read_spec
@@ -86,34 +83,32 @@ class Engine:
         cost: CostModel,
         spec: Spec | None = None,
         release: Callable[[], None] = lambda: None,
-        reader: RemotePrefill | None = None,
     ) -> None:
-        """`spec` names the drafter; `release` is called when the engine is closed; `reader` reads prompts."""
+        """`spec` names the drafter; `release` is called when the engine is closed."""
         check_target(options.rule, target)  # now rather than with the first request
         self.target = target
         self.options = options
         self._spec = spec
         self.cost = cost
-        supervisor = self._supervisor = Supervisor(drafter, RESTARTS)
-
+        self._drafter = drafter
         # It knows nothing of this engine, so that one that is not closed can be collected.
         self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
-        fronts = None if reader is None else RemoteFronts(target, self.prefixes, reader)
-        self._make = partial(new_decoder, target, supervisor, options, cost, self.prefixes, fronts)
+        self._make = partial(new_loop, target, drafter, options, cost, self.prefixes)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
         self._scheduler = Scheduler(self._make, options.target_cores, limits, target.defaults.most(target.context))
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, supervisor, fronts, release)
+        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, drafter, release)
 
     @property
     def drafter(self) -> DraftRunner[Any] | None:
         """The drafter; `None` if there is none, or while it is lost."""
-        return self._supervisor.runner
+        runner = self._drafter
+        return None if runner is None or runner.drafter is None else runner
 
     @property
     def drafter_alive(self) -> bool:
         """True if there is a drafter, and its processes run now; its loss shows here before a request meets it."""
-        return self._supervisor.alive
+        return self._drafter is not None and self._drafter.alive
 
     @property
     def drafter_spec(self) -> str | None:
@@ -239,31 +234,23 @@ class Engine:
             if options.lossy_prefill is not None:
                 loaded = compressed(loaded, options.lossy_prefill)
         check_target(options.rule, loaded)  # before anything is started
-        reader: RemotePrefill | None = None
         runner: DraftRunner[Any] | None = None
-
-        def end() -> None:
-            loaded.encode_at_home()
-            if reader is not None:
-                reader.close()
-            release()
-
         try:
-            with one_thread():  # before anything is compiled: weights are moved into memory that processes share
-                spread_encoding(loaded, options)
-                reader = remote_prefill(loaded, options)
-                if options.compile:
+            if options.compile:
+                with one_thread():
                     loaded.compile(options.max_batch, 1 + options.nodes)
             if drafter is not None:
                 runner = assemble(drafter, context, loaded, options)
             spec = drafter if isinstance(drafter, Spec) else None
-            engine = cls(loaded, runner, options, cost, spec, end, reader)
+            engine = cls(loaded, runner, options, cost, spec, release)
         except BaseException:
             if runner is not None:
                 runner.close()
-            end()
+            release()
             raise
-        if options.measure:  # where passes will run
+        if runner is not None and options.adaptive and runner.announced.prepares:  # where passes will run
+            engine._scheduler.call(partial(learn_cores_worth, loaded, runner.spare_cores, cost))
+        if options.measure:
             engine._scheduler.call(partial(learn_pass_times, loaded, cost))
         return engine
 
@@ -364,7 +351,7 @@ class Engine:
         interrupted = threading.Event()
 
         def answer() -> Answer:
-            decoder = Decoder(self.target)
+            decoder = DecodeLoop(self.target)
             request_id = decoder.submit(asked)
             with pinned(cores):
                 while decoder.busy:
@@ -379,9 +366,9 @@ class Engine:
         finally:
             interrupted.set()
 
-    def decoder(self) -> SteppedDecoder:
+    def decoder(self) -> SteppedLoop:
         """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
-        return SteppedDecoder(self, self._scheduler, self._make)
+        return SteppedLoop(self, self._scheduler, self._make)
 
     def __repr__(self) -> str:
         model = type(self.target.model).__name__
@@ -402,16 +389,15 @@ class Engine:
         self.close()
 
 
-def new_decoder(
+def new_loop(
     target: Target,
-    drafter: DraftRunner[Any] | Supervisor | None,
+    drafter: DraftRunner[Any] | None,
     options: Options,
     cost: CostModel,
     prefixes: PrefixCache | None = None,
-    fronts: RemoteFronts | None = None,
-) -> Decoder:
+) -> DecodeLoop:
     """A decode loop over a target and a drafter, as the options say."""
-    return Decoder(
+    return DecodeLoop(
         target,
         drafter,
         max_batch=options.max_batch,
@@ -421,7 +407,6 @@ def new_decoder(
         adaptive=options.adaptive,
         cost=cost,
         prefixes=prefixes,
-        fronts=fronts,
         prefill_chunk=options.prefill_chunk,
         kv_bytes=options.kv_bytes,
     )
@@ -430,8 +415,7 @@ def new_decoder(
 def _close(
     process: int,
     scheduler: Scheduler,
-    supervisor: Supervisor,
-    fronts: RemoteFronts | None,
+    drafter: DraftRunner[Any] | None,
     release: Callable[[], None],
     *,
     begun: bool = False,
@@ -442,9 +426,8 @@ def _close(
     """
     if os.getpid() == process:  # in a fork of that one, thread and drafter are not ours
         scheduler.close(begun=begun)
-        if fronts is not None:
-            fronts.close(wait=begun)
-        supervisor.close()
+        if drafter is not None:
+            drafter.close()
         release()
 
 

@@ -4,25 +4,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from crossdraft.engine.devices import memory_bytes, usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.request import Request
 from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.restarts import RESTARTS, Restarts
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
-from crossdraft.engine.workers.groups import read_groups
-from crossdraft.engine.workers.prefill import RemotePrefill
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
 from crossdraft.options import Options
 from crossdraft.specs import Spec
 
-PROBE_SIZE = (64, 64)
 CACHE_SHARE = 10  # one part in so many of a device's memory is for its prefix cache
 
 
@@ -42,7 +38,7 @@ def assemble(
     """
     device = usable_device(options.draft_device or target.device, "draft_device")
     if not isinstance(drafter, Spec):
-        return DraftRunner(drafter, options.hidden, device)
+        return DraftRunner(drafter, options.hidden, device, restarts=Restarts(RESTARTS))
     context = replace(
         context,
         device=options.draft_device or options.device or context.device,
@@ -80,33 +76,7 @@ def assemble(
         for worker in workers:
             worker.close()
         raise
-    return DraftRunner(made, options.hidden, device, workers)
-
-
-def spread_encoding(target: Target, options: Options) -> None:
-    """Have a target's vision encoder work where the options say, after it was tried with two frames of noise.
-
-    Raises:
-        CrossdraftError: as `Target.spread_encoder`.
-    """
-    if options.encode_devices is None:
-        return
-    vision = getattr(target.model.config, "vision_config", None)
-    count = 2 * (getattr(vision, "temporal_patch_size", None) or 1)
-    noise = np.random.default_rng(0).integers(0, 256, (count, *PROBE_SIZE, 3), dtype=np.uint8)
-    probe = target.prepare(Request("?", noise, max_new_tokens=1))
-    target.spread_encoder(read_groups("encode_devices", options.encode_devices), probe)
-
-
-def remote_prefill(target: Target, options: Options) -> RemotePrefill | None:
-    """The process that reads prompts for a target, if the options name cores for one.
-
-    Raises:
-        CrossdraftError: as `RemotePrefill`.
-    """
-    if options.disaggregated is None:
-        return None
-    return RemotePrefill(target, options.disaggregated, options.drafter_timeout_s)
+    return DraftRunner(made, options.hidden, device, workers, Restarts(RESTARTS))
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:

@@ -12,7 +12,6 @@ from crossdraft.engine.rules import check_rule
 from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.runner.runner import HIDDEN_MODES
-from crossdraft.engine.workers.groups import read_groups
 from crossdraft.errors import CrossdraftError
 
 COUNTS = {
@@ -61,13 +60,6 @@ class Options(NamedFields):
         device_map: instead of `device`, for a target whose layers are on several devices, with the package accelerate:
             `auto`, `balanced`, `balanced_low_0` or `sequential`, or a mapping from modules to devices, all as in
             transformers' `from_pretrained`.
-        encode_devices: where the target's vision encoder works on the frames of a clip, a share each: groups of CPU
-            cores, each with a thread of its own (`cpu:0,cpu:1`), or GPUs (`cuda:0,cuda:1`), as one string or one for
-            each; default where the target is. The features are the same to the bit where the encoder's layers are
-            packed, as on a CPU, else up to rounding. Refused for an encoder that does not look at each frame by itself.
-        disaggregated: CPU cores of a process that reads prompts (all up to the last visual token) for the target, which
-            takes over the keys and values; running answers then do not wait for another one's prefill. Default none:
-            the target reads them itself, as it does once that process is lost.
         quantize, draft_quantize: hold the language model's weights in 8 or 4 bits (`int8`, `int4`), made at loading; on
             a CPU alone, where the dtype is then bfloat16. The drafter's is by default the target's, `none` for none. A
             quantised target is another target: answers are those that it gives alone.
@@ -84,8 +76,7 @@ class Options(NamedFields):
         adaptive: let measured times and acceptances set the budget of each round.
         drafter_timeout_s: seconds that a drafter in a process of its own may make no progress (finish no layer, no part
             of a file, no step) while an answer of it is due, before it counts as lost and is restarted. No answer waits
-            that long: a draft is waited for as long as it can save. The process of `disaggregated` is not restarted: an
-            answer that waits for it waits as long, unless it is cancelled or its `max_time` is over.
+            that long: a draft is waited for as long as it can save.
         rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); default the exact one. Only
             a lossy rule changes answers, and their `stats` name it; see docs/rules.md.
         lossy_prefill: how the target reads less of a clip than all of it (LOSSY): a compression such as
@@ -105,9 +96,7 @@ class Options(NamedFields):
             frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
             unless it is alone. Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
-            all of them. Default as many as take about as long as a round or two, as measured while the engine runs; or,
-            where a CPU can, all of them in another thread meanwhile.
-            Only where the target itself reads: not while the process of `disaggregated` does.
+            all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
         kv_bytes: memory for the rows of keys and values of the requests that share passes; one whose row would take
             more waits until others are answered, unless it is alone. Not counted are the front of a prompt that is
             being read, which is a row of its own until it joins, what the prefix cache keeps (`cache_bytes`), the
@@ -128,8 +117,6 @@ class Options(NamedFields):
     draft_device: str | None = None
     draft_dtype: str | None = None
     device_map: str | Mapping[str, str] | None = None
-    encode_devices: tuple[str, ...] | None = None
-    disaggregated: tuple[int, ...] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
     compile: bool = False
@@ -164,11 +151,9 @@ class Options(NamedFields):
         for name in ("device", "draft_device"):
             if (device := getattr(self, name)) is not None:
                 self._set(name, str(device))
-        for name, none in (("target_cores", "all of them"), ("draft_cores", "all of them"), ("disaggregated", "none")):
+        for name, none in (("target_cores", "all of them"), ("draft_cores", "all of them")):
             self._set(name, core_numbers(name, getattr(self, name), available_cores(), none=none))
         self._set("drafter_timeout_s", positive("drafter_timeout_s", self.drafter_timeout_s))
-        if self.encode_devices is not None:
-            self._set("encode_devices", tuple(map(str, read_groups("encode_devices", self.encode_devices))))
         if self.compile and self.kv_bytes is not None:
             raise CrossdraftError(
                 "kv_bytes and compile exclude each other: compiled passes allocate the keys and values of all rows at "
@@ -180,9 +165,8 @@ class Options(NamedFields):
     def _check_prefill(self) -> None:
         if self.lossy_prefill is None:
             return
-        for name in ("encode_devices", "disaggregated", "compile"):  # they read whole prompts, or passes of one shape
-            if getattr(self, name):
-                raise CrossdraftError(f"lossy_prefill and {name} exclude each other; leave out one of them.")
+        if self.compile:  # passes of one shape
+            raise CrossdraftError("lossy_prefill and compile exclude each other; leave out one of them.")
 
     def _check_frames(self) -> None:
         if self.fps is not None:
@@ -208,7 +192,7 @@ class Options(NamedFields):
             return
         if not isinstance(self.device_map, Mapping):
             choice("device_map", self.device_map, DEVICE_MAPS)
-        for name in ("device", "quantize", "encode_devices", "disaggregated"):
+        for name in ("device", "quantize"):
             if getattr(self, name) is not None:
                 raise CrossdraftError(f"{name} and device_map exclude each other; leave out one of them.")
 

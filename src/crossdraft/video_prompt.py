@@ -89,7 +89,7 @@ class VideoPrompt:
                     f"The request's inputs need input_ids, a tensor [1, L], as a processor makes it; it is {found}."
                 )
             given.pop("attention_mask", None)
-            return Prompt(ids[0], given, by_frame=request.reuse != "clip")
+            return Prompt(ids[0], given)
         if request.messages is None and not request.visuals:
             raise CrossdraftError("The request has no video; give the path of a clip, an image, or messages.")
         shown: list[_Shown] = []
@@ -106,8 +106,7 @@ class VideoPrompt:
         )
         notes = tuple(note for one in shown for note in one.notes)
         features = {**inputs} if not items else self._merged(items, shown, inputs)
-        by_frame = request.reuse != "clip" and [part.kind for part in request.visuals] == ["video"]
-        return Prompt(tokens, features, notes, items, by_frame=by_frame)
+        return Prompt(tokens, features, notes, items)
 
     def _placeholder(self, text: ClipText) -> str:
         return placeholder_of(self.model.config, text.kind)

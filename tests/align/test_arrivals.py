@@ -13,12 +13,11 @@ import torch
 import crossdraft as cd
 from crossdraft.drafters.base import Draws
 from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
-from crossdraft.engine.guarded import STILL_READING
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner.process import ProcessDrafter
-from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.runner.runner import STILL_READING, DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config, save_head
@@ -327,9 +326,9 @@ def test_it_drafts_before_the_last_frame_is_encoded(host, process, asked, monkey
         if piece.origin is Origin.PROVISIONAL:
             drafted.set()
 
-    alone = Decoder(host).generate(asked[:1])[0].tokens
+    alone = DecodeLoop(host).generate(asked[:1])[0].tokens
     runner = DraftRunner(process, workers=[process])
-    decoder = tried(Decoder(host, runner, adaptive=False, on_piece=on_piece), asked[0], encoder)
+    decoder = tried(DecodeLoop(host, runner, adaptive=False, on_piece=on_piece), asked[0], encoder)
     held = []
     pieces.clear()
     drafted.clear()
@@ -344,10 +343,10 @@ def test_it_drafts_before_the_last_frame_is_encoded(host, process, asked, monkey
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_answers_are_the_targets_own_with_a_clip_and_without(host, process, asked, batch, monkeypatch):
-    alone = [answer.tokens for answer in Decoder(host).generate(asked)]
+    alone = [answer.tokens for answer in DecodeLoop(host).generate(asked)]
     runner = DraftRunner(process, workers=[process])
     wait_for(monkeypatch, process)
-    decoder = Decoder(host, runner, max_batch=batch, adaptive=False)
+    decoder = DecodeLoop(host, runner, max_batch=batch, adaptive=False)
     for _ in range(2):  # whole, then in parts where that is found to have the same bits
         found = decoder.generate(asked)
         assert [answer.tokens for answer in found] == alone
@@ -360,7 +359,7 @@ def test_after_its_answers_a_loop_finds_out_whether_such_clips_may_be_encoded_in
     """So a warm-up of a benchmark covers it."""
     encoder = Encoder(host, monkeypatch)
     monkeypatch.setattr(encoder.encode, "_splits", {})
-    decoder = Decoder(host, DraftRunner(process, workers=[process]), adaptive=False)
+    decoder = DecodeLoop(host, DraftRunner(process, workers=[process]), adaptive=False)
     decoder.generate(asked[:1])
     (known,) = encoder.encode._splits.values()
     assert known is not None
@@ -374,8 +373,8 @@ def test_a_drafter_that_dies_while_frames_come_costs_its_drafts(host, pair, fold
     process = start_process(pair, folder)
     request.addfinalizer(process.close)
     encoder = Encoder(host, monkeypatch)
-    alone = Decoder(host).generate(asked[:1])[0].tokens
-    decoder = tried(Decoder(host, DraftRunner(process, workers=[process]), adaptive=False), asked[0], encoder)
+    alone = DecodeLoop(host).generate(asked[:1])[0].tokens
+    decoder = tried(DecodeLoop(host, DraftRunner(process, workers=[process]), adaptive=False), asked[0], encoder)
 
     def kill():
         os.kill(process.pid, signal.SIGKILL)
@@ -388,14 +387,12 @@ def test_a_drafter_that_dies_while_frames_come_costs_its_drafts(host, pair, fold
 
 
 def test_a_known_clip_is_there_at_once(pair, folder, clip):
-    request = cd.Request(
-        video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16, reuse="frames"
-    )
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
     options = cd.Options(adaptive=False, dtype="float32", placement="process")
     with cd.Engine.load(str(pair.target), None, cd.Options(dtype="float32")) as engine:
         alone = engine.generate(request).tokens
     with cd.Engine.load(str(pair.target), f"aligned:dir={folder},model={pair.event}", options) as engine:
-        answers = [engine.generate(one) for one in (request, request, *[replace(request, reuse="clip")] * 2)]
-    assert [answer.tokens for answer in answers] == [alone] * 4
-    assert [answer.stats.frames_reused for answer in answers[:2]] == [0, 8]
+        answers = [engine.generate(request) for _ in range(2)]
+    assert [answer.tokens for answer in answers] == [alone] * 2
+    assert [answer.stats.cached_tokens > 0 for answer in answers] == [False, True]
     assert {note for answer in answers for note in answer.other_notes} <= {STILL_READING}  # nothing was refused

@@ -11,8 +11,8 @@ from crossdraft.compressions import compressed
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.remote import EdgeLink
 from crossdraft.engine.arrivals import evenly
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
@@ -132,7 +132,9 @@ def test_with_the_right_tokens_it_says_what_the_target_says(pair, target, folder
     made = SpeculativePrefill(target, PrefillSettings(folder, str(pair.event)))
     true = target.visual_features(target.encode(target.prepare(question)))
     monkeypatch.setattr(made.predicting.adapter, "predict", lambda source: true[None])
-    assert Decoder(made, None).generate([question])[0].tokens == Decoder(target, None).generate([question])[0].tokens
+    assert (
+        DecodeLoop(made, None).generate([question])[0].tokens == DecodeLoop(target, None).generate([question])[0].tokens
+    )
 
 
 @encodes_clips
@@ -160,10 +162,10 @@ def test_the_gate_decides(predicting, target, question, confidence, predicted):
     made = predicting(confidence=confidence)
     prompt, whole = made.prepare(question), target.prepare(question)
     assert (len(prompt) < len(whole)) == predicted
-    answer = Decoder(made, None).generate([question])[0]
+    answer = DecodeLoop(made, None).generate([question])[0]
     if not predicted:
         assert "Read whole: the gate was not confident." in answer.other_notes
-        assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
+        assert answer.tokens == DecodeLoop(target, None).generate([question])[0].tokens
 
 
 class Noted:
@@ -180,14 +182,14 @@ class Noted:
 def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target, question, monkeypatch):
     """The whole clip is read; the request that is handed on has what the gate read."""
     made, encoded, asker = predicting(budget=0.1, check=1.0, confidence=0.4), [], Noted()
-    own = Decoder(predicting(), None).generate([question])[0].tokens
+    own = DecodeLoop(predicting(), None).generate([question])[0].tokens
     encode = made.predicting.events.encode
     monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
-    answer = Decoder(made, None).generate([replace(question, prefill=asker)])[0]
-    assert answer.tokens == Decoder(target, None).generate([question])[0].tokens
+    answer = DecodeLoop(made, None).generate([replace(question, prefill=asker)])[0]
+    assert answer.tokens == DecodeLoop(target, None).generate([question])[0].tokens
     assert "Read whole: this request is a check." in answer.other_notes
     (prepared,) = asker.started
-    lossy = Decoder(made, None).generate([replace(prepared, prefill=Read.PREDICTED)])[0]
+    lossy = DecodeLoop(made, None).generate([replace(prepared, prefill=Read.PREDICTED)])[0]
     assert lossy.tokens == own != answer.tokens
     assert len(encoded) == 1
     assert made.status.reads[Read.CHECKED] == 1
@@ -222,13 +224,13 @@ def test_the_threshold_of_a_budget_begins_where_the_gate_says(predicting):
 
 @encodes_clips
 def test_what_cannot_be_predicted_is_read_whole(predicting, target, question, clip):
-    made, own = predicting(), Decoder(target, None)
+    made, own = predicting(), DecodeLoop(target, None)
     other = {"type": "video", "video": str(clip.video)}, {"type": "text", "text": "What is ahead?"}
     said = [{"role": "user", "content": list(other)}, {"role": "assistant", "content": "A car."},
             {"role": "user", "content": "Which colour?"}]  # fmt: skip
     talk = Request(messages=said, events=str(clip.events), max_new_tokens=8)
     for request in (replace(question, events=None), talk):
-        answer = Decoder(made, None).generate([request])[0]
+        answer = DecodeLoop(made, None).generate([request])[0]
         assert answer.tokens == own.generate([request])[0].tokens
         assert any("Read whole: it takes one clip with events" in note for note in answer.other_notes)
 
@@ -239,15 +241,15 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     """A recording that is missing, one that is damaged, and one at an edge; nothing is learned of them."""
     damaged = tmp_path / "damaged.h5"
     damaged.write_bytes(b"no recording")
-    made, asker, own = predicting(**budget), Noted(), Decoder(target, None).generate([question])[0].tokens
+    made, asker, own = predicting(**budget), Noted(), DecodeLoop(target, None).generate([question])[0].tokens
     before, why = made.status, "Read whole: its events cannot be read."
     for path in (tmp_path / "missing.h5", damaged):
-        answer = Decoder(made, None).generate([replace(question, events=str(path), prefill=asker)])[0]
+        answer = DecodeLoop(made, None).generate([replace(question, events=str(path), prefill=asker)])[0]
         assert answer.tokens == own
         assert answer.other_notes[0] == why
         assert path.name in answer.other_notes[1]
     remote = EdgeEvents(EdgeLink(b"session", replies=False))
-    answer = Decoder(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
+    answer = DecodeLoop(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
     assert answer.tokens == own
     assert answer.other_notes == ("Read whole: its events lie at an edge, and are not sent.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=3), [])
@@ -261,8 +263,8 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
     made, asker = predicting(frames=2, **budget), Noted()
     before, frames = made.status, read_clip(question.clip, FrameSampling(found)).frames.numpy()
     other = replace(question, video=frames)
-    answer = Decoder(made, None).generate([replace(other, prefill=asker)])[0]
-    assert answer.tokens == Decoder(target, None).generate([other])[0].tokens
+    answer = DecodeLoop(made, None).generate([replace(other, prefill=asker)])[0]
+    assert answer.tokens == DecodeLoop(target, None).generate([other])[0].tokens
     assert answer.other_notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=1), [])
     for uncounted in (other, replace(other, prefill=asker, namespace=None), replace(other, prefill=Read.PREDICTED)):
@@ -277,15 +279,15 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
 def test_a_target_that_takes_another_number_of_frames_of_every_clip_reads_all_of_them_whole(pair, folder, question):
     own = load_target(str(pair.target), "cpu", "float64", num_frames=4, packed=False)
     made = SpeculativePrefill(own, PrefillSettings(folder, str(pair.event), frames=2))
-    answer = Decoder(made, None).generate([question])[0]
-    assert answer.tokens == Decoder(own, None).generate([question])[0].tokens
+    answer = DecodeLoop(made, None).generate([question])[0]
+    assert answer.tokens == DecodeLoop(own, None).generate([question])[0].tokens
     assert answer.other_notes == ("Read whole: its clip gives 4 frames, and the adapter learned of 8.",)
 
 
 @encodes_clips
 def test_the_answer_says_that_it_is_lossy(pair, target, folder, question):
     made = compressed(target, f"predicted:dir={folder},model={pair.event},frames=1")
-    answer = Decoder(made, None).generate([question])[0]
+    answer = DecodeLoop(made, None).generate([question])[0]
     assert (
         answer.other_notes[0] == "Lossy: the target reads its clip compressed (predicted:frames=1)."
     )  # without its folders

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
@@ -57,7 +57,7 @@ def test_drafters_get_what_the_engine_gives_them(scene):
     needs = Needs((1, last), (last,))
     ours, theirs = Recorder(known.tokens, needs), Recorder(known.tokens, needs)
     times = time_drafts(target, {"recorder": ours}, [known], 7)
-    decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
+    decoder = DecodeLoop(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
     assert times.positions == 3  # and the one after the prompt, which does not count
     assert ours.budgets == [7] * 4
@@ -95,7 +95,7 @@ def test_probes_are_answered_as_in_the_engine(scene):
 
     ours, theirs = Prober(known.tokens, Needs(probes=2)), Prober(known.tokens, Needs(probes=2))
     time_drafts(target, {"prober": ours}, [known], 4)
-    decoder = Decoder(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
+    decoder = DecodeLoop(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
     assert [output.probe_top for output in ours.outputs] == [output.probe_top for output in theirs.outputs]
     assert [len(output.probe_top) for output in ours.outputs] == [0, 2, 2, 2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -56,7 +56,7 @@ def test_single_and_shared_passes_are_identical(models, target, known):
     drafter = models.drafter(models.event, target)()
     for size, hidden in ((1, "before"), (3, "before"), (4, "off")):
         check = IdentityCheck(f"batch of {size}")
-        decoder = Decoder(target, DraftRunner(drafter, hidden), max_batch=size)
+        decoder = DecodeLoop(target, DraftRunner(drafter, hidden), max_batch=size)
         check_config(target, check, [decoder], known)
         assert (check.equal, check.total) == (8, 8)
         assert check.to_json()["identical"] == {"equal": 8, "total": 8}
@@ -70,7 +70,7 @@ def test_another_models_tokens_are_found_out(models, target, known):
         head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * (head != 0)
     other = Target(model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
     check = IdentityCheck("another model")
-    check_config(target, check, [Decoder(other)], known[:4])
+    check_config(target, check, [DecodeLoop(other)], known[:4])
     assert check.divergences
     assert not check.to_json()["lossless"]
     assert check.remark.startswith("top-2 logit gaps at divergences: ")
@@ -97,7 +97,7 @@ def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, 
 
 
 def test_few_pairs_still_meet_every_decoder(target, known):
-    decoders = [Decoder(target, max_batch=size) for size in (2, 3, 4)]
+    decoders = [DecodeLoop(target, max_batch=size) for size in (2, 3, 4)]
     requests = Counter()
     for index, decoder in enumerate(decoders):
         submit = decoder.submit
@@ -177,15 +177,19 @@ def test_named_drafters_are_not_those_with_caches():
         choose_configs(["event"], cached=True)
 
 
-class OneWrongToken(Decoder):
+class OneWrongToken(DecodeLoop):
     """Changes the last token of one answer, on the way out."""
 
     given = 0
 
-    def answer(self, request_id):
-        found = super().answer(request_id)
-        OneWrongToken.given += 1
-        if OneWrongToken.given == 5:
+    def __init__(self, target):
+        super().__init__(target)
+        self.answer = self.falsified
+
+    def falsified(self, request_id):
+        found = self.queue.answer(request_id)
+        self.given += 1
+        if self.given == 5:
             found = replace(found, tokens=(*found.tokens[:-1], found.tokens[-1] + 1))
         return found
 

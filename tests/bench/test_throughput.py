@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.cli.cores import Cores
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
@@ -92,7 +92,7 @@ def asked(tmp_path_factory):
 
 def test_everybody_writes_the_target_s_tokens(pair, asked):
     target, plain = load_target(str(pair.target)), load_target(str(pair.target), packed=False)
-    alone = [answer.tokens for answer in Decoder(target).generate([item.request for item in asked])]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate([item.request for item in asked])]
     for method in (EngineBatch(target, None, Options(), None), PaddedBatch(plain)):
         for size in (3, 1):
             run = method.answer(asked[:size])

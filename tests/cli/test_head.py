@@ -7,7 +7,7 @@ import torch
 
 from crossdraft.cli.head import host_of
 from crossdraft.cli.main import main
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -62,11 +62,11 @@ def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair
     for sampling in (Sampling(), Sampling(temperature=1.0, seed=2)):
         request = Request("What is ahead?", str(clip.video), max_new_tokens=12, sampling=sampling)
         runner = DraftRunner(drafter, "off")
-        (found,) = Decoder(target, runner, adaptive=False, nodes=6).generate([request])
+        (found,) = DecodeLoop(target, runner, adaptive=False, nodes=6).generate([request])
         assert found.stats.drafted > 0
         assert not found.notes
         if sampling.greedy:
-            assert found.tokens == Decoder(target).generate([request])[0].tokens
+            assert found.tokens == DecodeLoop(target).generate([request])[0].tokens
 
 
 def test_a_head_is_shown_without_its_target(head, capsys):

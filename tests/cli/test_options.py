@@ -44,8 +44,6 @@ WRONG = [
     ["ask", "--video=VIDEO", "--max-new-tokens=0", "?"],
     ["chat", "--video=nowhere.mp4"],
     ["chat", "--video=VIDEO", "--fps=0"],
-    ["ask", "--video=VIDEO", "--encode-devices=gpu", "?"],
-    ["ask", "--video=VIDEO", "--disaggregate=4096", "?"],
     ["ask", "--video=VIDEO", "--device-map=both", "?"],
     ["bench", "--pairs=0"],
     ["bench", "--methods=evnt"],

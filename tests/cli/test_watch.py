@@ -51,8 +51,6 @@ def test_each_window_is_a_line_of_json_and_the_last_line_the_summary(watch):
     rounds = sum(len(answer["tokens"]) / answer["tau"] for answer in answers)
     assert summary["tau"] == pytest.approx(sum(len(answer["tokens"]) for answer in answers) / rounds, abs=2e-3)
     assert summary["seconds"] > 0.9  # in real time
-    assert all(one["answers"][0]["frames_encoded"] + one["answers"][0]["frames_reused"] == 8 for one in windows)
-    assert summary["frames_encoded"] == sum(one["answers"][0]["frames_encoded"] for one in windows)
 
 
 @encodes_clips

@@ -1,6 +1,7 @@
 """FastV against its plain algorithm on the model's own layers, and under drafting."""
 
 import copy
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,15 @@ from transformers import DynamicCache
 from crossdraft.compressions import compressed
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.decode import Decoder
-from crossdraft.engine.drafter import PromptFeatures
-from crossdraft.engine.passes import prompt_features
+from crossdraft.engine.drafter import Needs
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.compression.fastv import FastVSettings, FastVTarget, seen_tokens
+from crossdraft_lab.compression.fastv import FastVSettings, fastv_target, seen_tokens
+from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.support import encodes_clips
 
@@ -71,7 +73,7 @@ def fastv_by_layers(target, layer: int, keep: float, steps: int) -> tuple[torch.
 
 def answer(target, drafter=None, request=REQUEST, rule=None):
     runner = None if drafter is None else DraftRunner(drafter, "before")
-    return Decoder(target, runner, rule=rule, adaptive=False).generate([request])[0]
+    return DecodeLoop(target, runner, rule=rule, adaptive=False).generate([request])[0]
 
 
 def test_the_best_visual_tokens_are_kept_in_order():
@@ -87,9 +89,9 @@ def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
     alone = answer(plain).tokens
     logits, tokens, kept = fastv_by_layers(plain, layer, keep, STEPS)
     assert len(kept) < len(plain.prepare(REQUEST))
-    target = FastVTarget(plain, FastVSettings(layer, keep))
+    target = fastv_target(plain, FastVSettings(layer, keep))
     prompt = target.prepare(REQUEST)
-    read = target.prefill(target.new_cache(), prompt, target.encode(prompt), 200)
+    read = prefill(target, target.new_cache(), prompt, target.encode(prompt), 200)
     assert torch.allclose(read.out.logits[0][0], logits, atol=1e-5)  # norms are computed in float32
     assert list(answer(target).tokens)[:STEPS] == tokens[: len(answer(target).tokens)]
     assert answer(plain).tokens == alone  # the target it was made of is what it was
@@ -97,10 +99,10 @@ def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
 
 @encodes_clips
 def test_keeping_everything_changes_nothing(plain):
-    whole, other = FastVTarget(plain, FastVSettings(1, 1.0)), FastVTarget(plain, FastVSettings(1, 0.25))
+    whole, other = fastv_target(plain, FastVSettings(1, 1.0)), fastv_target(plain, FastVSettings(1, 0.25))
     prompt = plain.prepare(REQUEST)
     rows = [
-        one.prefill(one.new_cache(), prompt, one.encode(prompt), 200).out.logits[0][0] for one in (plain, whole, other)
+        prefill(one, one.new_cache(), prompt, one.encode(prompt), 200).out.logits[0][0] for one in (plain, whole, other)
     ]
     assert torch.allclose(rows[0], rows[1], atol=1e-9)
     assert (rows[0] - rows[2]).abs().max() > 1e-3
@@ -109,7 +111,7 @@ def test_keeping_everything_changes_nothing(plain):
 
 @encodes_clips
 def test_a_tree_rides_along_and_drafts_are_lossless_to_the_compressed_target(plain):
-    target = FastVTarget(plain, FastVSettings(1, 0.5))
+    target = fastv_target(plain, FastVSettings(1, 0.5))
     alone = answer(target)
     for drafter in (
         IndependentDrafter(as_target(noisy(copy.deepcopy(plain.model), 0.02), plain.prepare(REQUEST))),
@@ -123,44 +125,44 @@ def test_a_tree_rides_along_and_drafts_are_lossless_to_the_compressed_target(pla
 @encodes_clips
 def test_a_branching_tree_of_the_prompt_s_own_pass(plain):
     """Each node's logits are those after its own path, read token by token."""
-    target = FastVTarget(plain, FastVSettings(1, 0.5))
+    target = fastv_target(plain, FastVSettings(1, 0.5))
     prompt = target.prepare(REQUEST)
     encoded = target.encode(prompt)
     tree = DraftTree((5, 6, 7), (-1, -1, 0))
-    read = target.prefill(target.new_cache(), prompt, encoded, 200, lambda: (tree, None))
-    chain = target.prefill(target.new_cache(), prompt, encoded, 200, lambda: (DraftTree.chain([5, 7]), None))
+    read = prefill(target, target.new_cache(), prompt, encoded, 200, tree)
+    chain = prefill(target, target.new_cache(), prompt, encoded, 200, DraftTree.chain([5, 7]))
     assert torch.allclose(read.out.logits[0][[0, 1, 3]], chain.out.logits[0], atol=1e-9)
 
 
 @encodes_clips
 def test_several_requests_in_a_batch_are_answered_as_alone(plain):
-    target = FastVTarget(plain, FastVSettings(1, 0.5))
+    target = fastv_target(plain, FastVSettings(1, 0.5))
     requests = [replace(REQUEST, max_new_tokens=most) for most in (4, 20, 9)]
-    decoder = Decoder(target, None, max_batch=3)
+    decoder = DecodeLoop(target, None, max_batch=3)
     expected = answer(target).tokens
     assert [found.tokens for found in decoder.generate(requests)] == [expected[: r.max_new_tokens] for r in requests]
 
 
 @encodes_clips
 def test_drafters_that_look_into_it_get_the_visual_features_by_themselves(plain):
-    target = FastVTarget(plain, FastVSettings(1, 0.5))
-    prompt = target.prepare(REQUEST)
-    read = target.prefill(target.new_cache(), prompt, target.encode(prompt), 200, capture=(-1,), visual_capture=(0, 3))
-    theirs = plain.prefill(plain.new_cache(), prompt, plain.encode(prompt), 200, capture=(-1,), visual_capture=(0, 3))
-    found, wanted = prompt_features(read, (0, 3)), prompt_features(theirs, (0, 3))
-    assert isinstance(found, PromptFeatures)
+    first = []
+    for target in (fastv_target(plain, FastVSettings(1, 0.5)), plain):
+        drafter = Scripted([], needs=Needs(hidden_layers=(-1,), visual_layers=(0, 3)))
+        answer(target, drafter)
+        first.append(drafter.outputs[0])
+    (read, theirs), (found, wanted) = first, (output.prompt for output in first)
     assert (found.tokens, found.visual_tokens) == (wanted.tokens, wanted.visual_tokens)
     assert torch.equal(found.visual[0], wanted.visual[0])
     assert found.visual[3].shape == wanted.visual[3].shape
-    assert read.out.hidden[0][0].shape == theirs.out.hidden[0][0].shape
+    assert read.hidden[-1].shape == theirs.hidden[-1].shape
 
 
 @encodes_clips
 def test_a_planted_bug_would_be_seen(plain, monkeypatch):
     """Dropped tokens that stay visible to what is written after the prompt change it."""
     expected = fastv_by_layers(plain, 1, 0.25, STEPS)[1]
-    monkeypatch.setattr("crossdraft_lab.compression.fastv.UNSEEN", 0.0)
-    assert list(answer(FastVTarget(plain, FastVSettings(1, 0.25))).tokens)[:STEPS] != expected
+    monkeypatch.setattr(sys.modules[FastVSettings.__module__], "UNSEEN", 0.0)
+    assert list(answer(fastv_target(plain, FastVSettings(1, 0.25))).tokens)[:STEPS] != expected
 
 
 @encodes_clips

@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.compressions import compressed
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
@@ -31,7 +31,7 @@ def test_it_reads_those_frames_alone(target, clip, count):
     own = [visual + frame * TOKENS + at for frame in first for at in range(TOKENS)]
     assert positions[visual : visual + count * TOKENS].tolist() == own
     assert (positions[-1], delta) == (len(whole) - 1, len(whole) - len(prompt))
-    answer = Decoder(made, None).generate([request])[0]
+    answer = DecodeLoop(made, None).generate([request])[0]
     assert answer.other_notes == (f"Lossy: the target reads its clip compressed (frames:count={count}).",)
     if count == 2:  # the first and the last are the same however many are read
         rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
@@ -50,7 +50,7 @@ def test_each_frame_of_a_file_stands_where_the_target_would_have_read_it(target,
 def test_a_text_alone_is_read_as_ever_and_stays_lossless(target):
     request = Request(messages=[{"role": "user", "content": "What is ahead?"}], max_new_tokens=6)
     made = compressed(target, "frames")
-    answer, own = (Decoder(one, None).generate([request])[0] for one in (made, target))
+    answer, own = (DecodeLoop(one, None).generate([request])[0] for one in (made, target))
     assert (answer.tokens, answer.other_notes) == (own.tokens, own.other_notes)
     assert answer.stats.lossless
 

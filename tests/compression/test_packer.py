@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from crossdraft.compressions import compressed
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
@@ -234,14 +234,14 @@ def test_a_target_reads_packed_frames_at_the_places_of_their_patches(target, fol
 
 
 def test_it_answers_otherwise_and_says_so(target, folder, question):
-    own = Decoder(target, None).generate([question])[0]
+    own = DecodeLoop(target, None).generate([question])[0]
     made = compressed(target, f"token_packer:dir={folder}")
-    answer = Decoder(made, None).generate([question])[0]
+    answer = DecodeLoop(made, None).generate([question])[0]
     assert answer.tokens != own.tokens
     assert answer.other_notes == ("Lossy: the target reads its clip compressed (token_packer).",)
     assert answer.stats.prompt_tokens == own.stats.prompt_tokens - 24
     text = Request(messages=[{"role": "user", "content": "What is ahead?"}], max_new_tokens=8)
-    assert Decoder(made, None).generate([text])[0].tokens == Decoder(target, None).generate([text])[0].tokens
+    assert DecodeLoop(made, None).generate([text])[0].tokens == DecodeLoop(target, None).generate([text])[0].tokens
 
 
 def test_what_does_not_fit_is_refused(target, folder, tmp_path_factory):

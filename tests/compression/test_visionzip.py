@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from crossdraft.compressions import compressed
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.encoded import visual_rows
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -149,8 +149,8 @@ def test_places_of_no_clip_would_be_noticed(plain, monkeypatch):
 
 
 def test_with_everything_left_it_says_what_the_target_says(plain):
-    own, made = Decoder(plain, None).generate([REQUEST])[0], compressed(plain, "visionzip:keep=1")
-    answer = Decoder(made, None).generate([REQUEST])[0]
+    own, made = DecodeLoop(plain, None).generate([REQUEST])[0], compressed(plain, "visionzip:keep=1")
+    answer = DecodeLoop(made, None).generate([REQUEST])[0]
     assert answer.tokens == own.tokens
     assert answer.other_notes == ("Lossy: the target reads its clip compressed (visionzip:keep=1).",)
 
@@ -170,22 +170,22 @@ def loaded(pair):
 def test_it_answers_otherwise_and_drafting_for_it_is_lossless(pair, loaded, clip):
     """A prompt whose clip is known already is read the same way, and so is one along which a tree rides."""
     question = Request("What is ahead?", str(clip.video), str(clip.events), max_new_tokens=16)
-    own = Decoder(loaded, None).generate([question])[0]
+    own = DecodeLoop(loaded, None).generate([question])[0]
     made = compressed(loaded, "visionzip:keep=0.6")
-    answer = Decoder(made, None).generate([question])[0]
+    answer = DecodeLoop(made, None).generate([question])[0]
     assert answer.tokens != own.tokens
     assert answer.stats.prompt_tokens == own.stats.prompt_tokens - 2 * FRAMES
     prefixes = PrefixCache(1 << 24)
     known = []
     for one in (question, question, replace(question, prompt="What is on the left?")):
-        found = Decoder(made, None, prefixes=prefixes).generate([one])[0]
+        found = DecodeLoop(made, None, prefixes=prefixes).generate([one])[0]
         known.append(found.stats.cached_tokens)
-        assert found.tokens == Decoder(made, None).generate([one])[0].tokens
+        assert found.tokens == DecodeLoop(made, None).generate([one])[0].tokens
     assert known[0] == 0
     assert min(known[1:]) >= FRAMES * 3
     vocabulary = vocabulary_of(str(pair.target))
     drafter = load_drafter(str(pair.event), "cpu", "float64", sorted(made.reserved), vocabulary, packed=False)
-    with_draft = Decoder(made, DraftRunner(drafter, "before")).generate([question])[0]
+    with_draft = DecodeLoop(made, DraftRunner(drafter, "before")).generate([question])[0]
     assert with_draft.tokens == answer.tokens
 
 

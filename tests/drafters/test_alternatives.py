@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from crossdraft.drafters.alternatives import HOLDS, TokenAlternatives, alternatives_of, tree_from_topk
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Outcome
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO, as_target, noisy
@@ -100,13 +100,13 @@ def test_alternatives_save_passes_and_change_nothing():
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
     requests = [Request("x" * i, max_new_tokens=30) for i in (2, 3, 4, 5)]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     rounds = {}
     for words in (1, 3):
         other = noisy(ZOO["video_llava"]()[0], 3e-3)
         drafter = IndependentDrafter(as_target(other, prompt), words=words)
         cost = CostModel()
-        answers = Decoder(
+        answers = DecodeLoop(
             target, DraftRunner(drafter, "before"), cost=cost, adaptive=False, nodes=24, hidden_nodes=24
         ).generate(requests)
         assert [answer.tokens for answer in answers] == alone

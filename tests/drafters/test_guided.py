@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
@@ -31,12 +31,12 @@ def kin():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 def answers(target, drafter, batch=1):
     cost = CostModel()
-    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, max_batch=batch, adaptive=False)
+    decoder = DecodeLoop(target, DraftRunner(drafter, "off"), cost=cost, max_batch=batch, adaptive=False)
     return decoder.generate(REQUESTS)
 
 

@@ -10,8 +10,8 @@ from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prompt import GAP, Prompt, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -48,9 +48,9 @@ def ring_target() -> Target:
     return Target(model, lambda request: Prompt(torch.tensor([1, *letters(request.prompt)])), str, [EOS], [3])
 
 
-def decoder(target: Target, drafter: object, hidden: str = "before", **options) -> Decoder:
+def decoder(target: Target, drafter: object, hidden: str = "before", **options) -> DecodeLoop:
     cost = CostModel()
-    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, adaptive=False, **options)
+    return DecodeLoop(target, DraftRunner(drafter, hidden), cost=cost, adaptive=False, **options)
 
 
 def play(drafter, request: Request, rounds: int, says: Callable[[int], int]) -> list[tuple]:
@@ -154,7 +154,7 @@ def test_forbidden_ids_are_neither_fed_nor_drafted():
 def test_a_repeating_answer_is_drafted(hidden):
     target = ring_target()
     request = Request(QUESTION, max_new_tokens=40)
-    (alone,) = Decoder(target).generate([request])
+    (alone,) = DecodeLoop(target).generate([request])
     assert alone.tokens[:6] == tuple(after(x) for x in (letters("k")[0], *alone.tokens[:5]))
     (found,) = decoder(target, LookaheadDrafter(), hidden).generate([request])
     assert found.tokens == alone.tokens
@@ -173,14 +173,14 @@ def test_answers_are_the_targets_own(kind, name, batch):
         "union": lambda: UnionDrafter([NgramDrafter(), LookaheadDrafter(banned=banned)]),
     }[kind]()
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     found = decoder(target, drafter, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
 
 
 def test_in_a_union_the_window_is_read_whoever_else_drafts():
     target, request = ring_target(), Request(QUESTION, max_new_tokens=40)
-    alone, window = Decoder(target).generate([request])[0], LookaheadDrafter()
+    alone, window = DecodeLoop(target).generate([request])[0], LookaheadDrafter()
     silent = LookaheadIds(())
     silent.propose = lambda states, budgets: [Draft(DraftTree.chain([40])) for _ in states]
     (found,) = decoder(target, UnionDrafter([silent, window])).generate([request])
@@ -192,7 +192,7 @@ def test_sampled_answers_are_drafted_too():
     """Greedy in disguise: only one token is likely enough, so the answer is known."""
     target = ring_target()
     sampling = Sampling(temperature=1.0, top_k=1)
-    (alone,) = Decoder(target).generate([Request(QUESTION, max_new_tokens=30)])
+    (alone,) = DecodeLoop(target).generate([Request(QUESTION, max_new_tokens=30)])
     (found,) = decoder(target, LookaheadDrafter()).generate([Request(QUESTION, max_new_tokens=30, sampling=sampling)])
     assert found.tokens == alone.tokens
     assert found.stats.accepted > 5
@@ -224,7 +224,7 @@ def test_a_target_that_knows_its_ids_is_faster():
     with torch.no_grad():
         target.model.lm_head.weight.zero_()[17].fill_(1.0)
         target.model.model.embed_tokens.weight.abs_()
-    (alone,) = Decoder(target).generate([request])
+    (alone,) = DecodeLoop(target).generate([request])
     (found,) = decoder(target, LookaheadIds((40, 41, 42))).generate([request])
     assert found.tokens == alone.tokens
     assert len(found.tokens) / found.stats.rounds > 3

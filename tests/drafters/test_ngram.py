@@ -4,8 +4,8 @@ import pytest
 
 import crossdraft as cd
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prompt import GAP, PromptIds, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -100,7 +100,7 @@ def test_a_document_of_the_first_turn_is_copied(hidden, target, clip):
     bias = tuple((token, -100.0) for token in range(target.vocab_size) if token != words[1])
     drafter = Shown()
     request = Request(messages=talk, max_new_tokens=9, sampling=cd.Sampling(logit_bias=bias))
-    (answer,) = Decoder(target, DraftRunner(drafter, hidden), adaptive=False).generate([request])
+    (answer,) = DecodeLoop(target, DraftRunner(drafter, hidden), adaptive=False).generate([request])
     assert answer.tokens[0] == words[1]
     assert tuple(words[2:8]) in [draft[:6] for draft in drafter.drafts]
     assert all(target.reserved.isdisjoint(draft) for draft in drafter.drafts)

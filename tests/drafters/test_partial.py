@@ -8,13 +8,13 @@ import torch
 
 from crossdraft.drafters.combine.cascade import CascadeDrafter
 from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft_lab.drafters.partial import BLOCK, PartialDrafter, kept_tokens, take
@@ -38,7 +38,7 @@ def requests():
 
 @pytest.fixture(scope="module")
 def alone(target, requests):
-    return [answer.tokens for answer in Decoder(target).generate(requests)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(requests)]
 
 
 class Keeping(PartialDrafter):
@@ -57,7 +57,7 @@ def chunk(token: int) -> Chunk:
 
 
 def answers(target, drafter, requests, batch=1):
-    return Decoder(target, DraftRunner(drafter, "off"), adaptive=False, nodes=5, max_batch=batch).generate(requests)
+    return DecodeLoop(target, DraftRunner(drafter, "off"), adaptive=False, nodes=5, max_batch=batch).generate(requests)
 
 
 def test_sinks_the_best_blocks_and_the_end_are_kept_by_hand():
@@ -119,19 +119,19 @@ def test_with_few_blocks_answers_are_still_the_target_s_own(target, requests, al
 def test_its_keys_of_verified_tokens_are_the_target_s_own(target, requests):
     """After some rounds: what the drafter holds is a part of what the target's cache would."""
     request = requests[0]
-    decoder = Decoder(target, DraftRunner(keeping := Keeping(target, FEW), "off"), adaptive=False, nodes=5)
+    decoder = DecodeLoop(target, DraftRunner(keeping := Keeping(target, FEW), "off"), adaptive=False, nodes=5)
     answer = decoder.generate([request])[0]
     state = keeping.last
     prompt = target.prepare(request)
     length = len(prompt) + state.exact
     cache = target.new_cache(capacity=length + 8)
-    read = target.prefill(cache, prompt, target.encode(prompt), length + 8)
+    read = prefill(target, cache, prompt, target.encode(prompt), length + 8)
     with torch.inference_mode():
         for token in answer.tokens[: state.exact]:
-            target.extend(cache, slice(0, 1), [chunk(token)], [DraftTree.empty()])
+            target.extend(cache, [PassRow(0, chunk(token))])
     assert read.row == 0
     assert state.exact > 5
-    whole, part = cache.view(0).layers, state.cache.view(0).layers
+    whole, part = (one.span(0, 0, one.lengths[0]).layers for one in (cache, state.cache))
     count = len(state.prompt)
     for (keys, values), (few_keys, few_values) in zip(whole, part, strict=True):
         own = slice(len(prompt), len(prompt) + state.exact)

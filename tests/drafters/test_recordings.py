@@ -10,7 +10,7 @@ import torch
 from crossdraft.builders import DrafterContext
 from crossdraft.drafters import recordings
 from crossdraft.drafters.recordings import PATCHES, PIXELS, RecordingPrompt, RecordingTarget, busiest_patches
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
@@ -120,8 +120,8 @@ def test_a_spec_asks_for_it_and_drafts_are_lossless(pair):
     context = DrafterContext(str(pair.target), "cpu", "float32", target.vocab_size, packed=False)
     drafter = build_spec(read_spec(f"event:dir={pair.event},slices=10,patches=3"), context)
     request = Request("Why?", torch.zeros(8, 28, 28, 3, dtype=torch.uint8).numpy(), LONG, max_new_tokens=16)
-    alone = Decoder(target).generate([request])[0]
-    drafted = Decoder(target, DraftRunner(drafter, "before"), adaptive=False).generate([request])[0]
+    alone = DecodeLoop(target).generate([request])[0]
+    drafted = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([request])[0]
     assert drafted.tokens == alone.tokens
     assert drafted.stats.drafted
 

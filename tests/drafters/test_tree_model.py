@@ -16,8 +16,8 @@ from crossdraft.drafters.trees.static import RankCounts, Shape, fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
@@ -60,12 +60,12 @@ def kin() -> Target:
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 def decoder(target, drafter, **options):
     cost = CostModel()
-    return Decoder(target, DraftRunner(drafter, "before"), cost=cost, **options)
+    return DecodeLoop(target, DraftRunner(drafter, "before"), cost=cost, **options)
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_greedy_answers_of_other_classes(name):
     target = as_target(*ZOO[name]())
     model, prompt = ZOO[name]()
     drafter = TreeDrafter(as_target(noisy(model, 1e-3), prompt), GROWERS["dynamic"], sorted(target.reserved))
-    alone = Decoder(target).generate(REQUESTS[:3])
+    alone = DecodeLoop(target).generate(REQUESTS[:3])
     found = decoder(target, drafter, max_batch=2, adaptive=False, nodes=7).generate(REQUESTS[:3])
     assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
 

@@ -54,16 +54,18 @@ class DeferredTarget(Target):
         self.queue.launch(lambda: encoded.update(self.inner.encode(prompt)))
         return encoded
 
-    def extend(self, cache, rows, chunks, trees, capture=(), probe_embeds=()):
+    def extend(self, cache, rows):
+        silent = all(row.chunk.skip_logits for row in rows)
+
         def work():
-            if chunks[0].skip_logits:
+            if silent:
                 self.queue.work()
-            return self.inner.extend(cache, rows, chunks, trees, capture, probe_embeds)
+            return self.inner.extend(cache, rows)
 
         began = self.clock.mark()
         out = self.queue.launch(work)
         done = self.clock.mark()
-        if chunks[0].skip_logits:
-            return TargetOut([torch.empty(0, self.vocab_size)], [()], began, done)
+        if silent:
+            return TargetOut([torch.empty(0, self.vocab_size)] * len(rows), [()] * len(rows), began, done)
         found = out.result()
         return TargetOut(found.logits, found.hidden, began, done)

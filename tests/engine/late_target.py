@@ -21,5 +21,4 @@ def wait_for(monkeypatch: pytest.MonkeyPatch, drafter: ProcessDrafter) -> None:
 
         return late
 
-    monkeypatch.setattr(Target, "prefill", held(Target.prefill))
     monkeypatch.setattr(Target, "extend", held(Target.extend))

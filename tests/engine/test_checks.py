@@ -10,8 +10,8 @@ import torch
 
 from crossdraft.engine.checks import checked, drafts_of
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -230,12 +230,12 @@ class Damaging:
 def answer_under_damage(wanted: int, seed: int, sampling: Sampling) -> None:
     target = as_target(*ZOO["video_llava"]())
     requests = [Request("x" * (1 + i), max_new_tokens=20, sampling=sampling) for i in range(3)]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     truth = {request.prompt: tokens for request, tokens in zip(requests, alone, strict=True)}
     drafter, dropped = Damaging(truth, random.Random(seed)), 0
     cost = CostModel()
     while drafter.damaged < wanted:
-        decoder = Decoder(target, DraftRunner(drafter, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False)
+        decoder = DecodeLoop(target, DraftRunner(drafter, "before"), cost=cost, max_batch=2, nodes=3, adaptive=False)
         found = decoder.generate(requests)
         assert decoder.drafter is not None
         dropped += sum(answer.stats.bad_drafts for answer in found)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from crossdraft.engine.clock import HostClock, clock_of
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
@@ -58,13 +59,13 @@ def target():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return Decoder(target).generate([REQUEST])[0].tokens
+    return DecodeLoop(target).generate([REQUEST])[0].tokens
 
 
 def hidden_draft(target, typist):
     """The answer with everything but the hidden draft switched off."""
     runner = DraftRunner(typist, "beside")
-    decoder = Decoder(target, runner, adaptive=False, nodes=1)
+    decoder = DecodeLoop(target, runner, adaptive=False, nodes=1)
     try:
         return decoder.generate([REQUEST])[0]
     finally:
@@ -128,7 +129,7 @@ def test_a_pass_that_was_only_launched_says_when_it_is_done(target):
         cache.add_row(len(prompt) + 1)
         pieces, _ = slow.chunks(prompt, slow.encode(prompt))
         start = time.perf_counter()
-        out = slow.extend(cache, slice(0, 1), pieces[:1], [DraftTree.empty()])
+        out = slow.extend(cache, [PassRow(0, pieces[0])])
         launched = time.perf_counter()
         time.sleep(0.05)
         gate.set()

@@ -12,10 +12,10 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance, Rule
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Needs
 from crossdraft.engine.fast import heap
 from crossdraft.engine.fast.heap import GROWTH
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Finish, Origin, Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -38,11 +38,11 @@ def stranger():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 def decoder(target, drafter, hidden="before", **options):
-    return Decoder(target, DraftRunner(drafter, hidden), **options)
+    return DecodeLoop(target, DraftRunner(drafter, hidden), **options)
 
 
 def test_the_target_alone_is_transformers_greedy(target, alone):
@@ -73,7 +73,7 @@ def test_greedy_answers_of_every_class(name):
     target = as_target(*ZOO[name]())
     model, prompt = ZOO[name]()
     drafter = IndependentDrafter(as_target(noisy(model, 1e-3), prompt), sorted(target.reserved))
-    alone = Decoder(target).generate(REQUESTS[:3])
+    alone = DecodeLoop(target).generate(REQUESTS[:3])
     found = decoder(target, drafter, max_batch=2, adaptive=False).generate(REQUESTS[:3])
     assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
 
@@ -158,10 +158,10 @@ def test_requests_join_and_leave_between_rounds(target, kin, alone):
 def test_penalties_and_bias_apply_at_every_node(target, kin):
     sampling = Sampling(repetition_penalty=1.3, logit_bias=((40, 0.05),))
     requests = [replace(request, sampling=sampling) for request in REQUESTS]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     found = [answer.tokens for answer in decoder(target, kin, adaptive=False, max_batch=2).generate(requests)]
     assert found == alone
-    plain = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    plain = [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
     assert found != plain
 
 
@@ -215,10 +215,10 @@ def test_a_seed_fixes_a_sampled_answer(target, kin):
 
 
 def test_a_stop_string_ends_the_answer_before_it(target, kin):
-    whole = Decoder(target).generate([REQUESTS[4]])[0]
+    whole = DecodeLoop(target).generate([REQUESTS[4]])[0]
     stop = whole.text[7:9]
     request = replace(REQUESTS[4], stop=(stop,))
-    alone = Decoder(target).generate([request])[0]
+    alone = DecodeLoop(target).generate([request])[0]
     found = decoder(target, kin, adaptive=False).generate([request])[0]
     assert found.finish is alone.finish is Finish.STOP
     assert found.tokens == alone.tokens
@@ -269,7 +269,7 @@ def test_cancelling_ends_a_request_between_rounds(target, kin, alone):
 
 
 def test_dropping_cancels_those_that_wait_as_well(target):
-    decoding = Decoder(target)
+    decoding = DecodeLoop(target)
     running, waiting = (decoding.submit(request) for request in REQUESTS[3:])
     decoding.step()
     decoding.drop()
@@ -289,7 +289,7 @@ def test_an_answer_that_cannot_be_decoded_ends_alone(target, alone, last):
             raise KeyError(spoilt)
         return target.decode(tokens)
 
-    decoding = Decoder(Target(target.model, target.prepare, decode, target.eos), max_batch=2)
+    decoding = DecodeLoop(Target(target.model, target.prepare, decode, target.eos), max_batch=2)
     wrong = decoding.submit(replace(REQUESTS[4], max_new_tokens=at + 1) if last else REQUESTS[4])
     other = decoding.submit(REQUESTS[3])
     while decoding.busy:
@@ -314,9 +314,9 @@ def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
 def test_a_request_that_forbids_every_token_is_refused(target):
     every = tuple(range(target.vocab_size))
     with pytest.raises(CrossdraftError, match=r"forbids all of the model's \d+ tokens"):
-        Decoder(target).generate([Request("x", max_new_tokens=4, sampling=Sampling(suppress_tokens=every))])
+        DecodeLoop(target).generate([Request("x", max_new_tokens=4, sampling=Sampling(suppress_tokens=every))])
     spared = Sampling(suppress_tokens=every[:7] + every[8:])
-    assert Decoder(target).generate([Request("x", max_new_tokens=4, sampling=spared)])[0].tokens == (7,) * 4
+    assert DecodeLoop(target).generate([Request("x", max_new_tokens=4, sampling=spared)])[0].tokens == (7,) * 4
 
 
 @pytest.mark.parametrize("bad", [{"max_new_tokens": 0}, {"prompt": "  "}])
@@ -386,7 +386,7 @@ def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(targ
     request = replace(REQUESTS[4], stop=(target.decode(whole[5:7]),))
     assert len(whole) > 12
     script = Scripted([DraftTree.chain(whole[1:3]), DraftTree.chain(whole[4:12])])
-    (answer,) = Decoder(target, DraftRunner(script, "off"), adaptive=False).generate([request])
+    (answer,) = DecodeLoop(target, DraftRunner(script, "off"), adaptive=False).generate([request])
     assert answer.tokens == whole[:7]
     assert (answer.stats.rounds, answer.stats.accepted) == (3, 2 + 3)
     assert answer.stats.tau == pytest.approx(7 / 3)
@@ -394,7 +394,7 @@ def test_tokens_behind_an_answers_end_count_neither_as_accepted_nor_for_tau(targ
 
 
 def test_the_parts_of_the_rounds_are_timed_separately(target, kin):
-    (answer,) = Decoder(target, DraftRunner(kin, "off"), adaptive=False).generate(REQUESTS[4:])
+    (answer,) = DecodeLoop(target, DraftRunner(kin, "off"), adaptive=False).generate(REQUESTS[4:])
     times = answer.stats.stages_s
     assert 0 < times["draft"] < times["rounds"]
     assert 0 < times["communication"] < times["draft"]  # in this thread it is next to nothing
@@ -433,12 +433,13 @@ def test_ctrl_c_leaves_an_answer_of_what_was_emitted(target, kin):
     decoding = decoder(target, kin)
     request_id = decoding.submit(REQUESTS[-1], interrupt)
     with pytest.raises(KeyboardInterrupt):
-        decoding.step()
+        while decoding.busy:
+            decoding.step()
     while decoding.busy:
         decoding.step()
     answer = decoding.answer(request_id)
     assert answer.finish is Finish.CANCELLED
-    assert answer.tokens == Decoder(target).generate(REQUESTS[-1:])[0].tokens[: len(answer.tokens)]
+    assert answer.tokens == DecodeLoop(target).generate(REQUESTS[-1:])[0].tokens[: len(answer.tokens)]
     assert decoding.cache.rows == 0
     assert decoding.drafter.runner._slots == {}
 
@@ -465,7 +466,7 @@ def test_memory_of_ended_requests_is_given_back_behind_their_answers(target, mon
     monkeypatch.setattr(heap, "INTERVAL_S", 0.0)
     monkeypatch.setattr(heap, "resident", lambda: next(grown))
     monkeypatch.setattr(heap, "trim", lambda: trims.append(1))
-    decoding = Decoder(target)
+    decoding = DecodeLoop(target)
     for number, request in enumerate(REQUESTS[:2]):
         decoding.generate([request])
         assert len(trims) == number
@@ -492,8 +493,8 @@ def test_a_prompt_that_is_none_costs_its_request_and_no_other(ids, part):
     target = as_target(*ZOO["video_llava"]())
     good, prepare = Request("x", max_new_tokens=4), target.prepare
     target.prepare = lambda request: Prompt(ids) if request.question == "bad" else prepare(request)
-    alone = Decoder(target).generate([good])[0].tokens
-    decoder = Decoder(target, max_batch=2)
+    alone = DecodeLoop(target).generate([good])[0].tokens
+    decoder = DecodeLoop(target, max_batch=2)
     asked = [decoder.submit(one) for one in (Request("bad"), good, good)]
     while decoder.busy:
         decoder.step()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft, Needs
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.noise import Noise
 from crossdraft.engine.processors import TreeProcessors, verify_tree
 from crossdraft.engine.request import Request
@@ -79,7 +79,7 @@ def processors(target, *own):
 
 
 def drafting(target, answer):
-    return Decoder(target, DraftRunner(Knowing(answer), "before"), adaptive=False)
+    return DecodeLoop(target, DraftRunner(Knowing(answer), "before"), adaptive=False)
 
 
 def outcome(decoder, request):
@@ -97,11 +97,11 @@ def outcome(decoder, request):
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1e-3, seed=1)], ids=["greedy", "sampled"])
 def test_an_answer_fails_at_the_token_where_the_target_alone_fails(target, sampling, caplog):
     plain = Request("xx", max_new_tokens=12, sampling=sampling)
-    answer = Decoder(target).generate([plain])[0].tokens
+    answer = DecodeLoop(target).generate([plain])[0].tokens
     at = next(i for i in range(2, len(answer)) if answer[i] not in answer[:i])
     sampled = Sampling(sampling.temperature, seed=1, processors=(Failing({answer[at]}),))
     request = Request("xx", max_new_tokens=12, sampling=sampled)
-    streamed, ended = outcome(Decoder(target), request)
+    streamed, ended = outcome(DecodeLoop(target), request)
     assert streamed == list(answer[: at + 1])
     assert "A logits processor cannot go on: ValueError: nothing is allowed" in ended
     assert outcome(drafting(target, answer), request) == (streamed, ended)
@@ -109,16 +109,16 @@ def test_an_answer_fails_at_the_token_where_the_target_alone_fails(target, sampl
 
 
 def test_an_answer_that_ends_there_is_whole(target):
-    answer = Decoder(target).generate([Request("xx", max_new_tokens=12)])[0].tokens
+    answer = DecodeLoop(target).generate([Request("xx", max_new_tokens=12)])[0].tokens
     at = next(i for i in range(2, len(answer)) if answer[i] not in answer[:i])
     request = Request("xx", max_new_tokens=at + 1, sampling=Sampling(processors=(Failing({answer[at]}),)))
-    for decoder in (Decoder(target), drafting(target, answer)):
+    for decoder in (DecodeLoop(target), drafting(target, answer)):
         assert outcome(decoder, request)[1] == answer[: at + 1]
 
 
 def test_a_grammar_without_an_entry_for_a_refused_draft_costs_nothing(target):
     request = Request("xx", max_new_tokens=12)
-    answer = Decoder(target).generate([request])[0].tokens
+    answer = DecodeLoop(target).generate([request])[0].tokens
     absent = next(token for token in range(10, 90) if token not in answer)
     strict = Request("xx", max_new_tokens=12, sampling=Sampling(processors=(Failing({absent}, KeyError("state 7")),)))
     wrong = (answer[0], absent, *answer[2:])

@@ -1,4 +1,4 @@
-"""Frames that other clips showed are not encoded again; features have the same bits, answers the same tokens."""
+"""Frames that a drafter wants first are encoded by themselves where the features keep their bits."""
 
 from dataclasses import replace
 
@@ -7,18 +7,11 @@ import torch
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.engine.arrivals import VisualFuture
-from crossdraft.engine.content import ContentDigests
-from crossdraft.engine.decode import Decoder
-from crossdraft.engine.frames import FramewiseEncoder, KnownFrames
-from crossdraft.engine.prefix_cache import CLIPS, PrefixCache
-from crossdraft.engine.prompt import Prompt
-from crossdraft.engine.request import Request
+from crossdraft.engine.frames import FramewiseEncoder
 from crossdraft.engine.target import Target
-from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import EOS, ZOO, as_target
-from tests.support import ENCODES_CLIPS, encodes_clips
+from tests.support import ENCODES_CLIPS
 
-PLENTY = 1 << 30
 LISTED = {"video_llava", "llava_next_video", "llava_onevision"}  # those that read `pixel_values_videos`
 FRAMEWISE = {*LISTED, "gemma3", "internvl", "smolvlm"}  # the others read a clip as a row of images
 
@@ -80,71 +73,27 @@ def clip(*seeds):
     return {"pixel_values_videos": torch.stack(frames)[None]}
 
 
-class Memory(dict):
-    """Features by digest."""
-
-    def known(self, namespace=""):
-        return KnownFrames(namespace, ContentDigests(), self.get)
-
-    def show(self, encode, *seeds):
-        found = encode(clip(*seeds), self.known())
-        self.update(found.frames)
-        return found
-
-
-@pytest.mark.parametrize("function", [in_pairs, with_its_neighbours, numbered, of_two_at_least])
-def test_an_encoder_that_does_not_read_frames_one_by_one_is_found_out(function):
-    assert encoder(function)(clip(1, 2, 3, 4), None) is None
-
-
-def test_other_inputs_and_other_shapes_are_not_read_by_frame():
-    encode = FramewiseEncoder("video", by_itself, ("pixel_values_videos", "video_grid_thw"), lambda value: value)
-    assert encode(clip(1, 2), None) is not None
-    assert encode({**clip(1, 2), "video_grid_thw": torch.tensor([[2, 1, 1]])}, None) is None
-    assert encode({"pixel_values_videos": clip(1, 2)["pixel_values_videos"].repeat(2, 1, 1, 1, 1)}, None) is None
-    assert encode({"pixel_values_videos": torch.zeros(4, 8)}, None) is None
-    assert encode({"pixel_values": torch.zeros(2, 3, 4, 4)}, None) is None
-
-
-@pytest.mark.parametrize("function", [by_itself, rounding])
-def test_a_frames_bits_depend_on_its_pixels_alone(function):
-    encode, memory = encoder(function), Memory()
-    for seeds in [(1, 2, 3, 4), (2, 3, 4, 5), (4, 5, 6, 7), (5, 6, 7, 8), (7, 7, 9, 7), (9, 1, 2, 3)]:
-        found = memory.show(encode, *seeds)
-        alone = encoder(function)(clip(*seeds), None)
-        rows = found["video"].pooler_output
-        assert torch.equal(rows, alone["video"].pooler_output)
-        assert torch.equal(rows, torch.cat([function(**clip(seed), return_dict=True).pooler_output for seed in seeds]))
-
-
-def test_counts_of_what_is_encoded():
-    encode, memory = encoder(by_itself), Memory()
-    found = [memory.show(encode, *seeds) for seeds in [(1, 2, 3, 4), (3, 4, 5, 6), (6, 6, 7, 7), (4, 5, 6, 7)]]
-    assert [(one.count, one.fresh) for one in found] == [(4, 4), (4, 2), (4, 1), (4, 0)]
-
-
-def test_frames_are_encoded_at_once_where_that_has_been_found_exact_and_else_one_by_one():
-    exact, inexact = Counted(by_itself), Counted(rounding)
-    for counted in (exact, inexact):
-        encode = encoder(counted)
-        for seeds in [(1, 2, 3), (4, 5, 6), (7, 8, 9)]:
-            encode(clip(*seeds), None)
-    tried, first = [2, 1, 1], [1, 1, 1, 3]
-    assert exact.sizes == tried + first + [3, 3]
-    assert inexact.sizes == tried + first + [1, 1, 1] * 2
-
-
-def test_another_namespace_knows_nothing():
-    encode, memory = encoder(by_itself), Memory()
-    memory.show(encode, 1, 2)
-    assert encode(clip(1, 2), memory.known("another")).fresh == 2
-
-
 def arriving(count):
     """Features of `count` frames are wanted; and what has come."""
     arrivals, come = VisualFuture((count,)), []
     arrivals.on_frame(come.append)
     return arrivals, come
+
+
+def test_other_inputs_and_other_shapes_are_not_read_by_frame():
+    """What may be is found out at the next occasion; what may not leaves nothing to find out."""
+    encode = FramewiseEncoder("video", by_itself, ("pixel_values_videos", "video_grid_thw"), lambda value: value)
+    for others in (
+        {**clip(1, 2), "video_grid_thw": torch.tensor([[2, 1, 1]])},
+        {"pixel_values_videos": clip(1, 2)["pixel_values_videos"].repeat(2, 1, 1, 1, 1)},
+        {"pixel_values_videos": torch.zeros(4, 8)},
+        {"pixel_values": torch.zeros(2, 3, 4, 4)},
+    ):
+        assert encode.in_parts(others, arriving(1)[0]) is None
+        assert not encode.try_parts()
+    assert encode.in_parts(clip(1, 2), arriving(1)[0]) is None
+    assert encode.try_parts()
+    assert encode.in_parts(clip(1, 2), arriving(1)[0]) is not None
 
 
 def test_a_clip_is_encoded_in_parts_where_that_has_been_found_exact():
@@ -248,24 +197,6 @@ def test_another_thread_may_ask_for_a_clip_while_one_is_looked_for():
     assert encode.in_parts(clip(*range(4)), arriving(2)[0]) is not None
 
 
-def test_of_frames_that_were_shown_before_the_features_come_at_once():
-    """A window of a stream: 0 and 2 of it are known, 4 is new, and encoded before the others."""
-    counted, memory = Counted(by_itself), Memory()
-    encode = encoder(counted)
-    memory.show(encode, 1, 2, 3, 4, 5)
-    counted.sizes.clear()
-    arrivals, come = arriving(3)
-    seen = []
-    arrivals.on_frame(lambda frame: seen.append(len(counted.sizes)))
-    found = encode(clip(3, 9, 5, 8, 7), memory.known(), arrivals)
-    assert (found.count, found.fresh) == (5, 3)
-    assert [frame.number for frame in come] == [0, 2, 4]
-    assert seen == [0, 0, 1]
-    rows = found["video"].pooler_output
-    assert torch.equal(rows, encoder(by_itself)(clip(3, 9, 5, 8, 7), None)["video"].pooler_output)
-    assert all(torch.equal(frame.rows, rows[frame.number]) for frame in come)
-
-
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_in_parts_or_whole_a_model_gives_the_same_bits(name):
     model, prompt = ZOO[name]()
@@ -299,134 +230,9 @@ def test_targets_of_other_features_are_not_read_in_parts():
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
+@torch.inference_mode()
 def test_which_models_read_frames_one_by_one(name):
     model, prompt = ZOO[name]()
-    target, by_frame = as_target(model, prompt), replace(prompt, by_frame=True)
-    found, whole = target.encode_frames(by_frame), target.encode(prompt)
-    assert (found is not None) == (name in FRAMEWISE and ENCODES_CLIPS)
-    if found is not None:
-        rows, expected = target.visual_features(found), target.visual_features(whole)
-        assert rows.shape == expected.shape
-        assert torch.allclose(rows, expected, atol=1e-9)
-        assert torch.equal(rows, target.visual_features(target.encode(by_frame)))
-        assert target.encode_frames(prompt) is None
-
-
-class Stream:
-    """Windows of a stream of noise, as requests to a model of the zoo."""
-
-    def __init__(self, name):
-        model, self.prompt = ZOO[name]()
-        self.target = Target(model, self._prepare, str, [EOS])
-        ((self.name, pixels),) = [one for one in self.prompt.features.items() if one[0].startswith("pixel_values")]
-        self.lead, (self.length, *shape) = pixels.shape[:-4], pixels.shape[-4:]
-        self.frames = torch.randn(40, *shape, generator=torch.Generator().manual_seed(0))
-
-    def _prepare(self, request):
-        features = {**self.prompt.features, self.name: request.inputs[self.name]}
-        return Prompt(request.inputs["input_ids"][0], features, by_frame=request.reuse != "clip")
-
-    def window(self, start, reuse="frames", tail=(), **more):
-        ids = torch.cat([self.prompt.input_ids, torch.tensor(tail, dtype=torch.long)])
-        pixels = self.frames[start : start + self.length].reshape(*self.lead, self.length, *self.frames.shape[1:])
-        inputs = {"input_ids": ids[None], self.name: pixels}
-        return Request("x", inputs=inputs, max_new_tokens=8, reuse=reuse, **more)
-
-    def answers(self, requests, prefixes=None):
-        decoder = Decoder(self.target, prefixes=prefixes)
-        return [decoder.generate([request])[0] for request in requests]
-
-    def features(self, request, prefixes):
-        known = prefixes.lookup(self.target, self.target.prepare(request), prefixes.identify(request))
-        return self.target.visual_features(known.encode())
-
-
-@encodes_clips
-@pytest.mark.parametrize("name", sorted(FRAMEWISE))
-def test_overlapping_windows_are_answered_as_if_each_were_alone(name):
-    stream, prefixes = Stream(name), PrefixCache(PLENTY)
-    requests = [stream.window(start) for start in range(0, 12, 2)]
-    found = stream.answers(requests, prefixes)
-    assert [one.tokens for one in found] == [one.tokens for one in stream.answers(requests)]
-    assert [one.stats.frames_encoded for one in found] == [stream.length] + [2] * 5
-    assert [one.stats.frames_reused for one in found] == [0] + [stream.length - 2] * 5
-    assert [one.stats.cached_tokens for one in found] == [0] * 6  # keys and values are not kept
-    for request in requests:
-        fresh, again = stream.features(request, PrefixCache(0)), stream.features(request, prefixes)
-        assert torch.equal(fresh, again)
-
-
-class Careless(ContentDigests):
-    """Planted: a frame is told by its shape, not by its pixels."""
-
-    def of(self, *values):
-        return super().of(*(value.shape if isinstance(value, torch.Tensor) else value for value in values))
-
-
-@encodes_clips
-def test_a_key_that_leaves_out_the_content_is_noticed():
-    stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
-    prefixes._digests = Careless()
-    first, second = stream.window(0), stream.window(20)
-    stream.features(first, prefixes)
-    assert not torch.equal(stream.features(second, prefixes), stream.features(second, PrefixCache(0)))
-
-
-@encodes_clips
-def test_several_questions_about_a_window_read_it_once_and_its_frames_are_kept():
-    stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
-    requests = [stream.window(start, "both", tail) for start in (0, 2, 4) for tail in ((8, 9), (8, 10))]
-    found = stream.answers(requests, prefixes)
-    assert [one.tokens for one in found] == [one.tokens for one in stream.answers(requests)]
-    length = stream.length
-    assert [one.stats.frames_encoded for one in found] == [length, None, 2, None, 2, None]
-    assert [one.stats.cached_tokens > 0 for one in found] == [False, True] * 3
-
-
-def test_of_a_model_that_does_not_read_frames_one_by_one_nothing_changes():
-    model, prompt = ZOO["qwen2_5_vl"]()
-    target, prefixes = as_target(model, replace(prompt, by_frame=True)), PrefixCache(PLENTY)
-    decoder = Decoder(target, prefixes=prefixes)
-    answer = decoder.generate([Request("x", inputs={}, max_new_tokens=4, reuse="frames")])[0]
-    assert (answer.stats.frames_encoded, answer.stats.frames_reused, prefixes.nbytes) == (None, None, 0)
-    alone = Decoder(as_target(model, prompt)).generate([Request("x", max_new_tokens=4)])[0]
-    assert answer.tokens == alone.tokens
-
-
-@encodes_clips
-def test_memory_is_bounded_by_clips_and_by_the_budget():
-    stream = Stream("video_llava")
-    one = stream.features(stream.window(0), PrefixCache(0)).nbytes // stream.length
-    plenty = PrefixCache(PLENTY)
-    for start in range(CLIPS + 8):
-        stream.features(stream.window(start), plenty)
-        assert plenty.nbytes == one * (min(start, CLIPS - 1) + stream.length)
-    little = PrefixCache(4 * one + 1)
-    requests = [stream.window(start) for start in range(6)]
-    assert [a.tokens for a in stream.answers(requests, little)] == [a.tokens for a in stream.answers(requests)]
-    assert little.nbytes == 4 * one
-    little.clear()
-    assert little.nbytes == 0
-    for start in range(CLIPS + 2):
-        stream.features(stream.window(start), little)
-    assert little.nbytes == 4 * one
-
-
-def test_kept_features_hold_no_memory_but_their_own():
-    stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
-    stream.features(stream.window(0), prefixes)
-    for kept in prefixes._features.values():
-        (features,) = kept.encoded.values()
-        assert features.untyped_storage().nbytes() == features.nbytes
-
-
-@encodes_clips
-def test_a_request_of_nobody_keeps_nothing():
-    stream, prefixes = Stream("video_llava"), PrefixCache(PLENTY)
-    (found,) = stream.answers([stream.window(0, namespace=None)], prefixes)
-    assert (found.stats.frames_encoded, prefixes.nbytes) == (stream.length, 0)
-
-
-def test_an_unknown_reuse_is_refused():
-    with pytest.raises(CrossdraftError, match="reuse"):
-        Request("x", reuse="all")
+    clips = [(encode, encode._clip(prompt.features)) for encode in as_target(model, prompt)._frames]
+    joins = [encode._join(pixels) for encode, pixels in clips if pixels is not None]
+    assert any(joins) == (name in FRAMEWISE and ENCODES_CLIPS)

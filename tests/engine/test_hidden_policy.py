@@ -2,10 +2,8 @@
 
 import pytest
 
-from crossdraft.engine.cost_model import LENDING_ROWS, CostModel, is_sure
-from crossdraft.engine.estimates import LENDING_FIRST, READING_EVERY, RequestDifficulty
-from crossdraft.engine.policy import RequestPlan, SpeculationPolicy
-from crossdraft.engine.request import Request
+from crossdraft.engine.cost_model import CostModel, is_sure
+from crossdraft.engine.estimates import RequestDifficulty
 from tests.engine.cost_models import reader, trained
 
 
@@ -161,73 +159,6 @@ def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
     assert CostModel().reading_pays(64)
 
 
-def lender(alone: float, overlapped: float, t: float) -> CostModel:
-    """Prompts that were read in so many seconds; sixteen rows share passes in which a token takes `t` by request."""
-    model = reader(0.0)
-    model.read_alone.extend([9.0, alone, 9.0])
-    model.read_overlapped.extend([overlapped, overlapped + 5, 9.0])
-    for n in (1, 2, 8):
-        model.saw_pass(16, n, t * n)  # another token costs as much as the first: no draft pays in a round
-    return model
-
-
-def test_a_drafters_cores_are_lent_where_its_drafts_save_less_than_its_work_costs():
-    """Of 20 tokens each at `t` about 5 come of the hidden draft: α = 0.9, 16 levels, and nothing is saved in rounds."""
-    hidden = sum(lender(1.0, 1.0, 0.1).hidden.path_probs(16))
-    saved = 0.1 * hidden
-    assert not lender(1.0, 1.0 + 0.9 * saved, 0.1).lending_pays(64, 16)
-    assert lender(1.0, 1.0 + 1.1 * saved, 0.1).lending_pays(64, 16)
-    assert not lender(1.0, 1.0 + 1.1 * saved, 0.1).lending_pays(64, 1)  # a request that is alone saves far more
-
-
-def test_lending_is_tried_and_drafting_again():
-    policy = SpeculationPolicy(reader(0.0), 8, 8, 0, adaptive=True)
-    asked = Request("x", max_new_tokens=64)
-
-    def plans(count: int, rows: int = 16) -> list[RequestPlan]:
-        made = []
-        for _ in range(count):
-            made.append(plan := policy.plan_request(asked, "beside", learns=False, rows=rows))
-            policy.began_request(plan)
-        return made
-
-    assert all(plan.reads and plan.mode == "beside" for plan in plans(200, rows=1))
-    policy.cost.exploration.overlapped = 0
-    tried = plans(3 * (LENDING_FIRST + 1))
-    assert all(plan.reads for plan in tried)
-    assert [plan.mode for plan in tried].count("off") == 3
-    policy.cost = lender(1.0, 9.0, 0.1)
-    used = plans(2 * READING_EVERY, rows=LENDING_ROWS - 1)
-    assert [plan.reads for plan in used].count(True) == 2
-
-
-@pytest.mark.parametrize("lent", [0.5, 2.0])
-def test_of_many_requests_it_is_tried_whether_lending_is_faster(lent):
-    """A period of eight answers takes 1 s with drafts; whatever is thought of it, the faster way is soon the usual one.
-
-    Periods of long and of short answers are compared by what they would take.
-    """
-    policy = SpeculationPolicy(lender(1.0, 9.0, 0.1), 8, 8, 0, adaptive=True)
-    asked, used = Request("x", max_new_tokens=64), []
-    for number in range(60):
-        plans = [policy.plan_request(asked, "beside", learns=False, rows=8) for _ in range(8)]
-        used.append(not plans[0].reads)
-        assert len({plan.reads for plan in plans}) == 1
-        tokens = 80 if number % 2 else 320
-        seconds = (8 + 0.1 * tokens) * (lent if used[-1] else 1.0)
-        policy.saw_step(seconds / 2, tokens)
-        for _ in range(8):
-            policy.saw_answer(tokens // 8, 0.0)
-        policy.saw_step(seconds / 2, 0)
-    assert used[:7] == [True] * 5 + [False] * 2  # the target reads faster with those cores; then drafting is tried
-    assert sum(used) > 50 if lent < 1 else sum(used[7:]) < 5
-
-
-@pytest.mark.parametrize(("overlapped", "lends"), [(1.05, False), (1.2, True)])
-def test_cores_with_which_a_target_reads_no_faster_are_not_lent(overlapped, lends):
-    assert lender(1.0, overlapped, 0.1).lends_now(64, 16) is lends
-
-
 def test_times_of_other_numbers_of_rows_are_taken_until_there_are_own_ones():
     """Plain passes take 1 s for one row and 1.6 s for four, so 1.8 s for five: 0.36 s a row."""
     model = trained(0.8, 0.05)
@@ -243,22 +174,3 @@ def test_times_of_other_numbers_of_rows_are_taken_until_there_are_own_ones():
             model.saw_pass(rows, 1, 1 / rows)
     assert model.costs(5).verify(1) == pytest.approx(0.2, rel=0.05)
     assert model.costs(1).wait is model.wait
-
-
-def test_now_and_then_a_round_goes_without_drafts():
-    """Seldom once that is known; one row alone has a schedule of its own."""
-    policy = SpeculationPolicy(CostModel(), 8, 8, 0, adaptive=True)
-
-    def plain_rounds(count, rows):
-        found = []
-        for number in range(count):
-            if policy.goes_plain(rows):
-                found.append(number)
-            policy.saw_verify(rows, 1.0 if policy.goes_plain(rows) else 4.0, 1.0)
-        return found
-
-    assert plain_rounds(20, 1) == []
-    assert plain_rounds(20, 3) == [2, 2 + 1 + 4, 7 + 1 + 8]
-    assert len(plain_rounds(650, 3)) == 2 + 650 // 65 - 1
-    policy.adaptive = False
-    assert plain_rounds(80, 3) == []

@@ -23,8 +23,7 @@ def begun(monkeypatch):
             with times.stage(stage):
                 clock.now = end
         clock.now = 5.0
-        times.at_last_piece(7)
-        times.rides_along()
+        times.read_chunk(3.0, 5.0, 7)
         times.timeline.spans += [Span("drafter", *each) for each in spans]
         return times
 
@@ -32,7 +31,8 @@ def begun(monkeypatch):
 
 
 def counted(times, *late):
-    times.prefilled(9, 0.0)
+    times.rides_along(5.0, 5.0, 9, 0.0)
+    times.prefilled()
     times.timeline.spans += [Span("drafter", *each) for each in late]
     times.close()
     return times.stats

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import crossdraft as cd
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import LETTERS_PER_TOKEN
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
@@ -34,7 +34,7 @@ def test_text_that_cannot_fit_reaches_no_tokenizer(target, drafter, monkeypatch)
     long = cd.Request("a" * (LETTERS_PER_TOKEN * target.context + 1))
     for runner in (None, DraftRunner(drafter, "before")):
         with pytest.raises(CrossdraftError, match=r"has 16,385 characters, and the model's context holds 512"):
-            Decoder(target, runner).generate([long])
+            DecodeLoop(target, runner).generate([long])
 
 
 def test_a_drafter_does_not_read_beyond_its_own_context(drafter, clip, monkeypatch):

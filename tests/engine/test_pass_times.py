@@ -7,6 +7,7 @@ import torch
 
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.pass_times import SAMPLES, WIDTHS, learn_pass_times, pass_times, timed_pass
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from tests.engine.zoo import ZOO, as_target
 
@@ -23,7 +24,7 @@ def test_every_width_is_measured_on_models_of_all_kinds(name):
 def test_a_timed_pass_leaves_nothing_in_the_row(target):
     prompt = target.prepare(Request("xxx"))
     cache = target.new_cache(1, 200)
-    target.prefill(cache, prompt, target.encode(prompt), 200)
+    prefill(target, cache, prompt, target.encode(prompt), 200)
     before = [(layer.keys[:, :, : cache.lengths[0]].clone(), cache.lengths[0]) for layer in cache.layers]
     forward, whole = timed_pass(target, cache, 8)
     assert 0 < forward < whole

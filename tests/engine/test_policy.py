@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from crossdraft.engine.cost_model import OUTLIER, CostModel, RoundCosts
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import (
-    NARROW_FIRST,
     PLAIN_EVERY,
     PLAIN_FIRST,
     PROBE_DEPTH,
@@ -432,9 +431,8 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
 
 
 def with_worth(model, worth):
-    """The drafter's cores are worth so much to the target, in each of three passes over 5 tokens."""
-    for _ in range(3):
-        model.saw_pass(1, 5, worth * model.verify(5), narrow=True)
+    """The drafter's cores are worth so much to the target."""
+    model.cores_worth = worth
     return model
 
 
@@ -452,9 +450,7 @@ def test_drafts_are_prepared_where_the_wait_for_them_costs_more_than_the_cores(a
 
 
 def test_nothing_is_prepared_before_it_is_known_what_the_cores_are_worth():
-    model = trained(0.98, 0.2)
-    model.saw_pass(1, 5, model.verify(5), narrow=True)
-    assert not model.preparing_pays(16)
+    assert not trained(0.98, 0.2).preparing_pays(16)
 
 
 def test_rounds_that_are_slower_than_expected_end_it_until_they_are_long_ago():
@@ -473,35 +469,6 @@ def test_rounds_that_are_slower_than_expected_end_it_until_they_are_long_ago():
 
 def preparing(model, **options):
     return SpeculationPolicy(model, 16, 64, 0, **{"adaptive": True, "prepares": True} | options)
-
-
-def test_a_round_now_and_then_goes_without_the_drafters_cores_to_see_what_they_are_worth():
-    policy = preparing(trained(0.9, 0.2))
-    policy.cost.exploration = Exploration()
-    tried = []
-    for number in range(1, 8 * NARROW_FIRST):
-        narrow = policy.goes_narrow(drafted=True, spare=True)
-        tried += [number] if narrow else []
-        policy.saw_verify(1, 5, 1.5 if narrow else policy.cost.verify(5), narrow=narrow)
-    assert tried == [NARROW_FIRST, 2 * NARROW_FIRST, 3 * NARROW_FIRST]  # then it is known
-    assert policy.cost.cores_worth.value == pytest.approx(1.5 / policy.cost.verify(5), rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("drafted", "spare", "alternates", "prepares"),
-    [
-        (False, True, False, True),
-        (True, False, False, True),  # they are busy, so that nothing can be seen
-        (True, True, True, True),
-        (True, True, False, False),  # this drafter prepares nothing
-    ],
-)
-def test_other_rounds_say_nothing_of_the_cores(drafted, spare, alternates, prepares):
-    policy = preparing(trained(0.9, 0.2), prepares=prepares)
-    policy.cost.exploration.unnarrowed = 10 * NARROW_FIRST
-    assert preparing(policy.cost).goes_narrow(drafted=True, spare=True)
-    policy.cost.alternates = alternates
-    assert not policy.goes_narrow(drafted=drafted, spare=spare)
 
 
 def test_whether_drafts_are_prepared_is_decided_every_few_rounds_for_all_of_their_rows():
@@ -531,9 +498,7 @@ def test_a_round_that_is_half_of_one_way_and_half_of_the_other_is_no_measure_of_
 
 def test_where_drafts_are_never_prepared_for_long_what_that_took_is_forgotten():
     policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
-    policy.cost.shared[1, False, True] = RoundCosts(
-        policy.cost.verify, LinearFit(w=1.0, x=1.0, y=100.0, xx=1.0, xy=100.0)
-    )
+    policy.cost.shared[1, True] = RoundCosts(policy.cost.verify, LinearFit(w=1.0, x=1.0, y=100.0, xx=1.0, xy=100.0))
     for _ in range(DECIDE_EVERY * FORGET_AFTER):
         policy.began_rounds(1)
         assert not policy.cost.prepares

@@ -8,8 +8,8 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.content import DIGEST_BYTES, Content
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Needs
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import WORTHWHILE, PrefixCache
 from crossdraft.engine.prefix_cache import _Edge as Edge
 from crossdraft.engine.prompt import LazyFeatures, Prompt
@@ -62,7 +62,7 @@ class Zoo:
 
 def answers(zoo, requests, prefixes=None, drafter=None, **more):
     """Answer requests one after the other, by one loop."""
-    decoder = Decoder(zoo.target, drafter, prefixes=prefixes, **more)
+    decoder = DecodeLoop(zoo.target, drafter, prefixes=prefixes, **more)
     return [decoder.generate([request])[0] for request in requests]
 
 
@@ -294,7 +294,7 @@ def test_with_a_drafter_and_in_batches(hidden, batch):
     alone = [answer.tokens for answer in answers(zoo, requests)]
     drafter = IndependentDrafter(kin.target, sees=True)
     drafter.prefixes = PrefixCache(PLENTY)
-    decoder = Decoder(zoo.target, DraftRunner(drafter, hidden), max_batch=batch, prefixes=PrefixCache(PLENTY))
+    decoder = DecodeLoop(zoo.target, DraftRunner(drafter, hidden), max_batch=batch, prefixes=PrefixCache(PLENTY))
     found = decoder.generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0

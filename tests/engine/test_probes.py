@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from crossdraft.engine import target as target_module
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.restarts import Restarts
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.runner.supervisor import Supervisor
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -98,7 +99,7 @@ def probe_logits(monkeypatch):
 
 def decoder(target, drafter, **options):
     cost = CostModel()
-    return Decoder(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False, **options)
+    return DecodeLoop(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False, **options)
 
 
 def answers(target, drafter, requests=REQUESTS, **options):
@@ -112,14 +113,14 @@ def target():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ZOO)
 def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
     target = as_target(*ZOO[name]())
-    alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
     drafter = Asking(alone)
     assert answers(target, drafter, max_batch=batch) == alone
     assert any(output.path == (2,) for _, _, output in drafter.states[-1].rounds)
@@ -137,7 +138,7 @@ def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
 def test_embeddings_are_read_as_if_they_were_rows_of_the_table(name, batch):
     """The other model has them in its table, and reads their ids in full forwards."""
     target, other = (as_target(*ZOO[name]()) for _ in range(2))
-    alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
     learned = torch.randn(len(IDS), 64, generator=torch.Generator().manual_seed(5), dtype=torch.double)
     prompts = [target.prepare(request) for request in REQUESTS]
     used = {token for text in alone for one in text for token in (one, one + 1)} | {50, 51}
@@ -162,8 +163,13 @@ def test_embeddings_in_the_wrong_rows_are_seen(target, alone, monkeypatch):
     learned = torch.randn(len(IDS), 64, dtype=torch.double)
     right, wrong = Asking(alone, embeddings=learned), Asking(alone, embeddings=learned)
     answers(target, right, max_batch=3)
-    embed = target._embeds
-    monkeypatch.setattr(target, "_embeds", lambda ids, sizes, tails: embed(ids, [ids.shape[1]] * len(sizes), tails))
+    given = target_module._given
+
+    def behind_padding(rows, embeds):
+        widest = max(map(len, rows))
+        return given([row if len(row) == widest else replace(row, embeds=None) for row in rows], embeds)
+
+    monkeypatch.setattr(target_module, "_given", behind_padding)
     answers(target, wrong, max_batch=3)
     pairs = [
         (one.probe_logits, two.probe_logits)
@@ -191,11 +197,11 @@ def test_a_node_that_sees_a_probe_is_seen(target, alone, monkeypatch):
 
 def test_without_probes_the_same_rows_are_fed(target, alone, monkeypatch):
     fed, extend = [], target.extend
-    monkeypatch.setattr(target, "extend", lambda *given: fed.append(given[3]) or extend(*given))
+    monkeypatch.setattr(target, "extend", lambda cache, rows: fed.append(rows) or extend(cache, rows))
     drafter = Asking(alone, probing=False)
     assert answers(target, drafter) == alone
     proposed = {id(draft.tree) for state in drafter.states for _, draft, _ in state.rounds}
-    assert proposed <= {id(tree) for trees in fed for tree in trees}
+    assert proposed <= {id(row.tree) for rows in fed for row in rows}
     assert all(not output.probe_top for state in drafter.states for _, _, output in state.rounds)
 
 
@@ -216,7 +222,7 @@ def test_sampled_answers_do_not_change_with_probes(target, alone):
 def test_the_cache_has_room_for_a_draft_and_its_probes(target, alone):
     """46 tokens of prompt, 14 of answer, 3 nodes and the root would be 64 positions, the probes left out."""
     decoding = decoder(target, Asking(alone), nodes=3, hidden_nodes=3)
-    decoding.cache = target.new_cache(1, capacity=1)
+    decoding.cache = decoding._admission.cache = target.new_cache(1, capacity=1)
     assert [answer.tokens for answer in decoding.generate(REQUESTS[2:])] == alone[2:]
 
 
@@ -230,11 +236,12 @@ def test_drafts_with_more_probes_than_announced_are_dropped(target, alone):
 
 
 def test_a_loop_that_began_without_its_drafter_takes_its_probes_when_it_is_back(target, alone):
-    supervisor = Supervisor(DraftRunner(Asking(alone), "before"), restarts=1, backoff_s=0.0)
-    supervisor.lose("a test")
-    decoding = Decoder(target, supervisor, adaptive=False)
+    runner = DraftRunner(Asking(alone), "before", restarts=Restarts(1, backoff_s=0.0))
+    runner.lose("a test")
+    decoding = DecodeLoop(target, runner, adaptive=False)
     deadline = time.monotonic() + 20
-    while supervisor.take_up() is None and time.monotonic() < deadline:
+    while runner.drafter is None and time.monotonic() < deadline:
+        runner.take_up()
         time.sleep(0.01)
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
@@ -304,6 +311,6 @@ def test_probes_travel_as_plain_data_and_embeddings_do_not():
 
 def test_a_row_begun_without_the_drafter_has_room_for_the_probes_of_the_others(target, alone):
     """The rows of a pass are as wide as the widest of them."""
-    supervisor = Supervisor(DraftRunner(Asking(alone), "before"), restarts=1, backoff_s=0.0)
-    supervisor.lose("a test")
-    assert Decoder(target, supervisor).policy.probes == len(IDS)
+    runner = DraftRunner(Asking(alone), "before", restarts=Restarts(1, backoff_s=0.0))
+    runner.lose("a test")
+    assert DecodeLoop(target, runner).policy.probes == len(IDS)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, LogitsProcessor, MinLengthLogitsProcessor
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.rules import rule_for
@@ -80,7 +80,7 @@ def tokenizer(pair):
 def answers(plain, frames):
     """What the target says where nothing is asked of it."""
     requests = [Request(question, frames, max_new_tokens=LONG) for question in QUESTIONS]
-    return {r.prompt: Decoder(plain).generate([r])[0] for r in requests}
+    return {r.prompt: DecodeLoop(plain).generate([r])[0] for r in requests}
 
 
 def loaded(pair, folder, fields):
@@ -148,7 +148,7 @@ def check_against_generate(pair, folder, fields, questions, frames, tokenizer):
     truth = {r.prompt: generated(target, r, tokenizer, **said) for r in requests}
     for drafter in (None, Oracle(truth, branching=False), Oracle(truth, branching=True)):
         positioned = None if drafter is None else DraftRunner(drafter, hidden="before")
-        found = Decoder(target, positioned, adaptive=False).generate(requests)
+        found = DecodeLoop(target, positioned, adaptive=False).generate(requests)
         assert {r.prompt: a.tokens for r, a in zip(requests, found, strict=True)} == truth, (fields, drafter)
         assert all("".join(piece.text for piece in a.pieces) == a.text for a in found)
         if drafter is not None:
@@ -292,7 +292,7 @@ def test_a_users_own_processor_is_honoured_at_every_node(plain, frames, tokenize
     truth = generated(plain, request, tokenizer, max_new_tokens=LONG, logits_processor=[Shout()])
     for branching in (False, True):
         oracle = DraftRunner(Oracle({QUESTIONS[0]: truth}, branching), hidden="before")
-        (answer,) = Decoder(plain, oracle, adaptive=False).generate([request])
+        (answer,) = DecodeLoop(plain, oracle, adaptive=False).generate([request])
         assert answer.tokens == truth
         assert answer.stats.accepted > 5
 
@@ -311,7 +311,7 @@ def test_a_neutral_request_takes_the_fast_path(plain, frames, monkeypatch):
     monkeypatch.setattr("crossdraft.engine.request_state.TreeProcessors", lambda *given: pytest.fail("not needed"))
     fast = Sampling(0.7, 5, 0.9, 0.01, 1.2, ((3, 1.0),), 1, suppress_tokens=(4,), bad_words_ids=((5,),))
     for sampling in (Sampling(), Sampling(typical_p=0.5, eta_cutoff=0.1), fast):
-        assert Decoder(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens
+        assert DecodeLoop(plain).generate([Request("what?", frames, max_new_tokens=3, sampling=sampling)])[0].tokens
 
 
 def test_the_request_as_a_drafter_reads_it():
@@ -332,20 +332,20 @@ def test_the_request_as_a_drafter_reads_it():
 
 
 def test_max_time_ends_an_answer(plain, frames):
-    (answer,) = Decoder(plain).generate([Request("what?", frames, max_new_tokens=LONG, max_time=1e-9)])
+    (answer,) = DecodeLoop(plain).generate([Request("what?", frames, max_new_tokens=LONG, max_time=1e-9)])
     assert answer.finish is Finish.TIME
     assert len(answer.tokens) == 1
 
 
 def test_a_sampled_answer_says_its_seed(plain, frames):
     request = Request("what?", frames, max_new_tokens=LONG, sampling=Sampling(temperature=3.0))
-    one, two = Decoder(plain).generate([request, request])
+    one, two = DecodeLoop(plain).generate([request, request])
     assert one.stats.seed != two.stats.seed
     assert one.tokens != two.tokens
     again = replace(request, sampling=replace(request.sampling, seed=one.stats.seed))
-    assert Decoder(plain).generate([again])[0].tokens == one.tokens
+    assert DecodeLoop(plain).generate([again])[0].tokens == one.tokens
     assert one.stats.to_json()["seed"] == one.stats.seed
-    assert Decoder(plain).generate([replace(request, sampling=Sampling())])[0].stats.seed is None
+    assert DecodeLoop(plain).generate([replace(request, sampling=Sampling())])[0].stats.seed is None
 
 
 @pytest.mark.parametrize("fields", [{"num_beams": 4}, {"eos_token_id": "x"}])

@@ -7,8 +7,8 @@ import pytest
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
-from crossdraft.engine.conformance import _SequentialPositions
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.conformance import SequentialPositions, planted
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import generate
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -45,7 +45,7 @@ def test_the_engine_gives_what_the_definition_gives(name, kind, sampling):
     assert generate(target, drafter_of(kind, name), request) == wanted
     drafter = drafter_of(kind, name)
     runner = None if drafter is None else DraftRunner(drafter, "before")
-    (answer,) = Decoder(target, runner, adaptive=False).generate([request])
+    (answer,) = DecodeLoop(target, runner, adaptive=False).generate([request])
     assert list(answer.tokens) == wanted
 
 
@@ -61,8 +61,8 @@ def test_with_drafts_the_definition_asks_for_fewer_rounds():
 
 def test_an_engine_that_is_wrong_differs():
     right = as_target(*ZOO["video_llava"]())
-    wrong = _SequentialPositions(right.model, right.prepare, right.decode, tuple(right.eos), tuple(right.reserved))
+    wrong = planted(right, SequentialPositions)
     request = replace(REQUEST, max_new_tokens=40)
     runner = DraftRunner(drafter_of("tree", "video_llava"), "before")
-    (answer,) = Decoder(wrong, runner, adaptive=False).generate([request])
+    (answer,) = DecodeLoop(wrong, runner, adaptive=False).generate([request])
     assert list(answer.tokens) != generate(right, None, request)

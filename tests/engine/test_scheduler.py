@@ -10,17 +10,19 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.reading import Reading
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.opening import Opening
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Request
 from crossdraft.engine.scheduler import Call, QueueLimits, Scheduler, without_frames
-from crossdraft.engine.stepped import SteppedDecoder
+from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
-    tidied, decoder = threading.Event(), Decoder(target)
+    tidied, decoder = threading.Event(), DecodeLoop(target)
     scheduler = Scheduler(lambda: decoder)
     monkeypatch.setattr(decoder, "tidy", lambda: decoder.busy or decoder.finished() or tidied.set())
     try:
@@ -31,11 +33,11 @@ def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, mon
 
 
 def test_which_clips_may_be_encoded_in_parts_is_found_out_while_nobody_waits(target, monkeypatch):
-    tried, held, decoder = [], threading.Event(), Decoder(target)
+    tried, held, decoder = [], threading.Event(), DecodeLoop(target)
     monkeypatch.setattr(target, "try_parts", lambda: tried.append(1))
     scheduler = Scheduler(lambda: decoder)
     try:
-        stepped = SteppedDecoder(None, scheduler, lambda: Decoder(target))
+        stepped = SteppedLoop(None, scheduler, lambda: DecodeLoop(target))
         number = stepped.submit(Request("x", max_new_tokens=4))
         scheduler._step(decoder)
         assert tried == []  # a loop of somebody else's has an answer to go on with
@@ -58,7 +60,7 @@ def test_another_engines_cores_do_not_decide_with_how_many_threads_this_one_comp
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        other, own = Scheduler(lambda: Decoder(target), available_cores()[:1]), Scheduler(lambda: Decoder(target))
+        other, own = Scheduler(lambda: DecodeLoop(target), available_cores()[:1]), Scheduler(lambda: DecodeLoop(target))
         try:
             assert other.call(torch.get_num_threads) == 1
             assert own.call(torch.get_num_threads) == 3
@@ -70,7 +72,8 @@ def test_another_engines_cores_do_not_decide_with_how_many_threads_this_one_comp
 
 
 def readings():
-    return [one for one in gc.get_objects() if type(one) is Reading]
+    """What holds the prompt of a request that is opened, read or answered."""
+    return [one for one in gc.get_objects() if type(one) in (Opening, Chunk, PromptReading)]
 
 
 def failed(error):
@@ -106,7 +109,7 @@ class FrozenError(Exception):
 
 def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
     """Whoever waits gets it, and the thread lives on."""
-    scheduler = Scheduler(lambda: Decoder(target))
+    scheduler = Scheduler(lambda: DecodeLoop(target))
 
     def watch(piece):
         raise FrozenError("no")
@@ -123,7 +126,7 @@ def test_an_error_that_takes_no_attributes_is_the_request_s_alone(target):
 
 def test_a_request_cancelled_before_it_begins_is_over_for_all_who_wait(target):
     """`concurrent.futures.wait` takes a future for done when its waiters were notified, not when it is cancelled."""
-    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+    scheduler, held = Scheduler(lambda: DecodeLoop(target)), threading.Event()
     scheduler.post(Call(held.wait, lambda error: None))
     pending = scheduler.submit(Request("x", max_new_tokens=4))
     pending.cancel()
@@ -138,7 +141,7 @@ def test_a_request_cancelled_before_it_begins_is_over_for_all_who_wait(target):
 
 def test_whoever_asked_is_refused_when_what_was_asked_before_ends_the_thread(target):
     """All of it is taken up at once; the first one's end is told to who does not return, nor does the second one's."""
-    scheduler, held = Scheduler(lambda: Decoder(target)), threading.Event()
+    scheduler, held = Scheduler(lambda: DecodeLoop(target)), threading.Event()
 
     def leave(future):
         raise SystemExit
@@ -166,7 +169,7 @@ def test_an_error_that_is_raised_again_and_again_does_not_grow():
 def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collection(target, monkeypatch, caplog, spoilt):
     """Also when it fails while its prompt is read, as a traceback would hold all of that."""
     caplog.set_level(logging.CRITICAL, "crossdraft")  # pytest keeps a logged error, with its traceback
-    scheduler = Scheduler(lambda: Decoder(target))
+    scheduler = Scheduler(lambda: DecodeLoop(target))
     if spoilt:
 
         def extend(cache, *args, **kwargs):
@@ -207,7 +210,7 @@ class Held:
 
 def test_a_check_hands_the_answer_over_and_until_then_its_request_has_its_room(target):
     """A request that is not counted is taken beside it, however full the queue is."""
-    check, scheduler = Held(), Scheduler(lambda: Decoder(target), limits=QueueLimits(requests=1, tokens=2))
+    check, scheduler = Held(), Scheduler(lambda: DecodeLoop(target), limits=QueueLimits(requests=1, tokens=2))
     try:
         pending = scheduler.submit(Request("x", max_new_tokens=4), check=check)
         assert check.settled.wait(20)

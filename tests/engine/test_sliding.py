@@ -1,14 +1,16 @@
 """Sliding-window layers, in texts longer than their window, and images whose tokens see each other."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import CLIPVisionConfig, LlavaNextVideoConfig, LlavaNextVideoForConditionalGeneration, MistralConfig
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.conformance import PARENTS, check_conformance
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.conformance import PARENTS, check_conformance, planted
 from crossdraft.engine.drafter import NO_NEEDS, Draft
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import Chunk, PassBuilder, PassRow
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -22,19 +24,19 @@ WINDOW, LONG = 8, 24
 REQUESTS = [Request("x" * length, max_new_tokens=LONG) for length in (1, 5, 9, 14)]
 
 
-class FullMask(Target):
+class FullMask(PassBuilder):
     """Planted fault: a sliding layer sees everything."""
 
-    def _near(self, *args):
-        return torch.ones_like(super()._near(*args))
+    def near(self, *args):
+        return torch.ones_like(super().near(*args))
 
 
-class WindowByIndex(Target):
+class WindowByIndex(PassBuilder):
     """Planted fault: how far back a node is, is counted in the cache and not along its path."""
 
-    def _near(self, cache, rows, chunks, trees, width, keys):
-        chains = [DraftTree.chain(tree.tokens) for tree in trees]
-        return super()._near(cache, rows, chunks, chains, width, keys)
+    def near(self, cache, rows, width, keys):
+        chains = [replace(row, tree=DraftTree.chain(row.tree.tokens)) for row in rows]
+        return super().near(cache, chains, width, keys)
 
 
 class OneDirection(Target):
@@ -46,8 +48,12 @@ class OneDirection(Target):
 
 def riding_error(kind, window=WINDOW):
     model, prompt = gemma3(window=window)
-    good = as_target(model, prompt)
-    return check_conformance(kind(model, good.prepare, good.decode, [EOS]), prompt, TOKENS).riding
+    target = as_target(model, prompt)
+    if issubclass(kind, PassBuilder):
+        target = planted(target, kind)
+    else:
+        target = kind(model, target.prepare, target.decode, [EOS])
+    return check_conformance(target, prompt, TOKENS).riding
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 8, 13, 27, 28, 200])
@@ -87,8 +93,8 @@ def test_who_sees_what_in_a_sliding_layer():
     cache = target.new_cache()
     cache.lengths[cache.add_row(32)] = 6
     tree, root = DraftTree((20, 21, 22), (-1, -1, 1)), Chunk(torch.tensor([9]))
-    keys = cache.open_window(slice(0, 1), 4)
-    masks = target._masks(cache, slice(0, 1), [root], [tree], 4, keys)
+    (segment,) = target.passes.build(cache, [PassRow(0, root, tree)]).segments
+    masks = segment.mask
     seen = {kind: [row.nonzero().flatten().tolist() for row in mask[0, 0]] for kind, mask in masks.items()}
     known = list(range(6))
     assert seen["full_attention"] == [[*known, 6], [*known, 6, 7], [*known, 6, 8], [*known, 6, 8, 9]]
@@ -104,8 +110,8 @@ def test_an_image_s_tokens_see_each_other_as_far_as_the_window_lets_them():
     assert piece.images.tolist() == [-1, 0, 0, 0, 0, -1, 1, 1]
     cache = target.new_cache()
     cache.add_row(32)
-    keys = cache.open_window(slice(0, 1), 8)
-    masks = target._masks(cache, slice(0, 1), [piece], [DraftTree.empty()], 8, keys)
+    (segment,) = target.passes.build(cache, [PassRow(0, piece)]).segments
+    masks = segment.mask
     first, last = (masks["sliding_attention"][0, 0, row].nonzero().flatten().tolist() for row in (1, 4))
     assert first == [0, 1, 2, 3, 4]
     assert last == [2, 3, 4]
@@ -156,7 +162,7 @@ def test_long_answers_are_those_of_generate(window, batch):
     kin = IndependentDrafter(as_target(noisy(gemma3(window=window)[0], 1e-3), prompt), sorted(target.reserved))
     for drafter in (None, Branching(answers), kin):
         runner = None if drafter is None else DraftRunner(drafter, "before")
-        found = Decoder(target, runner, max_batch=batch, adaptive=False).generate(REQUESTS)
+        found = DecodeLoop(target, runner, max_batch=batch, adaptive=False).generate(REQUESTS)
         assert [answer.tokens for answer in found] == expected
         assert drafter is None or sum(answer.stats.accepted for answer in found) > 0
 
@@ -165,6 +171,6 @@ def test_a_full_mask_changes_long_answers():
     """The control of the test above."""
     model, prompt = gemma3()
     target = as_target(model, prompt)
-    wrong = FullMask(model, target.prepare, target.decode, [EOS])
+    wrong = planted(target, FullMask)
     expected = [generated(model, target.prepare(request)) for request in REQUESTS]
-    assert [answer.tokens for answer in Decoder(wrong).generate(REQUESTS)] != expected
+    assert [answer.tokens for answer in DecodeLoop(wrong).generate(REQUESTS)] != expected

@@ -5,8 +5,8 @@ import torch
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
-from crossdraft.engine.pass_inputs import TOKEN_TYPES
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.own_forward import TOKEN_TYPES, OwnForward
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prompt import Prompt, VisualItem
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -26,7 +26,7 @@ def test_conformance_in_float64(name):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_conformance_without_anything_visual(name):
-    """The whole prompt is one piece then, and takes the lean path where there is one."""
+    """The whole prompt is one piece then, and takes the fast path where there is one."""
     model, prompt = ZOO[name]()
     ids = prompt.input_ids[[token not in as_target(model, prompt).reserved for token in prompt.input_ids.tolist()]]
     text = Prompt(ids)
@@ -48,7 +48,7 @@ def test_a_prompt_that_ends_with_a_visual_token_keeps_its_feature(name):
     (piece,), offset = target.chunks(ended, target.encode(ended))
     cache = target.new_cache()
     cache.rope_deltas[cache.add_row(256)] = offset
-    found = target.extend(cache, slice(0, 1), [piece], [DraftTree.chain([20, 21])]).logits[0]
+    found = target.extend(cache, [PassRow(0, piece, DraftTree.chain([20, 21]))]).logits[0]
 
     out = model(input_ids=ended.input_ids[None], **features, use_cache=True)
     nodes = model(input_ids=torch.tensor([[20, 21]]), past_key_values=out.past_key_values, use_cache=True)
@@ -92,6 +92,8 @@ def test_conformance_where_the_model_must_encode_for_itself(name):
     model, prompt = ZOO[name]()
     target = as_target(model, prompt)
     target.traits = replace(target.traits, takes_encoded=False)
+    target.passes = replace(target.passes, traits=target.traits)
+    target._own = OwnForward(target.passes)
     found = check_conformance(target, prompt, TOKENS)
     assert found.passes(1e-10), found
     visual = sum(token in target.traits.visual_ids for token in prompt.input_ids.tolist())
@@ -106,7 +108,7 @@ def test_captured_features_are_the_models_own():
     cache.add_row(128)
     encoded = target.encode(prompt)
     pieces, _ = target.chunks(prompt, encoded)
-    out = [target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()], capture=(1, -1)) for piece in pieces]
+    out = [target.extend(cache, [PassRow(0, piece, capture=(1, -1))]) for piece in pieces]
     found = [torch.cat(parts) for parts in zip(*(each.hidden[0] for each in out), strict=True)]
     whole = model(
         prompt.input_ids[None],
@@ -154,7 +156,7 @@ def test_layers_that_keep_a_state_are_refused():
 
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "video_llava", "llava_onevision"])
 def test_ragged_rows_equal_rows_alone(name):
-    """Passes through the model's own forward are padded; lean ones leave the padding out."""
+    """By the executors `hf` and `fast`: what pads a row is nobody's business."""
     model, prompt = ZOO[name]()
     target = as_target(model, prompt)
     trees = [DraftTree((20, 21, 22), (-1, 0, 0)), DraftTree.empty(), DraftTree.chain([30])]
@@ -166,15 +168,16 @@ def test_ragged_rows_equal_rows_alone(name):
             cache.add_row(128)
             pieces, cache.rope_deltas[row] = target.chunks(prompt, target.encode(prompt))
             for piece in pieces:
-                target.extend(cache, slice(row, row + 1), [piece], [DraftTree.empty()])
+                target.extend(cache, [PassRow(row, piece)])
         return cache
 
     layers, cache = (0, 1, -1), prefilled(3)
-    together = target.extend(cache, slice(0, 3), chunks, trees, layers)
-    assert together.width == (4 if name == "qwen2_5_vl" else pytest.approx((4 + 2 + 2) / 3))
+    rows = [PassRow(row, *one, capture=layers) for row, one in enumerate(zip(chunks, trees, strict=True))]
+    together = target.extend(cache, rows)
+    assert together.width == pytest.approx((4 + 2 + 2) / 3)
     for row in range(3):
         own = prefilled(1)
-        alone = target.extend(own, slice(0, 1), [chunks[row]], [trees[row]], layers)
+        alone = target.extend(own, [replace(rows[row], index=0)])
         assert together.logits[row].shape == alone.logits[0].shape
         assert (together.logits[row] - alone.logits[0]).abs().max() < 1e-12
         for found, expected in zip(together.hidden[row], alone.hidden[0], strict=True):
@@ -198,8 +201,9 @@ def test_who_may_attend_to_what_row_by_row(pasts):
     for past in pasts:
         cache.lengths[cache.add_row(32)] = past
     width = max(len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True))
-    keys = cache.open_window(slice(0, 2), width)
-    mask = target._mask(cache, slice(0, 2), chunks, trees, width, keys)
+    keys = cache.open_window(slice(0, 2), width).end
+    rows = [PassRow(row, *one) for row, one in enumerate(zip(chunks, trees, strict=True))]
+    mask = target.passes.mask(cache, rows, width, keys)
     assert mask.shape == (2, 1, width, keys)
     for row, (past, chunk, tree) in enumerate(zip(pasts, chunks, trees, strict=True)):
         m = len(chunk.tokens)

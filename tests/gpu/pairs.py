@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -57,7 +57,7 @@ def drafter_of(name: str, dtype: str, device: str | torch.device = DEVICE, words
 def answers(target: Target, runner: DraftRunner | None, requests=REQUESTS, **options) -> list[Answer]:
     """Answers with this drafter, which is closed afterwards."""
     try:
-        return Decoder(target, runner, **options).generate(requests)
+        return DecodeLoop(target, runner, **options).generate(requests)
     finally:
         if runner is not None:
             runner.close()

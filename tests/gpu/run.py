@@ -72,7 +72,7 @@ def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> di
 
 
 def run_compiled(device: str, config: str, folder: Path) -> dict[str, Any]:
-    """`bench compiled`: V(n) of graph-captured passes against the lean path; its JSON, or how it ended."""
+    """`bench compiled`: V(n) of graph-captured passes against the executor `fast`; its JSON, or how it ended."""
     out = folder / "compiled.json"
     command = [sys.executable, "-m", "crossdraft_lab.bench.compiled", "--config", config, "--device", device]
     ended = _run([*command, "--repeats", "50", "--json-out", str(out)], dict(os.environ), COMPILED_S)

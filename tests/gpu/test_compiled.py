@@ -1,4 +1,4 @@
-"""Compiled passes, on a GPU captured as graphs: the answers are those of the lean path."""
+"""Compiled passes, on a GPU captured as graphs: the answers are those of the executor `fast`."""
 
 import copy
 

@@ -13,7 +13,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from tests.engine.zoo import ZOO
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, check_same, drafter_of, inline, target_of
 
-# Grouped heads on the lean path (Llama, Qwen2), and M-RoPE on the model's own forward.
+# Grouped heads in the executor `fast` (Llama, Qwen2), and M-RoPE on the model's own forward.
 NAMES = ("video_llava", "llava_onevision", "qwen2_5_vl")
 DTYPES = ("float32", "bfloat16")
 

@@ -7,8 +7,9 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
 from crossdraft.engine.clock import clock_of
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Draft
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -65,7 +66,7 @@ class Waiting(Target):
 def hidden_tokens(target):
     """Tokens that were drafted while the target read: the median of some answers."""
     placement = DraftRunner(Typist(), "beside", DEVICE)
-    decoder = Decoder(target, placement, adaptive=False, hidden_nodes=2000, nodes=1)
+    decoder = DecodeLoop(target, placement, adaptive=False, hidden_nodes=2000, nodes=1)
     counts = sorted(_hidden_draft(decoder) for _ in range(7))
     placement.close()
     return counts[3]
@@ -97,7 +98,7 @@ def test_a_launched_piece_is_done_when_its_mark_says_so(large):
     pieces, _ = large.chunks(prompt, large.encode(prompt))
     large.clock.mark().wait()
     start = time.perf_counter()
-    out = large.extend(cache, slice(0, 1), pieces[:1], [DraftTree.empty()])
+    out = large.extend(cache, [PassRow(0, pieces[0])])
     end = out.done.wait()
     assert not ON_GPU or torch.cuda.current_stream(DEVICE).query()
     assert start - 1e-3 <= end <= time.perf_counter() + 1e-3

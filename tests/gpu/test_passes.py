@@ -1,4 +1,4 @@
-"""Single passes: the lean path's bits, the kernels that a mask leaves, the cache, and what is copied."""
+"""Single passes: the bits of the executor `fast`, the kernels that a mask leaves, the cache, and what is copied."""
 
 import pytest
 import torch
@@ -6,29 +6,30 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.devices import resolve, to_device
-from crossdraft.engine.fast.forward import attend, find_lean
+from crossdraft.engine.fast.forward import attend, find_fast
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.rules import RULES
 from crossdraft.engine.tree import DraftTree
 from tests.gpu.pairs import DEVICE, DTYPES, target_of
 
-LEAN = ("video_llava", "llava_next_video", "llava_onevision", "eventgpt")
+FAST = ("video_llava", "llava_next_video", "llava_onevision", "eventgpt")
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", FAST)
 @torch.inference_mode()
-def test_the_lean_path_is_the_models_own_forward_to_the_bit(name, dtype):
+def test_the_executor_fast_is_the_models_own_forward_to_the_bit(name, dtype):
     target = target_of(name, dtype)
-    model, lean = target.model, find_lean(target.model)
+    model, fast = target.model, find_fast(target.model)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]], device=DEVICE)
     cache = target.new_cache()
     cache.add_row(64)
-    cache.open_window(slice(0, 1), ids.shape[1])
-    logits, states = lean(ids, torch.arange(7, device=DEVICE)[None], None, cache, 3)
+    row = PassRow(0, Chunk(ids[0, :5].cpu()), DraftTree.chain(ids[0, 5:].tolist()), capture=(-1,))
+    logits, layer = fast(target.passes.build(cache, [row]), cache)
     own = model(input_ids=ids, use_cache=False, output_hidden_states=True, logits_to_keep=3)
-    assert torch.equal(logits, own.logits)
-    assert all(torch.equal(mine, its) for mine, its in zip(states, own.hidden_states, strict=True))
+    assert torch.equal(logits, own.logits[0])
+    assert all(torch.equal(layer(number), its[0]) for number, its in enumerate(own.hidden_states))
 
 
 @pytest.mark.parametrize("queries", [1, 33])

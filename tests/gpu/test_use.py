@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft_lab.bench.scale import main
@@ -59,10 +59,10 @@ def test_memory_is_given_back(hidden):
 
     target = target_of("video_llava", "float32")
     placement = inline(drafter_of("video_llava", "float32"), hidden)
-    Decoder(target, placement, max_batch=2).generate(REQUESTS)  # whatever is made once
+    DecodeLoop(target, placement, max_batch=2).generate(REQUESTS)  # whatever is made once
     before = held()
     for _ in range(4):
-        Decoder(target, placement, max_batch=2).generate(REQUESTS)
+        DecodeLoop(target, placement, max_batch=2).generate(REQUESTS)
     assert held() <= before + 2**16
     placement.close()
 
@@ -70,7 +70,7 @@ def test_memory_is_given_back(hidden):
 def test_an_interrupted_batch_leaves_the_device_usable():
     target = target_of("video_llava", "float32")
     placement = inline(drafter_of("video_llava", "float32"), "beside")
-    decoder = Decoder(target, placement, max_batch=2, adaptive=False)
+    decoder = DecodeLoop(target, placement, max_batch=2, adaptive=False)
     request_ids = [decoder.submit(request) for request in REQUESTS[3:]]
     decoder.step()
     decoder.cancel(request_ids[0])

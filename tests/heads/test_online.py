@@ -8,9 +8,9 @@ import torch
 
 from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.packed_linear import prepack
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -40,7 +40,7 @@ def requests(clip):
 
 @pytest.fixture(scope="module")
 def alone(target, requests):
-    return [answer.tokens for answer in Decoder(target).generate(requests)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(requests)]
 
 
 class Ticking:
@@ -85,7 +85,7 @@ def head_network(method):
 def serve(target, drafter, requests, **options):
     """The answers, and tokens a round after the first."""
     cost = CostModel()
-    decoder = Decoder(target, DraftRunner(drafter, "off"), cost=cost, adaptive=False, nodes=4, **options)
+    decoder = DecodeLoop(target, DraftRunner(drafter, "off"), cost=cost, adaptive=False, nodes=4, **options)
     answers = decoder.generate(requests)
     assert not any(answer.other_notes for answer in answers)
     rounds = sum(answer.stats.rounds - 1 for answer in answers)

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from crossdraft import Engine
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
@@ -131,14 +131,14 @@ class HeldRounds:
 
 @pytest.fixture
 def held_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRounds]:
-    held, decode_round = HeldRounds(), Decoder._round
+    held, decode_round = HeldRounds(), DecodeLoop._round
 
-    def late(decoder: Decoder, rows: slice) -> None:
+    def late(decoder: DecodeLoop, rows: slice) -> None:
         held.begun += 1
         assert held.go.wait(60)
         decode_round(decoder, rows)
 
-    monkeypatch.setattr(Decoder, "_round", late)
+    monkeypatch.setattr(DecodeLoop, "_round", late)
     yield held
     held.go.set()
 

@@ -129,7 +129,6 @@ def test_a_replayed_streams_answers_are_the_engines_own(server, windows, alone):
     assert len(said) > 1
     assert all(tokens == alone[number] for number, tokens in said.items())
     assert summary["windows_due"] == summary["windows_answered"] + summary["windows_dropped"] == len(windows)
-    assert summary["frames_encoded"] + summary["frames_reused"] == FRAMES * summary["windows_answered"]
     first = next(one for one in found if one["type"] == "window")
     pieces = [one["text"] for one in found if one["type"] == "piece" and one["window"] == first["window"]]
     assert "".join(pieces) == first["answers"][0]["text"]

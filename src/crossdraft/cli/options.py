@@ -17,9 +17,8 @@ import typer
 
 from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.checks import choice, frames_or_rate, positive, whole
-from crossdraft.cli.cores import choose_cores, parse_cores
+from crossdraft.cli.cores import choose_cores
 from crossdraft.drafter_checks import check_device
-from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec
 from crossdraft.specs import Spec
@@ -171,20 +170,6 @@ class PairOptions:
         typer.Option(
             help="Instead of --device, spread the target's layers over devices: auto, balanced, balanced_low_0 or "
             "sequential; needs accelerate."
-        ),
-    ] = None
-    encode_devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Spread the frames of a clip over groups of CPU cores, as cpu:0,cpu:1, or over GPUs, as "
-            "cuda:0,cuda:1.",
-        ),
-    ] = None
-    disaggregate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CORES", help="CPU cores, such as 1 or 2-3, of a process that reads the prompts for the target."
         ),
     ] = None
     dtype: Dtype = None
@@ -470,12 +455,6 @@ def _check_prefill(_option: str, spec: str) -> None:
     settings_of(spec)
 
 
-def _check_groups(option: str, groups: str) -> None:
-    from crossdraft.engine.workers.groups import read_groups
-
-    read_groups(option, groups)
-
-
 CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "placement": lambda option, value: choice(option, value, PLACEMENTS),
     "parallel": lambda option, value: choice(option, value, PARALLEL),
@@ -489,8 +468,6 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
     "target_cores": lambda *_: None,  # together with the drafter's
     "draft_cores": lambda *_: None,
-    "encode_devices": _check_groups,
-    "disaggregate": lambda _, cores: parse_cores(cores, available_cores()),
     "device": check_device,
     "draft_device": check_device,
     "dtype": _check_dtype,  # from here on PyTorch is needed

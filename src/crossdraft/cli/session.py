@@ -8,14 +8,13 @@ from dataclasses import replace
 from rich.console import Console
 
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
-from crossdraft.cli.cores import choose_cores, parse_cores, spans
+from crossdraft.cli.cores import choose_cores, spans
 from crossdraft.cli.options import PairOptions, check_recorded, reads_events
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
-from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.guarded import refusals_unlogged
 from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
+from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
@@ -105,8 +104,6 @@ def engine_options(pair: PairOptions) -> Options:
         dtype=pair.dtype,
         draft_device=pair.draft_device,
         device_map=pair.device_map,
-        disaggregated=None if pair.disaggregate is None else parse_cores(pair.disaggregate, available_cores()),
-        encode_devices=None if pair.encode_devices is None else (pair.encode_devices,),
         quantize=pair.quantize,
         draft_quantize=pair.draft_quantize,
         compile=pair.compile,

@@ -71,7 +71,6 @@ def watch(
         ask_engine,
         frames_per_window,
         replaying,
-        reuse_of,
     )
     from crossdraft.video.clip import DEFAULT_FRAMES
 
@@ -80,7 +79,7 @@ def watch(
     first = _first(video, SlidingWindows(Windowing(every_s, length_s, pair.frames or DEFAULT_FRAMES), events))
     _check_recording(video, stream, length_s, every_s, excerpt)
     pair = with_drafter(pair, events=excerpt is not None, quiet=as_json)
-    warm_up = replace(questions[0], video=first.frames, events=first.events, reuse=reuse_of(len(questions)))
+    warm_up = replace(questions[0], video=first.frames, events=first.events)
     with opened(pair, warm_up) as engine:
         windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
         watching, clock = Watch(ask_engine(engine), questions), ReplayClock(stream.speed)

@@ -12,6 +12,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.noise import choose, shares
 from crossdraft.engine.passes import TargetOut
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prefix_cache import SEEN, PrefixCache
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
@@ -135,8 +136,8 @@ def read_prompt(
     known = prefixes.lookup(model, prompt, request)
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
-    read = model.prefill(cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
-    known.store(cache, read)
+    read = prefill(model, cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
+    known.store(cache, read.row, model.visual_end(prompt))
     return prompt, cache, read.out
 
 
@@ -144,7 +145,7 @@ def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) ->
     """As `read_prompt`, of a prompt whose visual features are given."""
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
-    return cache, model.prefill(cache, prompt, encoded, capacity).out
+    return cache, prefill(model, cache, prompt, encoded, capacity).out
 
 
 def _capacity(model: Target, prompt: Prompt, spare: int) -> int:

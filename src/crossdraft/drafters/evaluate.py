@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.stats import Stats
@@ -67,7 +67,7 @@ def decode_all(
     Nothing is drafted for the prompt's own pass, whether or not the drafter could.
     """
     placement = DraftRunner(drafter, "off")
-    decoder = Decoder(
+    decoder = DecodeLoop(
         target, placement, adaptive=False, nodes=nodes, hidden_nodes=1, max_batch=max(1, min(batch, len(requests)))
     )
     return decoder.generate(requests)

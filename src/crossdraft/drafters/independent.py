@@ -25,7 +25,7 @@ from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.static_cache import hand_back
-from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.passes import Chunk, PassRow, TargetOut
 from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
@@ -240,7 +240,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
     def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
         """One pass over what of `written` is not in the cache yet, and the candidates after it."""
         chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
-        out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
+        out = self.model.extend(state.cache, [PassRow(0, chunk, tree, capture=self.capture)])
         for layer in out.hidden[0]:
             state.features[1 + len(state.fed) :] = layer
         state.logits = self.logits_of(out, state.frame_kv)

@@ -20,7 +20,7 @@ from crossdraft.drafters.trees.sequoia import sequoia_tree
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefix_cache import SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
@@ -153,7 +153,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
             kept = min(common_prefix(state.held, text), len(text) - 1)
             state.cache.truncate(0, kept)
             chunk = Chunk(torch.tensor(text[kept:]))
-            state.logits = self.model.extend(state.cache, slice(0, 1), [chunk], [branch_tree]).logits[0]
+            state.logits = self.model.extend(state.cache, [PassRow(0, chunk, branch_tree)]).logits[0]
             state.held, state.uncommitted = text, branch_tree
         return state.logits[: 1 + len(branch_tree)]
 

@@ -14,6 +14,7 @@ rollback at all (transformers 5.x).
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import proxy
 
 import torch
@@ -31,6 +32,20 @@ SHRINK = 4  # times the rows, or the positions, that are in use: more are given 
 
 def _whole_steps(positions: int) -> int:
     return -(-positions // GROW) * GROW
+
+
+class PassWindow(NamedTuple):
+    """The place where a pass writes keys and values.
+
+    Args:
+        rows: consecutive rows of the cache.
+        places: positions that are written: of all rows the same, or [B, 1, n, 1] of each its own.
+        end: number of positions that the pass may attend to.
+    """
+
+    rows: slice
+    places: slice | Tensor
+    end: int
 
 
 class _Layer(CacheLayerMixin):
@@ -73,9 +88,13 @@ class _Layer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
         """Write [B, H, n, D] after the window's rows; return everything the pass may attend to."""
+        return self.write(self.owner.window, key_states, value_states)
+
+    def write(self, window: PassWindow, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for one of several windows of a pass."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        rows, index, end = self.owner.window
+        rows, index, end = window
         keys, values = self.keys[rows], self.values[rows]
         if isinstance(index, slice):
             keys[:, :, index] = key_states
@@ -166,7 +185,7 @@ class KVCache(Cache):
         self._opened: list[int] = []  # capacity that each row was opened for
         self.lengths: list[int] = []
         self.rope_deltas: list[int] = []
-        self.window: tuple[slice, slice | Tensor, int] = (slice(0, 0), slice(0, 0), 0)
+        self.window = PassWindow(slice(0, 0), slice(0, 0), 0)
         self._stores = [_Layer(self) for _ in range(num_layers)]
         super().__init__(layers=list(self._stores))
 
@@ -303,11 +322,6 @@ class KVCache(Cache):
         found = [(layer.keys[row, :, start:stop], layer.values[row, :, start:stop]) for layer in self._stores]
         return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
 
-    def view(self, row: int) -> KVSpan:
-        """The keys and values of a row's tokens, where they are."""
-        count = self.lengths[row]
-        return KVSpan(tuple((layer.keys[row, :, :count], layer.values[row, :, :count]) for layer in self._stores))
-
     def append(self, row: int, prefix: KVPrefix) -> None:
         """Commit the tokens of a prefix after those of a row."""
         for span, count in prefix.parts:
@@ -319,8 +333,8 @@ class KVCache(Cache):
                 layer.values[row, :, start:end] = values[:, :count]
             self.lengths[row] = end
 
-    def open_window(self, rows: slice, new_tokens: int) -> int:
-        """Say which rows the next pass writes, and how many tokens; returns the width it attends to."""
+    def open_window(self, rows: slice, new_tokens: int) -> PassWindow:
+        """Say which rows the next pass writes, and how many tokens; a pass may open several."""
         lengths = self.lengths[rows]
         end = max(lengths) + new_tokens
         if end > self.capacity:
@@ -334,8 +348,8 @@ class KVCache(Cache):
         if any(length != lengths[0] for length in lengths):
             starts = self._sent(lengths).view(-1, 1, 1, 1)
             index = starts + torch.arange(new_tokens, device=starts.device).view(1, 1, -1, 1)
-        self.window = (rows, index, end)
-        return end
+        self.window = PassWindow(rows, index, end)
+        return self.window
 
     def advance(self, row: int, count: int) -> None:
         """Commit the next `count` tokens of a row, in the order in which they were written."""

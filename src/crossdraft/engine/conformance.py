@@ -5,14 +5,16 @@ path; then an accepted path is compacted and the next pass is compared again. Tw
 sequential positions, must show: a check that cannot fail checks nothing.
 """
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassBuilder, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.target import Target
@@ -46,20 +48,26 @@ class Conformance:
         return right and min(self.wrong_mask, self.wrong_position) > 10 * tolerance
 
 
-class _CausalMask(Target):
+class CausalMask(PassBuilder):
     """Planted fault: later siblings see earlier ones."""
 
-    def _mask(
-        self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], trees: Sequence[DraftTree], width: int, keys: int
-    ) -> Tensor | None:
-        return super()._mask(cache, rows, chunks, [DraftTree.chain(tree.tokens) for tree in trees], width, keys)
+    def mask(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
+        chains = [replace(row, tree=DraftTree.chain(row.tree.tokens)) for row in rows]
+        return super().mask(cache, chains, width, keys)
 
 
-class _SequentialPositions(Target):
+class SequentialPositions(PassBuilder):
     """Planted fault: nodes are numbered as if they were a chain."""
 
-    def _depths(self, tree: DraftTree) -> Sequence[int]:
+    def depths(self, tree: DraftTree) -> Sequence[int]:
         return range(1, len(tree) + 1)
+
+
+def planted(target: Target, fault: type[PassBuilder]) -> Target:
+    """A target whose passes are built with a fault."""
+    wrong = copy.copy(target)
+    wrong.passes = fault(target.model, target.device, target.traits)
+    return wrong
 
 
 @torch.inference_mode()
@@ -69,38 +77,35 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
     paths = [tree.path_tokens(node) for node in range(-1, len(tree))]
     reference = torch.stack([full_forward(target, prompt, path) for path in paths])
 
-    cache = target.new_cache(max_rows=2)
+    cache = target.new_cache(max_rows=4)
     riding = _prefill(target, cache, prompt, tree)
     # A second row, one token longer than the first, makes the shared pass ragged.
     _prefill(target, cache, prompt, DraftTree.empty())
     longer = torch.cat([prompt.input_ids, torch.tensor(tokens[:1])])
     cache.keep(0, [])
-    target.extend(cache, slice(1, 2), [Chunk(longer[-1:])], [DraftTree.empty()])
+    target.extend(cache, [PassRow(1, Chunk(longer[-1:]))])
     root = Chunk(torch.tensor([tokens[0]]))
-    shared = target.extend(cache, slice(0, 2), [root, root], [tree, tree.first(2)]).logits[0]
+    shared = target.extend(cache, [PassRow(0, root, tree), PassRow(1, root, tree.first(2))]).logits[0]
     inner = torch.stack([full_forward(target, prompt, [tokens[0], *path]) for path in paths])
     cache.keep(0, PATH)
-    after = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([tokens[-1]]))], [DraftTree.empty()]).logits[0][0]
+    after = target.extend(cache, [PassRow(0, Chunk(torch.tensor([tokens[-1]])))]).logits[0][0]
     accepted = [tokens[0], *(tokens[node] for node in PATH), tokens[-1]]
 
     return Conformance(
         riding=_error(riding, reference),
         batched=_error(shared, inner),
         compacted=_error(after, full_forward(target, prompt, accepted)),
-        wrong_mask=_error(_planted(_CausalMask, target, prompt, tree), reference),
-        wrong_position=_error(_planted(_SequentialPositions, target, prompt, tree), reference),
+        wrong_mask=_error(_prefill(planted(target, CausalMask), target.new_cache(), prompt, tree), reference),
+        wrong_position=_error(
+            _prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), reference
+        ),
     )
 
 
 def _prefill(target: Target, cache: KVCache, prompt: Prompt, tree: DraftTree) -> Tensor:
     """Prefill a new row with `tree` riding along; returns [1 + n, V]."""
     capacity = len(prompt) + 4 * len(PARENTS)
-    return target.prefill(cache, prompt, target.encode(prompt), capacity, lambda: (tree, None)).out.logits[0]
-
-
-def _planted(fault: type[Target], target: Target, prompt: Prompt, tree: DraftTree) -> Tensor:
-    wrong = fault(target.model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-    return _prefill(wrong, wrong.new_cache(), prompt, tree)
+    return prefill(target, cache, prompt, target.encode(prompt), capacity, tree).out.logits[0]
 
 
 def _error(found: Tensor, expected: Tensor) -> float:

@@ -20,7 +20,6 @@ from crossdraft.engine.estimates import (
     RequestDifficulty,
     expected_accepted,
 )
-from crossdraft.engine.trials import Trials
 
 FREE = 0.1  # part of V(1) that is no wait worth the name
 OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
@@ -29,9 +28,6 @@ READING_LOSS = 8  # times V(1) that a request may lose by it, and at most
 READING_LOSS_S = 0.02  # so many seconds: less is not told from noise
 SURE = 0.5  # least probability of a draft's first token that is likely
 PREPARING_GAIN = 1.03  # times as fast a token is to be, before what is done about preparing drafts changes
-WORTH_KNOWN = 2.5  # weight of what is known of the drafter's cores: three rounds
-LENDING_ROWS = 8  # requests that share a pass: from so many on it is tried what lending a drafter's cores yields
-LENDING_GAIN = 1.1  # times as fast as a target reads with those cores: then it has them until the first trial
 
 
 def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
@@ -116,10 +112,6 @@ class CostModel:
     draft_read: Ema = field(default_factory=Ema)  # the drafter's
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    # The target's reading of the last prompts: alone, and while a drafter elsewhere worked, with cores and a bandwidth
-    # that the target could use.
-    read_alone: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
-    read_overlapped: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     length: Ema = field(default_factory=Ema)  # tokens of an answer
     contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
@@ -130,16 +122,14 @@ class CostModel:
     )
     # The power that makes drafters' own probabilities true.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
-    # By rows of a pass, `alternates` and `prepares`.
-    shared: dict[tuple[int, bool, bool], RoundCosts] = field(default_factory=dict)
+    # By rows of a pass, and `prepares`.
+    shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)
     plain: LinearFit = field(
         default_factory=lambda: LinearFit(decay=0.95)
     )  # rows -> seconds of a pass over a token each
-    alternates: bool = False  # whether the drafter drafts for one half of the requests while the other is verified
     prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
-    cores_worth: Ema = field(default_factory=Ema)  # a pass without those cores, over one with them
+    cores_worth: float = 0.0  # time of a pass without those cores, over one with them; 0 = not measured
     prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
-    trials: Trials = field(default_factory=Trials)
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
 
@@ -151,22 +141,22 @@ class CostModel:
         `prepares`: whether drafts are prepared meanwhile; by default `self.prepares`.
         """
         prepares = self.prepares if prepares is None else prepares
-        if rows == 1 and not self.alternates and not prepares:
+        if rows == 1 and not prepares:
             return RoundCosts(self.verify, self.wait)
         found = self._nearest(rows, prepares=prepares)
         return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
 
     def _nearest(self, rows: int, *, prepares: bool) -> RoundCosts:
-        if (found := self.shared.get((rows, self.alternates, prepares))) is not None:
+        if (found := self.shared.get((rows, prepares))) is not None:
             return found
         if prepares:  # without the cores of the drafter, which is waited for where it has not prepared what comes
             plain = self.costs(rows, prepares=False)
-            verify = replace(plain.verify, wide=plain.verify.wide.as_prior(self.cores_worth.value or 1.0))
+            verify = replace(plain.verify, wide=plain.verify.wide.as_prior(self.cores_worth or 1.0))
             return RoundCosts(verify, plain.wait.as_prior(1.0 - self._prepared_share(plain)))
-        known = [number for number, *way in self.shared if way == [self.alternates, prepares]]
+        known = [number for number, way in self.shared if way is prepares]
         if not known:
             return RoundCosts(wait=self.wait)
-        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), self.alternates, prepares]
+        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), prepares]
 
     def _prepared_share(self, costs: RoundCosts) -> float:
         """The part of what drafts are waited for that preparing them saves, as far as that can be known before.
@@ -183,30 +173,20 @@ class CostModel:
 
     def _seen(self, rows: int) -> RoundCosts:
         """`costs` to be added to; they begin as what was taken for them."""
-        if rows == 1 and not self.alternates and not self.prepares:
+        if rows == 1 and not self.prepares:
             return self.costs(rows)
-        way = rows, self.alternates, self.prepares
+        way = rows, self.prepares
         if way not in self.shared:
             near = self._nearest(rows, prepares=self.prepares)
             verify = PassTimes(wide=near.verify.wide.as_prior())
             self.shared[way] = RoundCosts(verify, near.wait.as_prior())
         return self.shared[way]
 
-    def saw_pass(self, rows: int, n: float, seconds: float, *, narrow: bool = False) -> None:
-        """A pass that `rows` requests shared, of n tokens each on average, took so long by request.
-
-        `narrow`: it ran without the drafter's cores, to see what they are worth.
-        """
-        if narrow:
-            if usual := self.costs(rows).verify(n):
-                self.cores_worth.add(seconds / usual)
-            self.exploration.unnarrowed = 0
-            return
-        self.exploration.unnarrowed += n > 1
+    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
+        """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
         self._seen(rows).verify.add(n, seconds)
         if n == 1:
             self.plain.add(rows, rows * seconds)
-        self.exploration.saw_pass(rows, plain=n == 1)
 
     def saw_draft(
         self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1, *, probes: bool = False
@@ -278,10 +258,10 @@ class CostModel:
         """True if a token takes less time when drafts are prepared while the target verifies.
 
         Then the target waits for the drafter only after an outcome that was not prepared; but the drafter's cores are
-        busy, and the pass runs without them. That cost (`cores_worth`) and the acceptance rates are measured before;
+        busy, and the pass runs without them. That cost (`cores_worth`) is measured at loading;
         rounds in which drafts are prepared are measured once there are any.
         """
-        if not limit or self.cores_worth.weight < WORTH_KNOWN:
+        if not limit or not self.cores_worth:
             return self.prepares
         least = {
             way: min(one.token_s for one in self.rounds_of(limit, RequestDifficulty(), rows, probes, prepares=way))
@@ -292,7 +272,7 @@ class CostModel:
 
     def forget_preparing(self) -> None:
         """Discard the costs of rounds with prepared drafts: they were measured long ago."""
-        self.shared = {way: costs for way, costs in self.shared.items() if not way[-1]}
+        self.shared = {way: costs for way, costs in self.shared.items() if not way[1]}
 
     def rounds_of(
         self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0, *, prepares: bool | None = None
@@ -413,42 +393,6 @@ class CostModel:
         """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
         waited, saved = 1000 * min(self.read_waits), 1000 * self._drafting_gain(most)
         return f"The drafter did not read the request: that costs the target {waited:.0f} ms, and saves {saved:.0f} ms."
-
-    def lending_pays(self, most: int, rows: int) -> bool:
-        """True if an answer gains more when a drafter elsewhere leaves its resources to the target's prefill.
-
-        That is so where many requests share a pass: a drafted token saves each of them little.
-        """
-        if rows == 1 or not self.lending_known or self.length.value is None or not self.costs(rows).verify(1):
-            return False
-        return min(self.read_overlapped) - min(self.read_alone) > self._drafting_gain(most, rows)
-
-    def lends_now(self, most: int, rows: int, *, lendable: bool = False) -> bool:
-        """True if a drafter elsewhere leaves its cores to the target: by `lending_pays`; with many requests, by trial.
-
-        Args:
-            most: tokens of the answer.
-            rows: requests that share its passes.
-            lendable: it has cores of its own, which the target has used.
-        """
-        if rows < LENDING_ROWS or not (lendable or self.lending_known):
-            return self.lending_pays(most, rows) and not self.exploration.tries_reading
-        usual = lendable or min(self.read_overlapped) > LENDING_GAIN * min(self.read_alone)
-        return self.trials.lends_cores(rows, usual=usual)
-
-    def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:
-        """Reading and a round took so long in all, and yielded so many tokens; `idle` = nothing is left to be done."""
-        period = self.trials.period
-        period.seconds += seconds
-        period.tokens += tokens
-        if (ended := self.trials.ended_period) is not None:
-            read = min((*self.read_alone, *self.read_overlapped), default=0.0)
-            self.trials.saw_period(ended.answers * read + ended.tokens * self.costs(ended.rows).verify(1), idle=idle)
-
-    @property
-    def lending_known(self) -> bool:
-        """True if the cost of a drafter's work to the target's prefill has been measured often enough."""
-        return min(len(self.read_alone), len(self.read_overlapped)) == READINGS
 
     def _drafting_gain(self, most: int, rows: int = 1) -> float:
         """Seconds that drafts save an answer of at most so many tokens, where so many rows share a pass.

@@ -109,7 +109,7 @@ class Budget:
     min_confidence: float = 0.0
     stop: Callable[[], bool] | None = None
     until: threading.Event | None = None
-    on_token: Callable[[int], None] | None = None
+    on_token: "OnToken | None" = None
     wait_s: float | None = None
     ahead: bool = False
 
@@ -247,6 +247,7 @@ class VerifyOutput:
         return replace(self, probe_top=tuple(map(tuple, top.tolist())))
 
 
+OnToken = Callable[[int], None]
 State = TypeVar("State")
 
 

@@ -19,10 +19,7 @@ PROBE_DEPTH, PROBE_SHARE = 2, 0.02
 PROBE_LEAST, PROBE_MOST = 4, 256
 # With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
 PLAIN_FIRST, PLAIN_EVERY = 16, 256
-SHARED_FIRST, SHARED_EVERY = 2, 64  # the same of rounds that several requests share: at first, doubled up to
 HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
-NARROW_FIRST, NARROW_EVERY = 8, 256  # of the rounds with a draft every so many runs on the target's own cores alone
-LENDING_FIRST, LENDING_EVERY = 8, 64  # requests after which one is read by the target alone: at first, and later
 READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
@@ -258,10 +255,6 @@ class Exploration:
     drafted: int = 0  # rounds with a draft since the last without
     unhidden: int = 0  # requests without a hidden draft
     unread: int = 0  # requests that the drafter did not read
-    overlapped: int = 0  # requests that it read while the target did
-    unnarrowed: int = 0  # rounds with a draft since the last one on the target's own cores alone
-    unplain: int = 0  # passes of several requests since the last without drafts
-    plain_gap: int = SHARED_FIRST  # such passes until the next one without
 
     def levels_asked(
         self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False, loss: float = 0.0
@@ -287,22 +280,6 @@ class Exploration:
         gap = min(PROBE_MOST, max(PROBE_LEAST, rows * loss / PROBE_SHARE))
         return min(limit, PROBE_DEPTH) if self.idle + 1 >= gap else 0
 
-    def tries_plain(self, rows: int) -> bool:
-        """True if the next round of so many requests runs without drafts, to measure its time."""
-        return rows > 1 and self.unplain >= self.plain_gap
-
-    def tries_narrow(self, *, known: bool) -> bool:
-        """True if the next round with a draft runs without the drafter's cores, to measure what they are worth."""
-        return self.unnarrowed + 1 >= (NARROW_EVERY if known else NARROW_FIRST)
-
-    def saw_pass(self, rows: int, *, plain: bool) -> None:
-        """So many requests shared a pass."""
-        if rows > 1 and plain:
-            self.plain_gap = min(SHARED_EVERY, 2 * self.plain_gap) if self.unplain >= self.plain_gap else self.plain_gap
-            self.unplain = 0
-        elif rows > 1:
-            self.unplain += 1
-
     @property
     def tries_hiding(self) -> bool:
         """True if the next request has a hidden draft even if that does not seem to pay."""
@@ -313,10 +290,6 @@ class Exploration:
         """True if the drafter prefills the next request even if that does not seem to pay."""
         return self.unread + 1 >= READING_EVERY
 
-    def tries_lending(self, *, known: bool) -> bool:
-        """True if the drafter lets the target prefill the next request alone, to measure its time (`known`: it was)."""
-        return self.overlapped >= (LENDING_EVERY if known else LENDING_FIRST)
-
     def began_round(self, planned: int, asked: int) -> None:
         """A round is under way in which so many levels were planned, and so many are asked for."""
         self.idle = 0 if planned or asked else self.idle + 1
@@ -325,7 +298,6 @@ class Exploration:
     def began_request(self, mode: str, *, reads: bool) -> None:
         """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
         self.unread = 0 if reads else self.unread + 1
-        self.overlapped = self.overlapped + 1 if reads and mode != "off" else 0
         self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
 
 

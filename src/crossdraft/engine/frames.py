@@ -1,92 +1,78 @@
-"""FramewiseEncoder: a clip's features frame by frame; those of frames which other clips showed are not made again.
+"""FramewiseEncoder: a clip's features, those frames first which a drafter reads as they come.
 
-Windows of a stream overlap: most frames of one were in the one before. Where a vision encoder reads each frame by
-itself, a frame's features depend on its pixels alone, and are kept by the digest of these.
-
-But for their last bits: a kernel may add up in another order when a batch holds more frames. So a frame is encoded by
-itself, and several at once only in a number that was found to give each of them the same bits on this machine. Thereby
-its features are the same, whatever was kept, and whatever is shown with it.
-
-Where a drafter reads frames as they come (`Needs.visual_frames`), those are encoded first, each by itself, then the
-others at once. Of a clip that is read whole the features keep the bits that they have whole: whether they do is found
-out when nobody waits, with noise, and until then, and where they do not, the clip is encoded whole. (Which kernel adds
-up in which order follows from shapes, not from values.)
+Such frames (`Needs.visual_frames`) are encoded each by itself, then the others at once. The features keep the bits that
+they have when the clip is encoded whole: whether they do is found out when nobody waits, with noise, and until then,
+and where they do not, the clip is encoded whole. (Which kernel adds up in which order follows from shapes, not from
+values.)
 
 Only on a CPU: there two frames take about twice as long as one. A GPU takes about as long for all frames of a clip.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
-from crossdraft.engine.content import ContentDigests
 from crossdraft.engine.encoded import UNREAD
 from crossdraft.engine.prompt import Encoded
-from crossdraft.engine.workers.encode import PIXELS, Join, find_join
 
 log = logging.getLogger(__name__)
 
-STILLS = "pixel_values"
+PIXELS, STILLS = "pixel_values_videos", "pixel_values"
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}  # of the largest feature; a half-precision kernel may round
+HALF_TOLERANCE = 2e-2
 FRAMES = -4  # the dimension of pixels [1, F, 3, h, w], or of a row of images [F, 3, h, w]
 Shape = tuple[tuple[int, ...], torch.dtype, int]  # of a frame's pixels, and the threads that compute
 Split = tuple[tuple[int, ...], torch.dtype, int, tuple[int, ...]]  # of a clip's pixels; threads; frames that go first
 
 
 @dataclass(frozen=True)
-class KnownFrames:
-    """Features of frames that were shown before; may be read in any thread.
+class Join:
+    """A way to join the features of shares to those of the whole.
 
     Args:
-        namespace: whose requests showed them.
-        digests: makes a frame's digest.
-        find: the features behind a digest, `None` = there are none.
+        dim: along which they follow each other.
+        tail: rows at the end of each that belong to the end of the clip, and are dropped of all but the last.
+        listed: the model returns a list of them.
     """
 
-    namespace: str
-    digests: ContentDigests
-    find: Callable[[bytes], Tensor | None]
+    dim: int
+    tail: int
+    listed: bool
 
-    def digest(self, pixels: Tensor) -> bytes:
-        """[16] bytes, of the namespace, of every pixel of a frame as the encoder reads it, and of the threads.
-
-        Another number of threads may add up in another order, too.
-        """
-        where = {"namespace": self.namespace, "kind": "frame", "threads": torch.get_num_threads()}
-        content = self.digests.of(where, pixels)
-        if content is None:
-            raise ValueError("A tensor has a digest.")
-        return content.digest
+    def __call__(self, parts: Sequence[Tensor]) -> BaseModelOutputWithPooling:
+        inner = [part.narrow(self.dim, 0, part.shape[self.dim] - self.tail) for part in parts[:-1]]
+        whole: Any = torch.cat([*inner, parts[-1]], self.dim)
+        made: Any = [whole] if self.listed else whole
+        return BaseModelOutputWithPooling(pooler_output=made)
 
 
-@dataclass(frozen=True)
-class ClipFeatures(Mapping[str, object]):
-    """Encoder features of a clip, as `Target.encode` returns them, and of each frame.
+def find_join(whole: Tensor, parts: Sequence[Tensor], *, listed: bool) -> Join | None:
+    """Find how to join features of two halves to those of the whole; `None` = they cannot be joined.
 
-    Args:
-        encoded: of the clip.
-        frames: features by digest, of those frames that are to be kept.
-        count: frames of the clip.
-        fresh: of these the ones that were encoded now.
+    >>> rows = torch.arange(6.0).view(1, 6, 1)
+    >>> find_join(rows, (rows[:, :3], rows[:, 3:]), listed=False)
+    Join(dim=1, tail=0, listed=False)
+    >>> find_join(rows, (rows[:, :3] + 1, rows[:, 3:]), listed=False)
     """
-
-    encoded: Encoded
-    frames: Mapping[bytes, Tensor]
-    count: int
-    fresh: int
-
-    def __getitem__(self, kind: str) -> object:
-        return self.encoded[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.encoded)
-
-    def __len__(self) -> int:
-        return len(self.encoded)
+    largest = float(whole.abs().max())
+    tolerance = TOLERANCE.get(whole.dtype, HALF_TOLERANCE) * largest
+    for dim in range(whole.ndim):
+        tail = sum(part.shape[dim] for part in parts) - whole.shape[dim]
+        if 0 <= tail < min(part.shape[dim] for part in parts) and len(parts) == 2:
+            join = Join(dim, tail, listed)
+            with suppress(RuntimeError):  # other dimensions differ
+                made: Any = join(parts).pooler_output
+                found: Tensor = made[0] if listed else made
+                if found.shape == whole.shape and bool(((found - whole).abs() <= tolerance).all()):
+                    return join
+    return None
 
 
 class FramewiseEncoder:
@@ -105,39 +91,7 @@ class FramewiseEncoder:
         self._kind, self._pixels = kind, PIXELS if kind == "video" else STILLS
         self._function, self._parameters, self._send = function, parameters, send
         self._joins: dict[Shape, Join | None] = {}
-        self._exact: dict[tuple[Shape, int], bool] = {}  # whether so many frames at once have the bits of each alone
         self._splits: dict[Split, bool | None] = {}  # whether a clip in parts has the bits of all at once, once known
-
-    def __call__(
-        self, inputs: Mapping[str, Tensor], known: KnownFrames | None, arrivals: VisualFuture | None = None
-    ) -> ClipFeatures | None:
-        """The features of a clip; `None` = the model does not read its frames one by one.
-
-        Args:
-            inputs: of the model, for one clip.
-            known: what need not be encoded; `None` = nothing, and nothing is to be kept.
-            arrivals: gets those that it wants as they are known.
-        """
-        pixels = self._clip(inputs)
-        if pixels is None or (join := self._join(pixels)) is None:
-            return None
-        shown = pixels.split(1, dim=FRAMES)
-        names: Sequence[object] = range(len(shown)) if known is None else [known.digest(frame) for frame in shown]
-        parts: dict[object, Tensor] = {}
-        if known is not None:
-            found = {name: known.find(name) for name in names if isinstance(name, bytes)}
-            parts |= {name: features for name, features in found.items() if features is not None}
-        missing = {name: frame for name, frame in zip(names, shown, strict=True) if name not in parts}
-        fresh = len(missing)
-        if arrivals is not None and not join.tail:
-            for number in arrivals.wanted(len(shown)):
-                if (frame := missing.pop(names[number], None)) is not None:
-                    parts[names[number]] = self._features(frame)[0].clone()
-                arrivals.add_frame(FrameFeatures(number, len(shown), _rows(parts[names[number]])))
-        parts |= zip(missing, self._encode(list(missing.values()), join), strict=True)
-        encoded = {self._kind: join([parts[name] for name in names])}
-        kept = {name: features for name, features in parts.items() if isinstance(name, bytes)}
-        return ClipFeatures(encoded, kept, len(shown), fresh)
 
     def in_parts(self, inputs: Mapping[str, Tensor], arrivals: VisualFuture) -> Encoded | None:
         """The features of a clip, which have the bits of all frames at once; `None` = encode it so.
@@ -209,19 +163,6 @@ class FramewiseEncoder:
             return None
         pixels = inputs[self._pixels]
         return pixels if pixels.ndim in (4, 5) and pixels.shape[:-4].numel() == 1 else None
-
-    def _encode(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
-        """The features of each frame, with the bits that it has alone."""
-        if not frames:
-            return []
-        key = _shape(frames[0]), len(frames)
-        if self._exact.get(key):
-            return self._at_once(frames, join)
-        found = [self._features(frame)[0].clone() for frame in frames]
-        if len(frames) > 1 and not join.tail and key not in self._exact:
-            self._exact[key] = all(map(torch.equal, found, self._at_once(frames, join)))
-            log.debug("%d frames at once have the bits of each alone: %s.", len(frames), self._exact[key])
-        return found
 
     def _at_once(self, frames: Sequence[Tensor], join: Join) -> list[Tensor]:
         whole = self._features(torch.cat(list(frames), dim=FRAMES))[0]

@@ -10,9 +10,8 @@ from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline, covered
 
 if TYPE_CHECKING:
-    from crossdraft.engine.passes import TargetOut
+    from crossdraft.engine.passes import Chunk, PassRow, TargetOut
     from crossdraft.engine.request_state import RequestState
-    from crossdraft.engine.tree import DraftTree
 
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
 
@@ -29,7 +28,6 @@ class Ledger:
         self.timeline = Timeline()
         self.started = time.perf_counter()
         self._waits: list[tuple[float, float]] = []  # when the target waited for the drafter: start and end of each
-        self._since = self.started
         self._read_until = math.inf  # when the target's reading ended
         self.first_round = math.inf  # when the first round after it began
 
@@ -49,33 +47,22 @@ class Ledger:
         """A stage of the target's reading."""
         with self.timeline.span("target", name):
             yield
-        self._since = time.perf_counter()
 
     def read_chunk(self, start: float, end: float, tokens: int) -> None:
         """The target read so many tokens of the prompt."""
         self.timeline.spans.append(Span("target", "prefill", start, end, tokens))
 
-    def resumes(self) -> None:
-        """The target reads on, after rounds of others."""
-        self._since = time.perf_counter()
+    def rides_along(self, start: float, end: float, tokens: int, seconds: float) -> None:
+        """The pass over the prompt's last piece is done; the target's forward took so long."""
+        self._read_until = start
+        self.timeline.spans.append(Span("target", "ride-along", start, end, tokens))
+        self.stats.add_time("ride-along", seconds)
 
-    def at_last_piece(self, tokens: int) -> None:
-        """The target has read all of a prompt of so many tokens but its last piece."""
-        self.timeline.spans.append(Span("target", "prefill", self._since, time.perf_counter(), tokens))
-
-    def rides_along(self) -> None:
-        """The pass over the last piece begins, with the hidden draft."""
-        self._read_until = time.perf_counter()
-
-    def prefilled(self, tokens: int = 0, seconds: float = 0.0) -> None:
-        """That pass, over so many tokens, is done; the target's forward took so long. 0 = nothing rode along."""
-        if tokens:
-            self.timeline.spans.append(Span("target", "ride-along", self._read_until, time.perf_counter(), tokens))
-        else:
-            self.rides_along()
+    def prefilled(self) -> None:
+        """All of the prompt was read."""
+        self._read_until = min(self._read_until, time.perf_counter())
         for stage in READING:
             self.stats.add_time(stage, self.timeline.total("target", stage))
-        self.stats.add_time("ride-along", seconds)
         self._count_hidden()
 
     def close(self) -> None:
@@ -110,34 +97,44 @@ class Ledger:
             self.stats.add_time(f"{when}communication", end - start - computing)
 
 
-class RoundTimes:
-    """Times of one round of several requests, for their ledgers."""
+class SharedPassTimes:
+    """Times of one pass of several requests, for their ledgers.
 
-    def __init__(self, states: "Sequence[RequestState]") -> None:
-        self.states = tuple(states)
-        self.start = time.perf_counter()
-        self._drafted = self.start
-        self.seconds = 0.0  # in the end
+    Args:
+        rows: the requests.
+        parts: what each reads: a chunk, and what is left of that piece of its prompt.
+    """
+
+    def __init__(self, rows: "Sequence[RequestState]", parts: "Sequence[tuple[Chunk, Chunk | None]]") -> None:
+        self._rows, self._reads = tuple(rows), tuple(bool(row.pending) for row in rows)
+        self._first = tuple(not row.tokens for row in rows)
+        self.prompts = sum(self._reads)
+        self.prompt_tokens = sum(len(part.tokens) for (part, _), reads in zip(parts, self._reads, strict=True) if reads)
+        self._start = self._drafted = time.perf_counter()
 
     def drafted(self) -> None:
         """The drafts are here."""
         self._drafted = time.perf_counter()
 
-    def verified(self, out: "TargetOut", trees: "Sequence[DraftTree]") -> None:
-        """The pass over these trees is launched; waits for its end."""
+    def verified(self, out: "TargetOut", passed: "Sequence[PassRow]") -> None:
+        """The pass is launched; waits for its end."""
         end = out.done.wait()
-        for state, tree in zip(self.states, trees, strict=True):
-            ledger = state.ledger
-            ledger.first_round = min(ledger.first_round, self.start)
-            ledger.timeline.spans.append(Span("target", "verify", self._drafted, end, 1 + len(tree)))
-            ledger.stats.add_time("verify", out.seconds)
+        for row, reads, first, one in zip(self._rows, self._reads, self._first, passed, strict=True):
+            ledger = row.ledger
+            if reads and (not first or one.chunk.skip_logits or not row.drafts):
+                ledger.read_chunk(self._drafted, end, len(one.chunk.tokens))
+            elif reads:
+                ledger.rides_along(self._drafted, end, len(one), out.seconds)
+            else:
+                ledger.first_round = min(ledger.first_round, self._start)
+                ledger.timeline.spans.append(Span("target", "verify", self._drafted, end, len(one)))
+                ledger.stats.add_time("verify", out.seconds)
+            if reads and first and not one.chunk.skip_logits:
+                ledger.prefilled()
 
-
-@contextmanager
-def round_of(states: "Sequence[RequestState]") -> "Iterator[RoundTimes]":
-    """Times a round."""
-    times = RoundTimes(states)
-    yield times
-    times.seconds = time.perf_counter() - times.start
-    for state in times.states:
-        state.ledger.stats.add_time("rounds", times.seconds)
+    def end(self) -> None:
+        """Note that its tokens were handed out."""
+        seconds = time.perf_counter() - self._start
+        for row, reads in zip(self._rows, self._reads, strict=True):
+            if not reads:
+                row.ledger.stats.add_time("rounds", seconds)

@@ -1,17 +1,31 @@
-"""Inputs and outputs of a pass of the target."""
+"""A pass of the target: the tokens of several rows, one after another without padding, and what comes of them.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+A row of a pass has pending tokens (a prompt, a part of one, or the last committed token alone) and perhaps a draft tree
+behind them. Rows that attend in one call are a segment: consecutive rows of the cache with a single pending token each,
+or one row with more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from crossdraft.engine.cache import KVCache, KVPrefix
+from crossdraft.engine.cache import KVCache, PassWindow
 from crossdraft.engine.clock import Mark
-from crossdraft.engine.drafter import PromptFeatures
+from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.prompt import Encoded
+from crossdraft.engine.traits import Traits, detect_traits
 from crossdraft.engine.tree import DraftTree
+
+EMPTY = DraftTree.empty()
+PassResult = tuple[Tensor, Callable[[int], Tensor]]
+"""Logits [W, V] of the tokens that are answered, and what gives a hidden layer [N, h] by its index."""
+Masks = Tensor | dict[str, Tensor | None] | None  # one for all layers, or for each type of layer
 
 
 @dataclass(frozen=True)
@@ -33,10 +47,31 @@ class Chunk:
     images: Tensor | None = None
 
 
-Masks = Tensor | dict[str, Tensor | None] | None  # one for all layers, or for each type of layer
-RideAlong = tuple[DraftTree, Tensor | None]
-NO_TREE: RideAlong = (DraftTree.empty(), None)
-NO_PREFIX = KVPrefix()
+@dataclass(frozen=True)
+class PassRow:
+    """A row of a pass.
+
+    Args:
+        index: of the cache.
+        chunk: its pending tokens.
+        tree: the draft tree behind them.
+        embeds: [k, h] embeddings that the tree's last k nodes are read as, whatever their ids.
+        capture: hidden layers wanted of it: indexes into `hidden_states` (0 = embeddings, -1 = after the final norm).
+    """
+
+    index: int
+    chunk: Chunk
+    tree: DraftTree = EMPTY
+    embeds: Tensor | None = None
+    capture: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.chunk.tokens) + len(self.tree)
+
+    @property
+    def answers(self) -> int:
+        """Number of its last tokens whose logits are wanted: the root and the nodes."""
+        return 0 if self.chunk.skip_logits else 1 + len(self.tree)
 
 
 @dataclass(frozen=True)
@@ -47,7 +82,7 @@ class TargetOut:
         logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
         began, done: where the model's own forward begins and ends in the device's work.
-        width: tokens of a row that were computed, padding included; their mean where it is left out.
+        width: mean number of tokens of a row.
 
     The pass is launched, and may not be done yet: on a GPU whoever reads a time, or acts on its end, waits for `done`.
     """
@@ -65,81 +100,101 @@ class TargetOut:
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """A prompt that was read.
+class Segment:
+    """Rows of a pass that attend in one call, padded to one width for that alone.
 
     Args:
-        row: of the cache, where its keys and values are.
-        tokens: its ids.
-        prefix: its beginning, which was known.
-        pieces: the rest, as `Target.chunks` split it; the last one carried the tree, if one was to ride along.
-        front: what the passes over the pieces before it returned, one row each.
-        out: what the last pass returned.
-        cut: tokens up to the last visual one; 0 if none is, or no text follows.
+        rows: one or more.
+        first: where their tokens begin among those of the pass.
+        width: tokens of the widest row, or more.
+        window: where their keys and values are written.
+        mask: [B, 1, width, keys], true = may attend; `None` = everything up to itself; of some models one for each type
+            of layer.
+        real: [m] where its tokens stand among all that are padded to one width; `None` if none is padded.
     """
 
-    row: int
-    tokens: tuple[int, ...]
-    prefix: KVPrefix
-    pieces: tuple[Chunk, ...]
-    front: list[TargetOut]
-    out: TargetOut
-    cut: int
+    rows: tuple[PassRow, ...]
+    first: int
+    width: int
+    window: PassWindow
+    mask: Masks = None
+    real: Tensor | None = None
 
-    @property
-    def last(self) -> int:
-        """Tokens of the last piece."""
-        return len(self.pieces[-1].tokens)
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each row."""
+        return [len(row) for row in self.rows]
 
-    def front_hidden(self, layers: Sequence[int]) -> dict[int, Tensor]:
-        """[n, h] features of each of these layers, of all tokens before the last piece; they were captured."""
-        found = [*self.prefix.hidden, *(dict(zip(layers, out.hidden[0], strict=True)) for out in self.front)]
-        return {layer: torch.cat([part[layer] for part in found]) for layer in layers if found}
+    @cached_property
+    def tokens(self) -> slice:
+        """Its tokens among those of the pass."""
+        return slice(self.first, self.first + sum(self.sizes))
 
+    def padded(self, states: Tensor) -> Tensor:
+        """[m, ...] of its tokens -> [B, width, ...], zeros in the padding."""
+        shape = (len(self.rows), self.width, *states.shape[1:])
+        if self.real is not None:
+            wide = states.new_zeros(shape[0] * shape[1], *shape[2:])
+            states = wide.index_copy_(0, self.real, states)
+        return states.view(shape)
 
-def prompt_features(read: Prefill, layers: Sequence[int]) -> PromptFeatures:
-    """A prompt for drafters that look into it: its last piece, and these hidden layers of those in front."""
-    cut = len(read.tokens) - read.last
-    return PromptFeatures(read.tokens[cut:], read.tokens[:cut], read.front_hidden(layers))
+    def packed(self, states: Tensor) -> Tensor:
+        """[B, width, ...] -> [m, ...], without padding."""
+        flat = states.reshape(-1, *states.shape[2:])
+        return flat if self.real is None else flat.index_select(0, self.real)
 
 
 @dataclass(frozen=True)
-class PrefillChunk:
-    """A piece of a prompt that may share a pass with other rows.
+class Pass:
+    """One pass, as executors take it.
 
     Args:
-        cache: where it is read, into row 0.
-        chunk: the piece.
-        capture: hidden layers wanted of it.
+        ids: [N] token ids of all rows, on the target's device.
+        positions: [N] or [3, N].
+        segments: of these tokens, in their order.
+        embeds: [N, h] what is read; `None` = the embeddings of the ids. It has visual features in their places.
     """
 
-    cache: KVCache
-    chunk: Chunk
-    capture: Sequence[int] = ()
+    ids: Tensor
+    positions: Tensor
+    segments: tuple[Segment, ...]
+    embeds: Tensor | None = None
+
+    @cached_property
+    def rows(self) -> list[PassRow]:
+        """All rows, in the order of their tokens."""
+        return [row for segment in self.segments for row in segment.rows]
+
+    @cached_property
+    def answered(self) -> Tensor | None:
+        """[W] tokens whose logits are wanted; `None` = all."""
+        rows = self.rows
+        if all(row.answers == len(row) for row in rows):
+            return None
+        ends = accumulate(map(len, rows))
+        wanted = [torch.arange(end - row.answers, end) for end, row in zip(ends, rows, strict=True)]
+        return to_device(torch.cat(wanted), self.ids.device)
+
+    def part(self, segment: Segment) -> "Pass":
+        """A pass of this segment alone."""
+        tokens = segment.tokens
+        embeds = None if self.embeds is None else self.embeds[tokens]
+        return Pass(self.ids[tokens], self.positions[..., tokens], (replace(segment, first=0),), embeds)
+
+    def by_row(self, logits: Tensor, layer: "Callable[[int], Tensor]") -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
+        """Logits [W, V] of what is answered and hidden layers, `layer` [N, h] each, row by row; see `TargetOut`."""
+        hidden: list[tuple[Tensor, ...]] = []
+        for row, end in zip(self.rows, accumulate(map(len, self.rows)), strict=True):
+            hidden.append(tuple(layer(one)[end - len(row) : end] for one in row.capture))
+        return list(logits.split([row.answers for row in self.rows])), hidden
 
 
-def by_row(
-    cache: KVCache,
-    rows: slice,
-    chunks: Sequence[Chunk],
-    trees: Sequence[DraftTree],
-    scores: Tensor,
-    skipped: int,
-    states: Any,
-    capture: Sequence[int],
-) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-    """Logits and hidden layers of each row of a pass, whose chunks are committed; see `TargetOut`.
+class Executor(Protocol):
+    """Runs passes over a model: `hf` (any model's own forward), `fast` (known decoder layers), `graphs` (captured)."""
 
-    `scores` [B, k, V] are those of all tokens but the first `skipped`.
-    """
-    logits, hidden = [], []
-    for row, (chunk, tree) in enumerate(zip(chunks, trees, strict=True)):
-        m = len(chunk.tokens)
-        cache.advance(rows.start + row, m)
-        first = m - 1 - skipped  # the root's row among them
-        logits.append(scores[row, first : first + 1 + len(tree)])
-        hidden.append(tuple(states[layer][row, : m + len(tree)] for layer in capture))
-    return logits, hidden
+    def __call__(self, one: Pass, cache: KVCache) -> PassResult:
+        """Run a pass whose windows are open; what it writes into the cache stays uncommitted."""
+        ...
 
 
 def real_tokens(sizes: Sequence[int], width: int) -> Tensor | None:
@@ -153,18 +208,124 @@ def real_tokens(sizes: Sequence[int], width: int) -> Tensor | None:
     return torch.cat([torch.arange(row * width, row * width + size) for row, size in enumerate(sizes)])
 
 
-def by_size(
-    cache: KVCache,
-    rows: slice,
-    chunks: Sequence[Chunk],
-    sizes: list[int],
-    scores: Tensor,
-    states: Sequence[Tensor],
-    capture: Sequence[int],
-) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-    """As `by_row`, of scores [1, tokens, V] and states [1, tokens, h] in which no row is padded beyond its size."""
-    logits = [one[len(chunk.tokens) - 1 :] for one, chunk in zip(scores[0].split(sizes), chunks, strict=True)]
-    layers = [states[layer][0].split(sizes) for layer in capture]
-    for row, chunk in enumerate(chunks, rows.start):
-        cache.advance(row, len(chunk.tokens))
-    return logits, [tuple(layer[row] for layer in layers) for row in range(len(sizes))]
+def segments_of(rows: Sequence[PassRow]) -> Iterator[tuple[PassRow, ...]]:
+    """Split rows into those that attend in one call."""
+    run: list[PassRow] = []
+    for row in rows:
+        if run and not (_decodes(row) and _decodes(run[-1]) and row.index == run[-1].index + 1):
+            yield tuple(run)
+            run = []
+        run.append(row)
+    yield tuple(run)
+
+
+def _decodes(row: PassRow) -> bool:
+    """True if its only pending token is the root, so that all of it is answered."""
+    return len(row.chunk.tokens) == 1 and not row.chunk.skip_logits and not row.chunk.encoded
+
+
+@dataclass(frozen=True)
+class PassBuilder:
+    """Ids, positions and masks of passes, as a model takes them.
+
+    Args:
+        model: in eval mode.
+        device: where it reads its inputs.
+        traits: what is particular about it.
+    """
+
+    model: PreTrainedModel
+    device: torch.device
+    traits: Traits
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "PassBuilder":
+        """The builder for a model."""
+        return cls(model, entry_device(model), detect_traits(model))
+
+    def build(self, cache: KVCache, rows: Sequence[PassRow], width: int = 0, keys: int = 0) -> Pass:
+        """The pass over these rows, whose windows are open then.
+
+        Args:
+            cache: where they are.
+            rows: in any order.
+            width, keys: of a pass of one segment, at least so many tokens a row, and keys that it attends to.
+        """
+        ids: list[int] = []
+        positions: list[Tensor] = []
+        segments: list[Segment] = []
+        for part in segments_of(rows):
+            wide = max(width, *map(len, part))
+            window = cache.open_window(slice(part[0].index, part[-1].index + 1), wide)
+            mask = self.masks(cache, part, wide, max(keys, window.end))
+            real = real_tokens([len(row) for row in part], wide)
+            real = None if real is None else to_device(real, self.device)
+            segments.append(Segment(part, len(ids), wide, window, mask, real))
+            for row in part:
+                ids += [*row.chunk.tokens.tolist(), *row.tree.tokens]
+                positions.append(self._positions(cache, row))
+        table = torch.cat([torch.tensor(ids)[None], torch.cat(positions, -1).view(-1, len(ids))])
+        sent = to_device(table, self.device)
+        return Pass(sent[0], sent[1:] if self.traits.mrope else sent[1], tuple(segments))
+
+    def depths(self, tree: DraftTree) -> Sequence[int]:
+        """The depth of each node, 1 = below the root."""
+        return tree.depths
+
+    def _positions(self, cache: KVCache, row: PassRow) -> Tensor:
+        """[n] or [3, n] positions of a row's tokens."""
+        m, start = len(row.chunk.tokens), cache.lengths[row.index] + cache.rope_deltas[row.index]
+        nodes = [start + m - 1 + depth for depth in self.depths(row.tree)]
+        found = torch.tensor([*range(start, start + m), *nodes])
+        if self.traits.mrope:
+            found = found.expand(3, -1).contiguous()
+        if row.chunk.positions is not None:
+            found[..., :m] = row.chunk.positions
+        return found
+
+    def masks(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Masks:
+        """The mask of a segment; one for each type of layer where sliding layers see less."""
+        mask = self.mask(cache, rows, width, keys)
+        if self.traits.window is None or keys <= self.traits.window:
+            return mask
+        near = self.near(cache, rows, width, keys)
+        if mask is None and width > 1:  # whose first pass is all causal
+            mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
+        sliding = near if mask is None else mask & near
+        return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}
+
+    def near(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor:
+        """[B, 1, width, keys], True = not further back than a sliding layer looks, along a node's own path."""
+        own, index = [], []
+        for row in rows:
+            length, m, n = cache.lengths[row.index], len(row.chunk.tokens), len(row.tree)
+            nodes = [length + m - 1 + depth for depth in row.tree.depths]
+            # Padding, too, sees at least itself: nothing but NaN comes of a query that sees nothing.
+            own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
+            index.append([*range(length), *own[-1], *range(length + width, keys)])
+        queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
+        return seen[:, None, None] > queries[:, None, :, None] - (self.traits.window or keys)
+
+    def mask(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
+        """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
+        lengths = [cache.lengths[row.index] for row in rows]
+        level = len(set(lengths)) == 1
+        plain = level and all(row.tree.is_chain and row.chunk.images is None for row in rows)
+        if plain and (width == 1 or lengths[0] == 0):
+            return None
+        past: int | Tensor = lengths[0]
+        if not level:
+            past = to_device(torch.tensor(lengths), self.device).view(-1, 1, 1, 1)
+        # Up to itself is right for a chunk and for a chain; what is padded after them nobody sees.
+        queries = torch.arange(width, device=self.device)[:, None]
+        causal = torch.arange(keys, device=self.device) <= past + queries
+        mask = causal.expand(len(rows), 1, width, keys).contiguous()
+        for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            m, n = len(row.chunk.tokens), len(row.tree)
+            if not row.tree.is_chain:
+                first = length + m
+                mask[number, 0, m : m + n, first : first + n] = to_device(row.tree.visible, self.device)
+            if (images := row.chunk.images) is not None:
+                whole = (images[:, None] == images) & (images >= 0)
+                mask[number, 0, :m, length : length + m] |= to_device(whole, self.device)
+        return mask

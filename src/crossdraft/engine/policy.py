@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from crossdraft.engine.cost_model import WORTH_KNOWN, CostModel, Plan, is_sure
+from crossdraft.engine.cost_model import CostModel, Plan, is_sure
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
@@ -107,17 +107,13 @@ class SpeculationPolicy:
         self._changes = False  # this round's draft came of one way, and its pass is of the other
 
     @harmless(RequestPlan)
-    def plan_request(
-        self, request: Request, hidden: str, *, learns: bool, rows: int = 1, lendable: bool = False
-    ) -> RequestPlan:
+    def plan_request(self, request: Request, hidden: str, *, learns: bool) -> RequestPlan:
         """The drafter's part in an answer before the rounds.
 
         Args:
             request: what is asked.
             hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
             learns: it reads every request, to learn from it.
-            rows: requests that are to share its rounds, where a drafter elsewhere may leave its cores to the target.
-            lendable: it has such cores.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
@@ -125,12 +121,6 @@ class SpeculationPolicy:
         mode = cost.hiding(nodes) if hidden == "auto" else hidden
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
-        if cost.lends_now(request.token_limit, rows, lendable=lendable):
-            return RequestPlan(
-                False, why=f"The drafter's cores served the target's reading, of {rows} requests at once."
-            )
-        if rows > 1 and cost.exploration.tries_lending(known=cost.lending_known):
-            mode = "off"
         if not cost.reading_pays(request.token_limit):
             return RequestPlan(False, why=cost.why_unread(request.token_limit))
         return RequestPlan(True, mode, nodes)
@@ -173,28 +163,11 @@ class SpeculationPolicy:
             draft = draft.first(self.cost.verify_depth(len(draft.tree)))
         return draft.first(nodes)
 
-    @harmless(lambda: 0.0)
-    def pass_s(self, rows: int, tokens: float) -> float:
-        """Seconds of a pass over so many tokens in each of so many rows; 0 while nothing is known."""
-        return rows * self.cost.costs(rows).verify(tokens)
-
-    @harmless(lambda: False)
-    def alternates(self, requests: int, *, elsewhere: bool) -> bool:
-        """True if a drafter `elsewhere` drafts for one half of so many requests while the other half is verified."""
-        cost, able = self.cost, elsewhere and requests > 1
-        cost.alternates = able and cost.trials.alternates(requests)
-        return cost.alternates
-
-    @harmless(lambda: False)
-    def goes_plain(self, rows: int) -> bool:
-        """True if a round of so many rows runs without drafts, to measure its time."""
-        return self.adaptive and self.cost.exploration.tries_plain(rows)
-
     @harmless(lambda: None)
     def began_rounds(self, rows: int) -> None:
         """Rounds of so many rows begin: are drafts prepared while the target verifies?"""
         cost, self._changes = self.cost, False
-        if not (self.prepares and self.adaptive) or cost.alternates:
+        if not (self.prepares and self.adaptive):
             return
         self._decisions += 1
         if self._decisions % DECIDE_EVERY:
@@ -206,30 +179,7 @@ class SpeculationPolicy:
             cost.forget_preparing()
             self._unchanged = 0
 
-    @harmless(lambda: False)
-    def goes_narrow(self, *, drafted: bool, spare: bool) -> bool:
-        """True if the next pass runs without the drafter's cores, which are `spare`, to measure what they are worth."""
-        cost = self.cost
-        if not (self.prepares and self.adaptive and drafted and spare) or cost.prepares or cost.alternates:
-            return False
-        return cost.exploration.tries_narrow(known=cost.cores_worth.weight >= WORTH_KNOWN)
-
-    @harmless(lambda: False)
-    def reads_pairs(self) -> bool:
-        """True if two prompts are prefilled at once, where that is possible."""
-        return self.cost.trials.pairs.now
-
     # -- what is observed ----------------------------------------------------------------------------------------
-
-    @harmless(lambda: None)
-    def saw_prompts(self, seconds: float, tokens: int) -> None:
-        """Reading one prompt, or two at once, where either could be, took so long for so many tokens."""
-        self.cost.trials.pairs.add(seconds, tokens)
-
-    @harmless(lambda: None)
-    def saw_round(self, requests: int, seconds: float, tokens: int) -> None:
-        """A round of so many live requests, or of half of them, took so long for so many tokens."""
-        self.cost.trials.saw_round(requests, seconds, tokens, alternates=self.cost.alternates)
 
     @harmless(lambda: None)
     def began_request(self, plan: RequestPlan) -> None:
@@ -279,10 +229,10 @@ class SpeculationPolicy:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
 
     @harmless(lambda: None)
-    def saw_verify(self, rows: int, tokens: float, seconds: float, *, narrow: bool = False) -> None:
-        """A pass over so many tokens a row, on average, took so long; `narrow` as `goes_narrow` said."""
+    def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
+        """A pass over so many tokens a row, on average, took so long."""
         if not self._changes:
-            self.cost.saw_pass(rows, tokens, seconds / rows, narrow=narrow)
+            self.cost.saw_pass(rows, tokens, seconds / rows)
 
     @harmless(lambda: None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
@@ -302,22 +252,11 @@ class SpeculationPolicy:
         )
 
     @harmless(lambda: None)
-    def saw_step(self, seconds: float, tokens: int, *, idle: bool = False) -> None:
-        """Reading and a round took so long in all, and yielded so many tokens; `idle` = nothing is left to be done."""
-        self.cost.saw_step(seconds, tokens, idle=idle)
-
-    @harmless(lambda: None)
     def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none)."""
         self.cost.length.add(tokens)
-        self.cost.trials.period.answers += 1
         if read_wait_s is not None:
             self.cost.read_waits.append(read_wait_s)
-
-    @harmless(lambda: None)
-    def saw_reading(self, seconds: float, *, overlapped: bool) -> None:
-        """The target read a prompt in so many seconds, while a drafter elsewhere worked (`overlapped`) or not."""
-        (self.cost.read_overlapped if overlapped else self.cost.read_alone).append(seconds)
 
     @harmless(lambda: None)
     def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:

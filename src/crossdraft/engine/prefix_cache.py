@@ -9,12 +9,13 @@ encoder features, go first when the budget is full.
 """
 
 import logging
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import accumulate
-from typing import Any, Concatenate, ParamSpec
+from types import MappingProxyType
+from typing import Concatenate, ParamSpec
 from weakref import ref
 
 from torch import Tensor
@@ -24,25 +25,20 @@ from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.encoded import joined, without_unread
-from crossdraft.engine.frames import ClipFeatures, KnownFrames
-from crossdraft.engine.passes import Prefill
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request, nbytes_of
-from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import common_prefix
 
 log = logging.getLogger(__name__)
 
 WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
-CLIPS = 16  # frames that none of the last so many clips showed are forgotten: a stream does not go back
 SEEN = ("visuals", "inputs")  # fields of a request that a video model reads
 SENSED = ("events", "inputs")  # and an event model
 # Inputs that say what is asked, not what is shown.
 TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
 ID_BITS = 32  # of a placeholder's number, for its own id and its token type
 TYPE_BITS = 2
-FRAME = "frame"  # what the features of a single frame are kept as
 
 
 @dataclass(eq=False)
@@ -135,16 +131,14 @@ class PrefixCache:
         # What was used longest ago comes first. An edge is used when one below it is, and noted after it: the first
         # edge is always a leaf.
         self._used: OrderedDict[_Edge | bytes, None] = OrderedDict()
-        self._clips: deque[frozenset[bytes]] = deque()  # the digests of the frames of the last ones
         self._warned = False
 
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
         """The request with the `content` of these fields, and whether that is known here; in any thread.
 
-        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes, or
-        of which only frames are kept.
+        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes.
         """
-        if not self.most_bytes or request.namespace is None or request.reuse == "frames":
+        if not self.most_bytes or request.namespace is None:
             return replace(request, content=None, known=False)  # another model's cache may have set them
         found: list[Content] = []
         for kind, value in _shown(request, names):
@@ -173,7 +167,7 @@ class PrefixCache:
                 token, so that is prefilled; and those that it asks for of the tokens in front must be known.
         """
         content: Content | None = request.content
-        plain = CachedPrompt(self, target, prompt, frames=self._known_frames(prompt, request))
+        plain = CachedPrompt(self, target, prompt)
         if content is None:
             return plain
         ids = prompt.input_ids.tolist()
@@ -238,35 +232,6 @@ class PrefixCache:
             return None
         self._used.move_to_end(digest)
         return found.encoded
-
-    def _known_frames(self, prompt: Prompt, request: Request) -> KnownFrames | None:
-        """The frames that are known of clips like that of a prompt; `None` = none are, or are to be kept."""
-        if not self.most_bytes or request.namespace is None or not prompt.by_frame:
-            return None
-        kept = self._features
-
-        def find(digest: bytes) -> Tensor | None:
-            found: Any = kept.get(digest)  # in any thread; what is dropped meanwhile stays as it is
-            return None if found is None else found.encoded[FRAME]
-
-        return KnownFrames(request.namespace, self._digests, find)
-
-    @_harmless
-    def add_frames(self, clip: ClipFeatures) -> None:
-        """Keep the features of a clip's frames, and forget those that none of the last clips showed."""
-        if not clip.frames:
-            return
-        for digest, features in clip.frames.items():
-            if digest in self._features:
-                self._used.move_to_end(digest)
-            elif self._fits(features.nbytes):
-                self._hold(digest, {FRAME: features}, features.nbytes)
-        self._clips.append(frozenset(clip.frames))
-        if len(self._clips) > CLIPS:
-            for digest in self._clips.popleft().difference(*self._clips) & self._features.keys():
-                del self._used[digest]
-                self._drop_features(digest)
-        self._evict()
 
     @_harmless
     def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
@@ -378,7 +343,6 @@ class PrefixCache:
         """Forget everything."""
         self._roots, self._features, self._known, self.nbytes = {}, {}, Counter(), 0
         self._used.clear()
-        self._clips.clear()
 
 
 @dataclass(frozen=True)
@@ -410,8 +374,6 @@ class CachedPrompt:
         namespace: whose it is.
         items: what is visual, in the order of the ids.
         prefix: what need not be read.
-        encoded: the visual features, if they were made elsewhere.
-        frames: those of its clip's frames that need not be made; `None` = none of them.
     """
 
     prefixes: PrefixCache
@@ -422,8 +384,6 @@ class CachedPrompt:
     namespace: str = ""
     items: tuple[_Item, ...] = ()
     prefix: KVPrefix = field(default_factory=KVPrefix)
-    encoded: Encoded | None = None
-    frames: KnownFrames | None = None
 
     def encode(self, *, always: bool = False) -> Encoded:
         """The visual features that the target has yet to read; those of what is known too if `always`."""
@@ -432,20 +392,24 @@ class CachedPrompt:
 
     def encoding(self, *, always: bool = False) -> "Encoding":
         """The same, to be made elsewhere."""
-        if self.encoded is not None or self.content is None:
-            return Encoding(self, (), (self.encoded,))
+        if self.content is None:
+            return Encoding(self, (), (None,))
         items = tuple(item for item in self.items if always or item.end > len(self.prefix))
         return Encoding(self, items, tuple(self.prefixes.features(item.digest) for item in items))
 
-    def store(self, cache: KVCache, read: Prefill, layers: Sequence[int] = ()) -> None:
-        """Keep the prompt up to its last visual token, or all of it if nothing is, with the features of `layers`."""
+    def store(self, cache: KVCache, row: int, cut: int, hidden: Mapping[int, Tensor] = MappingProxyType({})) -> None:
+        """Keep the prompt up to its last visual token, or all of it if nothing is.
+
+        Args:
+            cache, row: where its keys and values are.
+            cut: tokens up to the last visual one.
+            hidden: [cut, h] features of layers.
+        """
         if self.content is None:
             return
-        end = read.cut
         if min(self.ids, default=0) >= 0:  # no drafter asks for features of text alone
-            end, layers = len(self.ids), ()
-        front = replace(self, ids=self.ids[:end])
-        self.prefixes.add(front, cache, read.row, read.front_hidden(layers) if layers else {}, layers)
+            cut, hidden = len(self.ids), {}
+        self.prefixes.add(replace(self, ids=self.ids[:cut]), cache, row, hidden, tuple(hidden))
 
     def store_answer(self, cache: KVCache, row: int, tokens: Sequence[int]) -> None:
         """Keep the prompt with its answer, as far as a row holds them: the next turn of a conversation begins so."""
@@ -482,32 +446,16 @@ class Encoding:
 
     def _made(self, prompt: Prompt, arrivals: VisualFuture | None) -> Encoded:
         target = self.known.target
-        clip: Encoded | None = target.encode_frames(prompt, self.known.frames, arrivals)
-        if clip is None and arrivals is not None:
-            clip = target.encode_in_parts(prompt, arrivals)
+        clip = None if arrivals is None else target.encode_in_parts(prompt, arrivals)
         return target.encode(prompt) if clip is None else clip
 
     def keep(self, made: Sequence[Encoded]) -> Encoded:
         """All of them together; in the thread of the cache, which keeps what was made."""
         content, target, prefixes = self.known.content, self.known.target, self.known.prefixes
-        for clip in self._clips(made):
-            prefixes.add_frames(clip)
         for item, found, encoded in zip(self.items, self.found, made, strict=False):
-            whole = found is None and not isinstance(encoded, ClipFeatures)
-            if whole and content is not None and target.traits.takes_encoded:
+            if found is None and content is not None and target.traits.takes_encoded:
                 prefixes.add_features(content, item.digest, encoded)
         return joined(made) if self.items or not made else made[0]
-
-    def count_frames(self, made: Sequence[Encoded], stats: Stats) -> None:
-        """Count the frames that were encoded, and those that were not, of clips that are encoded frame by frame."""
-        for clip in self._clips(made):
-            stats.frames_encoded = (stats.frames_encoded or 0) + clip.fresh
-            stats.frames_reused = (stats.frames_reused or 0) + clip.count - clip.fresh
-
-    def _clips(self, made: Sequence[Encoded]) -> list[ClipFeatures]:
-        return [
-            one for one, found in zip(made, self.found, strict=True) if found is None and isinstance(one, ClipFeatures)
-        ]
 
 
 def _placeholder(digest: bytes, token: int) -> int:
@@ -552,7 +500,7 @@ def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[in
             content.items[item.source],
             visual[end - item.tokens],
             visual[end - 1] + 1,
-            Prompt(prompt.input_ids[:0], item.features, by_frame=prompt.by_frame),
+            Prompt(prompt.input_ids[:0], item.features),
         )
         for item, end in zip(prompt.items, ends, strict=True)
     )

@@ -70,8 +70,6 @@ class Prompt:
         features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
         notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
         items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
-        by_frame: it is a clip that shares frames with others: each of them is to be encoded by itself, where the model
-            reads them so.
         lossy: how it is read in place of the whole prompt, so that the answer need not be the target's own.
     """
 
@@ -79,7 +77,6 @@ class Prompt:
     features: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     items: tuple[VisualItem, ...] = ()
-    by_frame: bool = False
     lossy: str | None = None
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from crossdraft.engine.drafter import NOTHING, Budget, Drafter, VerifyOutput
 from crossdraft.engine.noise import Noise
-from crossdraft.engine.pass_inputs import TOKEN_TYPES
+from crossdraft.engine.own_forward import TOKEN_TYPES
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for

@@ -24,7 +24,6 @@ LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of lo
 MOST_PRIORITY = 1 << 31
 MOST_AXES = 8  # of pixels in nested lists: images, clips, frames, rows, columns, channels
 STOPS_IN = ("text", "tokens")
-REUSES = ("clip", "frames", "both")
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
@@ -60,10 +59,6 @@ class Request(NamedFields):
         image: path of an image, the bytes of its file, a `data:` address, a PIL image, uint8 [H, W, 3], or a list of
             images; they come before the clips.
         system: what the model is told before the question.
-        reuse: what the prefix cache keeps for later requests: `clip`, keys and values of the prompt and features of
-            the clip, for further questions about the same; `frames`, features of each frame alone, for a clip that
-            shares frames with it and is asked one question, as windows of a stream are; `both`. A frame is then encoded
-            by itself, where the model reads frames one by one and is on a CPU; elsewhere `frames` keeps nothing.
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
             message, as `transformers` chat templates take them. The last one is the user's.
     """
@@ -83,7 +78,6 @@ class Request(NamedFields):
     image: object = None
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
-    reuse: str = "clip"
     stop_in: str = "text"
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`, `Needs.visual_frames`). The
     # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
@@ -121,7 +115,6 @@ class Request(NamedFields):
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
-        choice("reuse", self.reuse, REUSES)
         choice("stop_in", self.stop_in, STOPS_IN)
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(

@@ -6,24 +6,25 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
 from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.arrivals import VisualFuture
-from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cache import KVCache, KVPrefix
+from crossdraft.engine.clock import Mark
 from crossdraft.engine.cost_model import Plan
 from crossdraft.engine.detokenize import AnswerText, TokenText
-from crossdraft.engine.drafter import PromptFeatures
+from crossdraft.engine.drafter import Draft, Needs, OnToken, VerifyOutput
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.noise import Noise
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, verify_tree
 from crossdraft.engine.prompt import PromptIds, text_ids
+from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
-from crossdraft.engine.runner.runner import DraftRunner, OnToken
 from crossdraft.engine.sampling import SEEDS, warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
@@ -62,9 +63,9 @@ class RequestState:
         self.request_id = job.request_id
         self.request = job.request
         self.rule = rule
-        self.drafter: DraftRunner[Any] | None = None  # what drafts for it, until that is lost or gives up
+        self.asked_drafter = False  # whether it was decided if the drafter drafts for it
+        self.drafts = False  # whether the drafter does, until that is lost or gives up
         self.drafter_error: str | None = None  # why it did
-        self.read_overlapped = False  # whether a drafter elsewhere works while the target reads it
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless, lossy_rule=not rule.lossless))
         self.stats.queued_s = self.ledger.started - job.asked
@@ -86,7 +87,11 @@ class RequestState:
         self.plain_plan: Plan | None = None  # of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
-        self.prompt: PromptFeatures | None = None  # for its drafter, until the first commit
+        self.pending: list[Chunk] = []  # of its prompt, in its order; then its root alone is
+        self.prefix = KVPrefix()  # what is known of it
+        self.rope_delta = 0
+        self.features: PromptReading | None = None  # of its prompt, for its drafter; until the first commit
+        self._read: Mark | None = None  # the end of the last pass over a part of its prompt
         self.visual_features: VisualFuture | None = None  # for its drafter, as they become known
         self.prompt_ids = PromptIds()  # likewise
 
@@ -99,6 +104,57 @@ class RequestState:
     def root(self) -> int:
         """The last committed token; it is not in the cache yet."""
         return self.tokens[-1]
+
+    def captured(self, chunk: Chunk, needs: Needs) -> tuple[int, ...]:
+        """The hidden layers that its drafter wants of its next tokens."""
+        if self.features is not None:
+            return self.features.wanted(len(chunk.tokens), needs)
+        return () if chunk.skip_logits else needs.hidden_layers
+
+    def was_read(self, one: PassRow, hidden: Sequence[Tensor], rest: Chunk | None, done: Mark) -> None:
+        """A pass has read a chunk of it; `rest` is left of that piece of its prompt."""
+        if not self.pending:
+            return
+        self._read = done
+        if self.features is not None:
+            self.features.add(dict(zip(one.capture, hidden, strict=True)), len(one.chunk.tokens))
+        self.pending = [*([] if rest is None else [rest]), *self.pending[1:]]
+
+    def wait_until_read(self) -> None:
+        """Wait until the device has done with what was read of the prompt."""
+        if self._read is not None:
+            self._read.wait()
+
+    def keep_prompt(self, cache: KVCache, row: int) -> None:
+        """Let the prefix cache keep the prompt, which a row of `cache` holds."""
+        if self.known is not None and self.features is not None:
+            self.known.store(cache, row, self.features.cut, self.features.front())
+
+    def output(
+        self,
+        needs: Needs,
+        draft: Draft,
+        path: Sequence[int],
+        tokens: tuple[int, ...],
+        logits: Tensor,
+        hidden: Sequence[Tensor],
+    ) -> VerifyOutput:
+        """The output of a pass, for its drafter.
+
+        Args:
+            needs: of the drafter.
+            draft: what was verified, n nodes and m probes.
+            path, tokens: what was accepted, and added to the answer.
+            logits: [1 + n + m, V] at the root, the nodes, the probes.
+            hidden: features of each captured layer, at all that was read and at these nodes.
+        """
+        behind, made = len(draft.input_tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
+        layers = [layer[len(layer) - behind - 1 :] for layer in hidden]
+        if (read := self.features) is not None and not needs.nothing:
+            layers = read.text(needs.hidden_layers)
+            made = replace(made, prompt=read.prompt(self.context[: self.stats.prompt_tokens], needs.visual_layers))
+        self.features = None
+        return made.of_pass(needs, draft, logits, layers, len(layers[0]) - behind if layers else 1)
 
     @property
     def over(self) -> bool:
@@ -196,7 +252,7 @@ class RequestState:
 
     def keep_answer(self, cache: KVCache, row: int) -> None:
         """Let the prefix cache keep the prompt with its answer, as far as a row of `cache` holds them."""
-        if self.known is not None and self.error is None:
+        if self.known is not None and self.error is None and not self.pending:
             self.known.store_answer(cache, row, self.tokens)
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
@@ -46,7 +46,7 @@ class PendingAnswer:
     def __init__(
         self,
         scheduler: "Scheduler",
-        job: Callable[[Decoder, Callable[[], bool]], int],
+        job: Callable[[DecodeLoop, Callable[[], bool]], int],
         owner: object = None,
         release: Callable[[], None] = lambda: None,
         check: AnswerCheck | None = None,
@@ -61,7 +61,7 @@ class PendingAnswer:
         self._release = release
         self._owner = owner  # is not collected as long as somebody may wait
         self._check = check
-        self._decoder: Decoder | None = None
+        self._decoder: DecodeLoop | None = None
         self._ticket: int | None = None
         self._cancelled = False
 
@@ -100,7 +100,7 @@ class PendingAnswer:
         """True if the answer was cancelled."""
         return self._cancelled
 
-    def begin(self, decoder: Decoder) -> int | None:
+    def begin(self, decoder: DecodeLoop) -> int | None:
         """Queue the request in the loop, in whose thread this is called; returns its ticket."""
         if self._cancelled:
             self._end()
@@ -197,7 +197,7 @@ class Scheduler:
 
     def __init__(
         self,
-        make: Callable[[], Decoder],
+        make: Callable[[], DecodeLoop],
         cores: Sequence[int] | None = None,
         limits: QueueLimits | None = None,
         longest: int = 0,
@@ -211,9 +211,9 @@ class Scheduler:
         self._closed = self._joins = False
         self._limits, self._longest, self._load = limits or QueueLimits(), longest, Counter[str]()
         self._process = os.getpid()
-        self._decoder: Decoder | None = None  # of the loop's thread, as is what follows
+        self._decoder: DecodeLoop | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
-        self._stepped: weakref.WeakSet[Decoder] = weakref.WeakSet()  # other loops in this thread, driven by calls
+        self._stepped: weakref.WeakSet[DecodeLoop] = weakref.WeakSet()  # other loops in this thread, driven by calls
 
     # -- from any thread -----------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Scheduler:
         counted: bool = True,
         check: AnswerCheck | None = None,
     ) -> PendingAnswer:
-        """Queue a request; see `Decoder.submit`. `owner` is kept alive until it is answered.
+        """Queue a request; see `DecodeLoop.submit`. `owner` is kept alive until it is answered.
 
         Args:
             patient: where there is no room, wait until there is.
@@ -246,7 +246,7 @@ class Scheduler:
             self._add(load, patient=patient)
         asked = time.perf_counter()
 
-        def job(decoder: Decoder, cancelled: Callable[[], bool]) -> int:
+        def job(decoder: DecodeLoop, cancelled: Callable[[], bool]) -> int:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=cancelled)
 
         pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), check)
@@ -306,14 +306,14 @@ class Scheduler:
             raise CrossdraftError(CLOSED)
         return future.result()
 
-    def stepped(self, make: Callable[[], Decoder]) -> Decoder:
+    def stepped(self, make: Callable[[], DecodeLoop]) -> DecodeLoop:
         """Make another loop, whose rounds are `call`s.
 
         Raises:
             CrossdraftError: as `call`.
         """
 
-        def made() -> Decoder:
+        def made() -> DecodeLoop:
             self._stepped.add(decoder := make())
             return decoder
 
@@ -446,7 +446,7 @@ class Scheduler:
                 return None
             return len(self._calls)
 
-    def _step(self, decoder: Decoder) -> None:
+    def _step(self, decoder: DecodeLoop) -> None:
         """One round, and its finished answers to those who wait for them."""
         try:
             if decoder.busy:
@@ -457,7 +457,7 @@ class Scheduler:
             self._pending = {}
             for one in pending.values():
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
-            decoder.drafter.supervisor.lose(f"{type(error).__name__}: {error}")  # its state may be anything
+            decoder.drafter.lose(f"{type(error).__name__}: {error}")  # its state may be anything
             decoder.prefixes.clear()
             return
         for request_id in decoder.finished():

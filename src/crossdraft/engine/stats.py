@@ -23,8 +23,6 @@ class Stats:
     seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt: those that the prefix cache knew
-    frames_encoded: int | None = None  # of a clip that is encoded frame by frame: `Request.reuse`
-    frames_reused: int | None = None  # and those whose features were known, or are another one's of the clip
     new_tokens: int = 0
     rounds: int = 0
     rounds_off: int = 0  # of them those for which drafting did not pay
@@ -126,8 +124,6 @@ class Stats:
             "seed": self.seed,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
-            "frames_encoded": self.frames_encoded,
-            "frames_reused": self.frames_reused,
             "new_tokens": self.new_tokens,
             "rounds": self.rounds,
             "rounds_off": self.rounds_off,

@@ -1,22 +1,22 @@
-"""SteppedDecoder: a loop that is driven round by round by who asks, in the engine's thread."""
+"""SteppedLoop: a loop that is driven round by round by who asks, in the engine's thread."""
 
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.static_cache import hand_back
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request, single
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.scheduler import Call, Scheduler
 from crossdraft.errors import CrossdraftError
 
 
-class SteppedDecoder:
-    """A loop of its own over an engine's pair: see `Decoder`. Its rounds run in the engine's thread, between others."""
+class SteppedLoop:
+    """A loop of its own over an engine's pair. Its rounds run in the engine's thread, between others."""
 
-    def __init__(self, owner: object, scheduler: Scheduler, make: Callable[[], Decoder]) -> None:
+    def __init__(self, owner: object, scheduler: Scheduler, make: Callable[[], DecodeLoop]) -> None:
         self._owner = owner  # is not collected as long as this is used
         self._call = scheduler.call
         self._decoder = scheduler.stepped(make)
@@ -24,42 +24,42 @@ class SteppedDecoder:
         weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:
-        """See `Decoder.submit`."""
+        """See `DecodeLoop.submit`."""
         asked = single(request)
         return self._call(lambda: self._decoder.submit(asked, on_piece, provisional=provisional))
 
     def cancel(self, request_id: int) -> bool:
-        """See `Decoder.cancel`."""
+        """See `DecodeLoop.cancel`."""
         return self._call(lambda: self._decoder.cancel(request_id))
 
     @property
     def busy(self) -> bool:
-        """See `Decoder.busy`."""
+        """See `DecodeLoop.busy`."""
         return self._call(lambda: self._decoder.busy)
 
     def step(self) -> None:
-        """See `Decoder.step`."""
+        """See `DecodeLoop.step`."""
         self._call(self._decoder.step)
 
     def finished(self) -> list[int]:
-        """See `Decoder.finished`."""
+        """See `DecodeLoop.finished`."""
         return self._call(self._decoder.finished)
 
     def answer(self, request_id: int) -> Answer:
-        """See `Decoder.answer`."""
+        """See `DecodeLoop.answer`."""
         return self._call(lambda: self._decoder.answer(request_id))
 
     def drop(self) -> None:
-        """See `Decoder.drop`."""
+        """See `DecodeLoop.drop`."""
         self._call(self._decoder.drop)
 
 
-def _forget(scheduler: Scheduler, decoder: Decoder) -> None:
+def _forget(scheduler: Scheduler, decoder: DecodeLoop) -> None:
     with suppress(CrossdraftError):
         scheduler.post(Call(partial(_end, decoder), lambda error: None))
 
 
-def _end(decoder: Decoder) -> None:
+def _end(decoder: DecodeLoop) -> None:
     """End a loop that nobody drives any more."""
     decoder.drop()
     hand_back(decoder.cache)

@@ -1,9 +1,9 @@
 """The target's seam: an adapter over an unmodified `transformers` vision-language model.
 
 `extend` is the only way tokens enter a target. A decode round extends by root + tree; a prefill is an extend whose
-pending part is the prompt, so a tree can ride along with its last piece. Four traits differ between models and are
-detected, not subclassed: how features are obtained, the position rule, the mask kind, and who sees how far. A fifth is
-for speed alone: whether passes over text may take the lean path.
+pending part is the prompt, so a tree can ride along with its last piece. `extend` builds a `Pass` and hands it to one
+of three executors. Traits that differ between models are detected, not subclassed: how features are obtained, the
+position rule, the mask kind, and who sees how far.
 """
 
 import copy
@@ -18,44 +18,27 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from crossdraft.engine.arrivals import VisualFuture
-from crossdraft.engine.cache import KVCache, KVPrefix
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device, without_cudnn_attention
 from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
 from crossdraft.engine.fast.elastic import PollHook, poll_between
-from crossdraft.engine.fast.forward import PassPart, find_lean
-from crossdraft.engine.fast.static_cache import StaticKVCache
+from crossdraft.engine.fast.forward import find_fast
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
-from crossdraft.engine.frames import STILLS, ClipFeatures, FramewiseEncoder, KnownFrames
+from crossdraft.engine.frames import PIXELS, STILLS, FramewiseEncoder
 from crossdraft.engine.generation import GenerationDefaults
-from crossdraft.engine.pass_inputs import PassInputs, as_input
-from crossdraft.engine.passes import (
-    NO_PREFIX,
-    NO_TREE,
-    Chunk,
-    Masks,
-    Prefill,
-    PrefillChunk,
-    RideAlong,
-    TargetOut,
-    by_row,
-    by_size,
-    real_tokens,
-)
+from crossdraft.engine.own_forward import OwnForward
+from crossdraft.engine.passes import Chunk, Executor, Pass, PassBuilder, PassRow, TargetOut
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
-from crossdraft.engine.workers.encode import PIXELS, SpreadEncoder
-from crossdraft.engine.workers.groups import DeviceGroup
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-MOST_REAL = 0.9  # of a pass; where more of it is padding it is left out
 
-
-class Target(PassInputs):
+class Target:
     """An adapter over a `transformers` model that reads visual input and writes text.
 
     Args:
@@ -68,6 +51,7 @@ class Target(PassInputs):
     """
 
     keeps_prefixes = True  # what was read of a prompt's beginning holds whatever follows it
+    in_one_piece = False  # whether its executor reads a prompt that shows something in one piece
 
     def __init__(
         self,
@@ -78,7 +62,8 @@ class Target(PassInputs):
         reserved: Sequence[int] = (),
         defaults: GenerationDefaults | None = None,
     ) -> None:
-        super().__init__(model)
+        self.passes = PassBuilder.of(model.eval())
+        self.model, self.device, self.traits = model, self.passes.device, self.passes.traits
         without_cudnn_attention(self.device)
         self.clock = clock_of(self.device)
         self.prepare = prepare
@@ -90,7 +75,8 @@ class Target(PassInputs):
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
-        self._lean = None if self.traits.mrope or self.traits.window else find_lean(model)
+        self.fast = None if self.traits.mrope or self.traits.window else find_fast(model)
+        self._own = OwnForward(self.passes)
         self._static: StaticDecoder | None = None
         self._held: list[PollHook] = []
         self._poll_between()
@@ -99,7 +85,6 @@ class Target(PassInputs):
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
-        self.spread: SpreadEncoder | None = None
         by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
         send = partial(as_input, self.model, self.device)  # no method of this object, which would then hold itself
         self._frames = [FramewiseEncoder(kind, *function, send) for kind, function in by_frame]
@@ -118,46 +103,15 @@ class Target(PassInputs):
         held, self._held = self._held, []
         for hook in held:
             hook.release()
-        self.encode_at_home()
 
     def _poll_between(self, *, hold: bool = False) -> list[PollHook]:
-        skipped = () if self._lean is None else self._lean.skipped
+        skipped = () if self.fast is None else self.fast.skipped
         return poll_between(self.model, skipped, hold=hold) if self.device.type == "cpu" else []
 
-    def spread_encoder(self, groups: Sequence[DeviceGroup], probe: Prompt) -> None:
-        """From now on, encode clips on several devices or core groups; see `SpreadEncoder`.
-
-        Args:
-            groups: where.
-            probe: a prompt with two frames or more, with which it is tried.
-
-        Raises:
-            CrossdraftError: as `SpreadEncoder`.
-        """
-        if not self.traits.takes_encoded:
-            raise CrossdraftError(
-                f"{type(self.model).__name__} encodes clips as it reads them, in this version of transformers; leave "
-                "out encode_devices."
-            )
-        names = self._feature_functions["video"][1] if "video" in self._feature_functions else ()
-        inputs = {name: self._sent(probe.features[name]) for name in names if name in probe.features}
-        self.spread = SpreadEncoder(self.model, groups, inputs)
-
-    def encode_at_home(self) -> None:
-        """Encode clips where the model is; ends the threads that did so until now."""
-        if self.spread is not None:
-            self.spread.close()
-            self.spread = None
-
-    @property
-    def reads_pairs(self) -> bool:
-        """True if two threads may prefill at the same time: on a CPU, where passes are lean."""
-        return self.joins and self.device.type == "cpu" and self.spread is None
-
     def features_only(self) -> "Target":
-        """This model for those who only want its features: where its passes are lean, no logits are made [n, 0]."""
+        """This model for those who only want its features: where its passes are `fast`, no logits are made [n, 0]."""
         silent = copy.copy(self)
-        silent._lean = None if self._lean is None else self._lean.features_only()  # noqa: SLF001
+        silent.fast = None if self.fast is None else self.fast.features_only()
         silent._static = None  # noqa: SLF001
         return silent
 
@@ -180,27 +134,30 @@ class Target(PassInputs):
             now: make all of them; else each when it is first wanted.
 
         Raises:
-            CrossdraftError: no compiler is here, or the model's decoder is not one of those with a lean path.
+            CrossdraftError: no compiler is here, or the model's decoder is not one of those with an executor `fast`, or
+                its compression has one of its own.
         """
-        if self._lean is None:
+        if self.fast is None:
             raise CrossdraftError(
                 f"compile is for Llama and Qwen2 decoders with sdpa attention, which {type(self.model).__name__} has "
                 "not; leave it out."
             )
-        self._static = static = StaticDecoder(self._lean, self.device, widest)
+        if self.in_one_piece:
+            raise CrossdraftError("Passes of a target with such a compression cannot be compiled; leave out compile.")
+        self._static = static = StaticDecoder(self.fast, self.device, widest)
         if not now:
             return
         cache = self.new_cache(max_rows)
         for _ in range(max_rows):
             cache.add_row(cache.capacity - static.padding)
-        token, empty = Chunk(torch.zeros(1, dtype=torch.long)), DraftTree.empty()
-        self.extend(cache, slice(0, 1), [token], [empty])  # the ordinary way: it tells the sizes of keys
+        token = Chunk(torch.zeros(1, dtype=torch.long))
+        self.extend(cache, [PassRow(0, token)])  # the ordinary way: it tells the sizes of keys
         shapes = list(static.shapes(max_rows, cache.capacity))
         for number, (rows, width, length) in enumerate(shapes, 1):
             log.info("Compiling pass %d of %d: %d x %d tokens.", number, len(shapes), rows, width)
             cache.lengths[:] = [length] * max_rows
             tree = DraftTree.chain([0] * (width - 1))
-            self.extend(cache, slice(0, rows), [token] * rows, [tree] * rows)
+            self.extend(cache, [PassRow(row, token, tree) for row in range(rows)])
         static.keep_for_next(cache)
 
     @torch.inference_mode()
@@ -209,34 +166,18 @@ class Target(PassInputs):
         if not self.traits.takes_encoded:
             known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
             return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
-        if (clip := self.encode_frames(prompt)) is not None:
-            return clip
         parts = [item.features for item in prompt.items] if len(prompt.items) > 1 else [prompt.features]
         return joined([self._encode(features) for features in parts])
-
-    @torch.inference_mode()
-    def encode_frames(
-        self, prompt: Prompt, known: KnownFrames | None = None, arrivals: VisualFuture | None = None
-    ) -> ClipFeatures | None:
-        """The features of a prompt's clip frame by frame, some of which may be known, as `encode` returns them.
-
-        `None` where it is not `Prompt.by_frame`, or cannot be: the model does not read frames one by one, is on a GPU,
-        or spreads its encoder. `arrivals` gets the frames that it wants as they are known.
-        """
-        if not prompt.by_frame or self.spread is not None:
-            return None
-        found = (encode(prompt.features, known, arrivals) for encode in self._frames)
-        return next((clip for clip in found if clip is not None), None)
 
     @torch.inference_mode()
     def encode_in_parts(self, prompt: Prompt, arrivals: VisualFuture) -> Encoded | None:
         """The features of a prompt's clip as `encode` returns them, to the bit; `arrivals` gets those it wants first.
 
-        `None` where that cannot be: as in `encode_frames`, the bits would differ or are not known yet (`try_parts`), or
-        it is not all of the features: there is more than one clip, or a subclass makes other ones.
+        `None` where that cannot be: on a GPU, where the model does not read frames one by one or the bits would differ
+        or are not known yet (`try_parts`), and where there is more than one clip.
         """
         several = sum(name in prompt.features for name in (PIXELS, STILLS)) != 1 or len(prompt.items) > 1
-        if several or self.spread is not None or type(self).encode is not Target.encode:
+        if several or type(self).encode is not Target.encode:
             return None
         found = (encode.in_parts(prompt.features, arrivals) for encode in self._frames)
         return next((clip for clip in found if clip is not None), None)
@@ -253,8 +194,7 @@ class Target(PassInputs):
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in inputs:
                 wanted = {name: self._sent(inputs[name]) for name in parameters if name in inputs}
-                spread = self.spread if pixels == PIXELS else None
-                encoded[kind] = function(**wanted, return_dict=True) if spread is None else spread(wanted)
+                encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
     def visual_features(self, encoded: Encoded) -> Tensor | None:
@@ -263,13 +203,13 @@ class Target(PassInputs):
         return None if features is None or not self.traits.takes_encoded else visual_rows(features)
 
     def chunks(
-        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, joined: bool = False
+        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, whole: bool = False
     ) -> tuple[list[Chunk], int]:
         """Split a prompt after its last visual token, so that a tree can ride with the second piece.
 
         The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        What is before `start` is known already. Returns the pieces (one if nothing is visual, or the last token is,
-        or they are to be `joined`) and the row's rope delta.
+        What is before `start` is known already. Returns the pieces and the row's rope delta; one piece if nothing is
+        visual, or the last token is, or the prompt is to be read `whole` and the executor `fast` can.
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt)
@@ -279,7 +219,8 @@ class Target(PassInputs):
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
-        whole = joined or not start < cut < len(prompt)
+        fast = self.fast is not None and self.fast.usable and self.traits.takes_encoded
+        whole = self.in_one_piece or (whole and fast) or not start < cut < len(prompt)
         spans = [(start, len(prompt))] if whole else [(start, cut), (cut, len(prompt))]
         pieces = [
             Chunk(
@@ -293,21 +234,21 @@ class Target(PassInputs):
         ]
         return pieces, delta
 
+    def visual_end(self, prompt: Prompt) -> int:
+        """Number of a prompt's tokens up to the last visual one; 0 if none is, or no text follows."""
+        return self._cut(prompt.input_ids.cpu()) % len(prompt)
+
     def _cut(self, ids: Tensor) -> int:
         """Number of tokens up to the last visual one."""
         return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
-
-    @property
-    def joins(self) -> bool:
-        """True if a prompt without a ride-along is prefilled faster in one pass."""
-        return self._lean is not None and self._lean.usable and self.traits.takes_encoded
 
     def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
         """The first `size` tokens of a piece of a prompt, and what is left; `None` = nothing.
 
         Whole where it must be read at once: images whose tokens see each other, features that come only with reading.
         """
-        if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not self.traits.takes_encoded):
+        cuttable = self.traits.takes_encoded and not self.in_one_piece
+        if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not cuttable):
             return piece, None
         ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
         before, after = (self._visual_counts(part, encoded) for part in (ids[:size], ids[size:]))
@@ -317,199 +258,52 @@ class Target(PassInputs):
         return first, replace(piece, tokens=ids[size:], positions=rest, encoded=last_features(encoded, after) or None)
 
     @torch.inference_mode()
-    def prefill(
-        self,
-        cache: KVCache,
-        prompt: Prompt,
-        encoded: Encoded | None,
-        capacity: int,
-        ride_along: Callable[[], RideAlong] | None = None,
-        capture: Sequence[int] = (),
-        visual_capture: Sequence[int] = (),
-        prefix: KVPrefix = NO_PREFIX,
-        answered: TargetOut | None = None,
-    ) -> Prefill:
-        """Read a prompt into a new row; a draft tree rides along with its last piece.
-
-        Args:
-            cache: gets the row; loses it again if anything fails.
-            prompt, encoded: what is read; features as `encode` returns them.
-            capacity: tokens that the row must be able to hold.
-            ride_along: called when the target is at the last piece: the tree, and embeddings of its last nodes.
-                `None` = nothing rides along.
-            capture: hidden layers wanted of the last piece and the tree.
-            visual_capture: those wanted of the pieces in front.
-            prefix: what need not be read, with its features of those layers; it ends before or after all that is
-                visual.
-            answered: what a pass over the whole prompt returned: `prefix` is all of it.
-        """
-        joined = answered is not None or (ride_along is None and self.joins and not capture and not visual_capture)
-        start = 0 if answered is not None else len(prefix)
-        pieces, delta = self.chunks(prompt, encoded, start, joined=joined)
-        row = cache.add_row(capacity)
-        own = slice(row, row + 1)
-        cache.rope_deltas[row] = delta
-        try:
-            cache.append(row, prefix)
-            empty = [DraftTree.empty()]
-            front = [self.extend(cache, own, [piece], empty, visual_capture) for piece in pieces[:-1]]
-            for out in front:  # launched is not done: until then the drafter goes on
-                out.done.wait()
-            tree, embeds = NO_TREE if ride_along is None else ride_along()
-            out = answered or self.extend(cache, own, pieces[-1:], [tree], capture, [embeds])
-            out.done.wait()
-        except BaseException:
-            cache.drop_row(row)
-            raise
-        cut = self._cut(prompt.input_ids) % len(prompt)
-        return Prefill(row, tuple(prompt.input_ids.tolist()), prefix, tuple(pieces), front, out, cut)
-
-    @torch.inference_mode()
-    def extend(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        capture: Sequence[int] = (),
-        probe_embeds: Sequence[Tensor | None] = (),
-    ) -> TargetOut:
+    def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
         """One pass over each row's chunk and, after it, its draft tree.
 
-        The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in
-        every length. Feature `capture` indexes `hidden_states` (0 = embeddings, last = after the final norm).
-        `probe_embeds` are, row by row, [k, h] embeddings that a tree's last k nodes are read as, whatever their ids.
+        The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in every
+        length.
         """
-        pending = [len(chunk.tokens) for chunk in chunks]
-        sizes = [m + len(tree) for m, tree in zip(pending, trees, strict=True)]
-        given = any(one is not None for one in probe_embeds)
-        static = None if given else self._static_width(cache, rows, chunks, max(sizes))
-        width = static or max(sizes)
-        keys = cache.open_window(rows, width)
-        ids, positions = self._inputs(cache, rows, chunks, trees, width)
-        embeds = self._embeds(ids, sizes, probe_embeds) if given else None
-        if self._static is not None and static is not None and isinstance(cache, StaticKVCache):
-            keys = self._static.window(cache, rows, width)
-        mask = self._masks(cache, rows, chunks, trees, width, keys)
-        kept = max(len(tree) for tree in trees) + 1 if len(set(pending)) == 1 and static is None else width
+        one, executor = self._planned(cache, rows)
         began = self.clock.mark()
-        unread = chunks[0].skip_logits
-        if not unread and static is None and len(chunks) == 1 and width == pending[0] > 1 and not capture:
-            scores = self._answer(cache, chunks[0], ids, positions, mask)
-            if scores is not None:
-                cache.advance(rows.start, width)
-                return TargetOut([scores[0]], [()], began, self.clock.mark(), width)
-        if unread and (filled := self._fill(cache, chunks[0], ids, positions, mask, capture)) is not None:
-            cache.advance(rows.start, pending[0])
-            nothing = torch.empty(0, self.vocab_size, device=self.device)
-            return TargetOut([nothing], [filled], began, self.clock.mark())
-        ours = not isinstance(mask, dict)  # passes of our own know no sliding layers
-        if ours and self._static is not None and static is not None and isinstance(cache, StaticKVCache):
-            scores, states = self._static(ids, positions, mask, cache, keys)
-        elif ours and self._lean is not None and self._lean.usable and not chunks[0].encoded:
-            if self.device.type == "cpu" and sum(sizes) < MOST_REAL * len(sizes) * width:
-                # Not on a GPU: padding is cheap there, and another number of tokens a pass is not.
-                real = real_tokens(sizes, width)
-                read = self._lean.text.embed_tokens(ids) if embeds is None else embeds
-                (packed,) = self._lean.together([PassPart(read, positions, mask, cache, real=real)])
-                found = by_size(cache, rows, chunks, sizes, self._lean.head(packed[-1]), packed, capture)
-                return TargetOut(*found, began, self.clock.mark(), sum(sizes) / len(sizes))
-            scores, states = self._lean(ids, positions, mask, cache, kept, embeds)
-        else:
-            arguments = self._arguments(ids, positions, mask, chunks[0].encoded, embeds)
-            if capture:
-                arguments["output_hidden_states"] = True
-            out = self.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
-            scores, states = out.logits, out.hidden_states
+        logits, hidden = one.by_row(*executor(one, cache))
         done = self.clock.mark()
-        logits, hidden = by_row(cache, rows, chunks, trees, scores, width - kept, states, capture)
-        return TargetOut(logits, hidden, began, done, width)
+        for row in rows:
+            cache.advance(row.index, len(row.chunk.tokens))
+        return TargetOut(logits, hidden, began, done, len(one.ids) / len(rows))
 
-    def _static_width(self, cache: KVCache, rows: slice, chunks: Sequence[Chunk], width: int) -> int | None:
-        """The padded width of a pass that a compiled function does; `None` if it goes the ordinary way."""
-        if self._static is None or any(len(one.tokens) > 1 or one.encoded or one.skip_logits for one in chunks):
-            return None
-        return self._static.width(cache, rows, width)
+    def _planned(self, cache: KVCache, rows: Sequence[PassRow]) -> tuple[Pass, Executor]:
+        """The pass over these rows, and the executor that runs it."""
+        if self._static is not None and (shape := self._static.shape(cache, rows)) is not None:
+            return self.passes.build(cache, rows, *shape), self._static
+        one = self.passes.build(cache, rows)
+        if self.fast is not None and self.fast.usable:
+            embeds = self._shown(one, self.fast.text.embed_tokens(one.ids))
+            if embeds is not None:
+                return replace(one, embeds=_given(rows, embeds)), self.fast
+        if any(row.embeds is not None for row in rows):
+            one = replace(one, embeds=_given(rows, self.model.get_input_embeddings()(one.ids).clone()))
+        return one, self._own
 
-    def _fill(
-        self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Masks, capture: Sequence[int]
-    ) -> tuple[Tensor, ...] | None:
-        """Read a piece of a prompt without answering it; its features, or `None` if the lean path cannot."""
-        if self._lean is None or len(ids) > 1 or isinstance(mask, dict) or (embeds := self._read(chunk, ids)) is None:
-            return None
-        states = self._lean.fill(embeds, positions, mask, cache, whole=self._wants_last(capture))
-        return tuple(states[layer][0] for layer in capture)
-
-    def _answer(self, cache: KVCache, chunk: Chunk, ids: Tensor, positions: Tensor, mask: Masks) -> Tensor | None:
-        """Read a piece of a prompt; its last token's logits [1, 1, V], or `None` if the lean path cannot."""
-        if self._lean is None or isinstance(mask, dict) or (embeds := self._read(chunk, ids)) is None:
-            return None
-        return self._lean.answer(embeds, positions, mask, cache)
-
-    def _wants_last(self, capture: Sequence[int]) -> bool:
-        """True if these layers include the last one's output, of which no keys and values are made."""
-        return not {-1, self.text_config.num_hidden_layers}.isdisjoint(capture)
-
-    def _read(self, chunk: Chunk, ids: Tensor) -> Tensor | None:
-        """[1, m, h] what a piece of a prompt is read as; `None` if the lean path cannot read it."""
-        if self._lean is None or not self._lean.usable or not self.traits.takes_encoded:
-            return None
-        embeds = self._lean.text.embed_tokens(ids)
-        for kind, features in (chunk.encoded or {}).items():
-            rows = visual_rows(features).to(embeds)
-            # Counted on the host: the device has not made them yet.
-            indexes = (chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
-            if len(indexes) != len(rows):
-                return None  # the model puts them together in a way of its own
-            embeds[0].index_copy_(0, to_device(indexes, self.device), rows)
+    def _shown(self, one: Pass, embeds: Tensor) -> Tensor | None:
+        """[N, h] embeddings with visual features in place of placeholders; `None` if only the model can do that."""
+        first = 0
+        for row in one.rows:
+            encoded = row.chunk.encoded or {}
+            if encoded and not self.traits.takes_encoded:
+                return None
+            for kind, features in encoded.items():
+                # Counted on the host: the device has not made them yet.
+                indexes = (row.chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
+                rows = visual_rows(features).to(embeds)
+                if len(indexes) != len(rows):
+                    return None
+                embeds.index_copy_(0, to_device(first + indexes, self.device), rows)
+            first += len(row)
         return embeds
 
-    @torch.inference_mode()
-    def extend_shared(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        capture: Sequence[int],
-        extra: PrefillChunk,
-    ) -> tuple[TargetOut, TargetOut] | None:
-        """An `extend`, and one of a piece of a prompt in another cache, in one pass; `None` if that cannot be.
-
-        It can where passes are lean. Both are as they would be by themselves, but for the order of sums in products.
-        """
-        piece, other, lean = extra.chunk, extra.cache, self._lean
-        if lean is None or not piece.skip_logits or self._static is not None:
-            return None
-        embeds = self._read(piece, self._sent(piece.tokens)[None])
-        if embeds is None or self._wants_last(extra.capture):
-            return None
-        sizes = [len(chunk.tokens) + len(tree) for chunk, tree in zip(chunks, trees, strict=True)]
-        parts: list[PassPart] = []
-        empty = [DraftTree.empty()]
-        for own, window, pieces, drafts, width in (
-            (cache, rows, chunks, trees, max(sizes)),
-            (other, slice(0, 1), [piece], empty, len(piece.tokens)),
-        ):
-            keys = own.open_window(window, width)
-            ids, positions = self._inputs(own, window, pieces, drafts, width)
-            mask = self._masks(own, window, pieces, drafts, width, keys)
-            if isinstance(mask, dict):
-                return None
-            read = embeds if own is other else lean.text.embed_tokens(ids)
-            real = None if own is other else real_tokens(sizes, width)
-            real = None if real is None else to_device(real, self.device)
-            parts.append(PassPart(read, positions, mask, own, fill=own is other, real=real))
-        began = self.clock.mark()
-        states, front = lean.together(parts)
-        scores = lean.head(states[-1])
-        done = self.clock.mark()
-        other.advance(0, len(piece.tokens))
-        filled = tuple(front[layer][0] for layer in extra.capture)
-        nothing = torch.empty(0, self.vocab_size, device=self.device)
-        read_out = TargetOut([nothing], [filled], began, done)
-        mean = sum(sizes) / len(sizes)
-        return TargetOut(*by_size(cache, rows, chunks, sizes, scores, states, capture), began, done, mean), read_out
+    def _sent(self, value: Tensor) -> Tensor:
+        return as_input(self.model, self.device, value)
 
     def _images(self, prompt: Prompt) -> Tensor | None:
         """[L] numbers of the images whose tokens see each other; `None` where the model reads all in one direction."""
@@ -535,3 +329,19 @@ class Target(PassInputs):
         wanted = {name: prompt.features[name] for name in names if name in prompt.features}
         positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)
         return positions[:, 0], int(delta)
+
+
+def _given(rows: Sequence[PassRow], embeds: Tensor) -> Tensor:
+    """[N, h] embeddings of a pass with those that rows give for the ends of their trees, in place."""
+    end = 0
+    for row in rows:
+        end += len(row)
+        if row.embeds is not None:
+            embeds[end - len(row.embeds) : end] = row.embeds.to(embeds)
+    return embeds
+
+
+def as_input(model: PreTrainedModel, device: torch.device, value: Tensor) -> Tensor:
+    """A value on the device that a model reads from, in the model's dtype if it is a floating point number."""
+    value = value.to(device)
+    return value.to(model.dtype) if value.is_floating_point() else value

@@ -5,7 +5,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-NOTICES = ("crossdraft.serve", "crossdraft.engine.runner.supervisor")  # loggers whose notices are shown, too
+NOTICES = ("crossdraft.serve", "crossdraft.engine.runner.runner")  # loggers whose notices are shown, too
 NO_NEWS = frozenset(
     {"ASGI callable returned without completing handshake.", "Invalid UTF-8 sequence received from client."}
 )

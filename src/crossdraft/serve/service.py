@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from crossdraft.api import Engine, Request
-from crossdraft.engine.guarded import refusals_unlogged
+from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 from crossdraft.serve.bodies import BodyLimits

@@ -2,15 +2,7 @@
 
 from crossdraft.streams.replay import ReplayClock, replay, replaying
 from crossdraft.streams.summary import WatchSummary
-from crossdraft.streams.watch import (
-    AnsweredWindow,
-    Answerer,
-    QuestionAnswer,
-    Watch,
-    ask_engine,
-    frames_per_window,
-    reuse_of,
-)
+from crossdraft.streams.watch import AnsweredWindow, Answerer, QuestionAnswer, Watch, ask_engine, frames_per_window
 from crossdraft.streams.windows import EventBuffer, EventSource, RecordedEvents, SlidingWindows, StreamWindow, Windowing
 
 __all__ = [
@@ -30,5 +22,4 @@ __all__ = [
     "frames_per_window",
     "replay",
     "replaying",
-    "reuse_of",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ class WatchSummary:
         first_s, whole_s: of each answer, to the first final token and to its end.
         tokens, rounds: of all answers.
         hidden_drafting_s, hidden_inside_s: as `Stats`.
-        frames_encoded, frames_reused: as `Stats`, of all answers; `None` if no clip was encoded frame by frame.
         late_s: by how much the source of frames was late at most.
     """
 
@@ -39,8 +37,6 @@ class WatchSummary:
     hidden_drafting_s: float = 0.0
     hidden_inside_s: float = 0.0
     late_s: float = 0.0
-    frames_encoded: int | None = None
-    frames_reused: int | None = None
 
     def count(self, stats: Stats, first_s: float, whole_s: float, *, changed: bool) -> None:
         """Count an answer."""
@@ -51,8 +47,6 @@ class WatchSummary:
         self.hidden_drafting_s += stats.hidden_drafting_s
         self.hidden_inside_s += stats.hidden_inside_s
         self.changes += changed
-        self.frames_encoded = _sum(self.frames_encoded, stats.frames_encoded)
-        self.frames_reused = _sum(self.frames_reused, stats.frames_reused)
 
     @classmethod
     def joined(cls, parts: "Sequence[WatchSummary]") -> "WatchSummary":
@@ -64,8 +58,6 @@ class WatchSummary:
             first_s=[one for part in parts for one in part.first_s],
             whole_s=[one for part in parts for one in part.whole_s],
             late_s=max((part.late_s for part in parts), default=0.0),
-            frames_encoded=reduce(_sum, (part.frames_encoded for part in parts), None),
-            frames_reused=reduce(_sum, (part.frames_reused for part in parts), None),
         )
 
     @property
@@ -105,8 +97,6 @@ class WatchSummary:
             "hidden_share": None if share is None else round(share, 3),
             "tau": None if tau is None else round(tau, 3),
             "late_ms": round(self.late_s * 1e3, 1),
-            "frames_encoded": self.frames_encoded,
-            "frames_reused": self.frames_reused,
         }
 
     def sentences(self) -> list[str]:
@@ -130,13 +120,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         )
     figures = [] if tau is None else [f"tau {tau:.2f}"]
     figures += [] if share is None else [f"hidden share {100 * share:.0f} %"]
-    if (fresh := found.get("frames_encoded")) is not None:
-        figures.append(f"{fresh} frames encoded, {found['frames_reused']} reused")
     return lines + ([", ".join(figures).capitalize() + "."] if figures else [])
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one + (other or 0)
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:

@@ -42,11 +42,6 @@ def ask_engine(engine: "Engine") -> Answerer:
     return ask
 
 
-def reuse_of(questions: int) -> str:
-    """The part to reuse of a window that so many questions are asked about: see `Request.reuse`."""
-    return "frames" if questions == 1 else "both"
-
-
 def frames_per_window(target: Target, length_s: float) -> int:
     """Number of frames that a target wants of a clip of so many seconds."""
     prepare = video_prompt(target.prepare)
@@ -101,8 +96,6 @@ class QuestionAnswer:
             "whole_ms": round(self.whole_s * 1e3, 2),
             "tau": round(stats.tau, 3),
             "hidden_share": None if share is None else round(share, 3),
-            "frames_encoded": stats.frames_encoded,
-            "frames_reused": stats.frames_reused,
             "notes": list(self.notes),
         }
 
@@ -138,19 +131,13 @@ class Watch:
         ask: whoever answers, such as `ask_engine(engine)`.
         questions: requests without video and events, which every window brings.
         now: the clock of `StreamWindow.due_at`.
-        reuse: of the requests, see `Request`; by default of one question `frames`, for no other comes about a window,
-            and of several `both`.
 
     Raises:
         CrossdraftError: there is no question, or one brings a clip of its own.
     """
 
     def __init__(
-        self,
-        ask: Answerer,
-        questions: Sequence[Request],
-        now: Callable[[], float] = time.perf_counter,
-        reuse: str | None = None,
+        self, ask: Answerer, questions: Sequence[Request], now: Callable[[], float] = time.perf_counter
     ) -> None:
         if not questions:
             raise CrossdraftError("There is no question to ask of the stream; give one or more.")
@@ -161,7 +148,7 @@ class Watch:
                 )
         self.summary = WatchSummary()
         self._ask = ask
-        self._questions = tuple(replace(question, reuse=reuse or reuse_of(len(questions))) for question in questions)
+        self._questions = tuple(questions)
         self._now = now
         self._changed = threading.Condition()
         self._waiting: StreamWindow | None = None

@@ -8,8 +8,8 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -178,9 +178,9 @@ def test_it_is_forked_only_where_the_text_went_another_way(twin):
 @pytest.mark.parametrize("inner", DRAFTERS)
 def test_any_drafter_may_be_the_cheap_one(inner):
     requests = [Request(question, max_new_tokens=20) for question in ("kkk", "kk", "k")]
-    alone = Decoder(model()).generate(requests)
+    alone = DecodeLoop(model()).generate(requests)
     cascade = CascadeDrafter(independent(1e-3), DRAFTERS[inner](), ahead=3)
-    found = Decoder(model(), DraftRunner(cascade, "before"), max_batch=2, nodes=6, adaptive=False)
+    found = DecodeLoop(model(), DraftRunner(cascade, "before"), max_batch=2, nodes=6, adaptive=False)
     answers = found.generate(requests)
     assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
     assert not any(answer.other_notes for answer in answers)

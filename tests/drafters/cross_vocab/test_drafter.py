@@ -8,8 +8,8 @@ import torch
 from crossdraft.drafters.cross_vocab.assistant import HELD, ByNamespace, CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS, cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -45,7 +45,7 @@ def requests(sampling: Sampling) -> list[Request]:
 
 @functools.cache
 def alone(kind: str) -> list[Answer]:
-    return Decoder(target_of(kind)).generate(requests(Sampling()))
+    return DecodeLoop(target_of(kind)).generate(requests(Sampling()))
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def drafter(kind: str, how: str) -> CrossVocabDrafter:
 
 def drafted(kind: str, how: str, sampling: Sampling, batch: int, hidden: str = "before") -> list[Answer]:
     runner = DraftRunner(drafter(kind, how), hidden)
-    decoder = Decoder(target_of(kind), runner, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
+    decoder = DecodeLoop(target_of(kind), runner, max_batch=batch, nodes=5, hidden_nodes=9, adaptive=False)
     try:
         return decoder.generate(requests(sampling))
     finally:

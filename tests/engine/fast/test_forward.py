@@ -1,36 +1,37 @@
-"""The lean path against the model's own forward: the same bits, wherever both may be asked."""
+"""The executor `fast` against the model's own forward: the same bits, wherever both may be asked."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from crossdraft.engine.fast.forward import CAUSAL_ROWS, FastDecoder, attend, find_lean
+from crossdraft.engine.fast.forward import CAUSAL_ROWS, FastDecoder, attend, find_fast
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
-LEAN = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt")
+FAST = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", FAST)
 @torch.inference_mode()
 def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
     model = ZOO[name]()[0].to(dtype)
-    lean, target = find_lean(model), as_target(model, ZOO[name]()[1])
+    fast, target = find_fast(model), as_target(model, ZOO[name]()[1])
     ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
     cache = target.new_cache()
     cache.add_row(64)
-    cache.open_window(slice(0, 1), ids.shape[1])
-    logits, states = lean(ids, torch.arange(ids.shape[1])[None], None, cache, 3)
+    row = PassRow(0, Chunk(ids[0, :5]), DraftTree.chain(ids[0, 5:].tolist()), capture=(-1,))
+    logits, layer = fast(target.passes.build(cache, [row]), cache)
     own = model(input_ids=ids, use_cache=False, output_hidden_states=True, logits_to_keep=3)
-    assert torch.equal(logits, own.logits)
-    assert all(torch.equal(mine, its) for mine, its in zip(states, own.hidden_states, strict=True))
+    assert torch.equal(logits, own.logits[0])
+    assert all(torch.equal(layer(number), its[0]) for number, its in enumerate(own.hidden_states))
 
 
-@pytest.mark.parametrize("name", sorted(set(ZOO) - set(LEAN)))
+@pytest.mark.parametrize("name", sorted(set(ZOO) - set(FAST)))
 def test_other_anatomies_keep_their_own_forward(name):
-    assert find_lean(ZOO[name]()[0]) is None
+    assert find_fast(ZOO[name]()[0]) is None
 
 
 def first_piece(name, dtype, *, skip=False, own=False):
@@ -38,15 +39,15 @@ def first_piece(name, dtype, *, skip=False, own=False):
 
     Args:
         skip: nobody asks for its logits.
-        own: it is read by the model's own forward, as a captured layer wants it.
+        own: it is read by the model's own forward.
     """
     model, prompt = ZOO[name]()
     target = as_target(model.to(dtype), prompt)
     piece = target.chunks(prompt, target.encode(prompt))[0][0]
     cache = target.new_cache()
     cache.add_row(128)
-    capture = (0,) if own else ()
-    out = target.extend(cache, slice(0, 1), [replace(piece, skip_logits=skip)], [DraftTree.empty()], capture)
+    target.fast = None if own else target.fast
+    out = target.extend(cache, [PassRow(0, replace(piece, skip_logits=skip))])
     length = cache.lengths[0]
     return out.logits[0], [
         part[:, :, :length].clone() for layer in cache._stores for part in (layer.keys, layer.values)
@@ -54,7 +55,7 @@ def first_piece(name, dtype, *, skip=False, own=False):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", FAST)
 def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
     answer, asked = first_piece(name, dtype, own=True)
     nothing, unasked = first_piece(name, dtype, skip=True)
@@ -63,17 +64,17 @@ def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dt
     assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
 
 
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", FAST)
 def test_of_a_piece_that_ends_a_prompt_the_last_token_alone_goes_through_the_last_layer(name, monkeypatch):
     """Its logits are the model's own; keys and values are the same to the bit."""
     (answer,), asked = first_piece(name, torch.float64, own=True)
     rests = []
     monkeypatch.setattr(
         FastDecoder,
-        "_rest",
-        lambda self, layer, stream, *rest, own=FastDecoder._rest: (
-            rests.append(stream.shape[1]),
-            own(self, layer, stream, *rest),
+        "after_attention",
+        lambda self, layer, stream, mixed, own=FastDecoder.after_attention: (
+            rests.append(len(stream)),
+            own(self, layer, stream, mixed),
         )[1],
     )
     (mine,), kept = first_piece(name, torch.float64)
@@ -91,7 +92,7 @@ def test_features_that_are_not_as_many_as_their_placeholders_are_the_models_own_
     cache.add_row(128)
     short = replace(piece, tokens=piece.tokens[:-1], encoded=encoded)
     with pytest.raises(ValueError, match="do not match"):  # as transformers says it
-        target.extend(cache, slice(0, 1), [short], [DraftTree.empty()])
+        target.extend(cache, [PassRow(0, short)])
 
 
 @pytest.mark.parametrize("queries", [1, 5])

@@ -1,4 +1,4 @@
-"""Compiled passes of fixed shapes: the lean path's tokens, whatever is drafted, batched, captured or shared."""
+"""Compiled passes of fixed shapes: the tokens of `fast`, whatever is drafted, batched, captured or shared."""
 
 import gc
 import shutil
@@ -11,13 +11,14 @@ from crossdraft.api import Engine
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVPrefix
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast import static_pass
 from crossdraft.engine.fast.packed_linear import prepack, traced_products
 from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder, check_compiler, row_counts
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.pass_times import pass_times
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
@@ -55,7 +56,7 @@ def drafter_of(name, dtype, words=1):
 def answers(target, name, dtype, words=1, **options):
     runner = DraftRunner(drafter_of(name, dtype, words), "before")
     try:
-        return Decoder(target, runner, adaptive=False, **options).generate(REQUESTS)
+        return DecodeLoop(target, runner, adaptive=False, **options).generate(REQUESTS)
     finally:
         runner.close()
 
@@ -66,9 +67,10 @@ def counted(monkeypatch):
     shapes = []
     run = StaticDecoder.__call__
 
-    def counting(self, ids, *arguments):
-        shapes.append(tuple(ids.shape))
-        return run(self, ids, *arguments)
+    def counting(self, one, cache):
+        (segment,) = one.segments
+        shapes.append((len(segment.rows), segment.width))
+        return run(self, one, cache)
 
     monkeypatch.setattr(StaticDecoder, "__call__", counting)
     return shapes
@@ -79,7 +81,7 @@ def read(target, rows=1):
     cache = target.new_cache(rows, 128)
     prompt = target.prepare(REQUESTS[0])
     for _ in range(rows):
-        target.prefill(cache, prompt, target.encode(prompt), 128)
+        prefill(target, cache, prompt, target.encode(prompt), 128)
     return cache
 
 
@@ -87,17 +89,17 @@ def read(target, rows=1):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("tree", [DraftTree.empty(), DraftTree.chain([20, 21]), TREE], ids=["root", "chain", "tree"])
-def test_logits_features_and_keys_are_the_lean_paths(dtype, tree, counted):
+def test_logits_features_and_keys_are_those_of_fast(dtype, tree, counted):
     outs, spans = [], []
     for target in (target_of("video_llava", dtype), compiled("video_llava", dtype)):
         cache = read(target)
         length = cache.lengths[0]
-        outs.append(target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [tree], [0, 2, -1]))
+        outs.append(target.extend(cache, [PassRow(0, Chunk(torch.tensor([7])), tree, capture=(0, 2, -1))]))
         spans.append(cache.span(0, 0, length + 1 + len(tree)))
     assert counted[-1] == (1, 1 << len(tree).bit_length())  # 1, 4 and 8: padded
-    lean, static = outs
-    assert static.logits[0].shape == lean.logits[0].shape
-    pairs = [*zip(lean.logits, static.logits, strict=True), *zip(lean.hidden[0], static.hidden[0], strict=True)]
+    fast, static = outs
+    assert static.logits[0].shape == fast.logits[0].shape
+    pairs = [*zip(fast.logits, static.logits, strict=True), *zip(fast.hidden[0], static.hidden[0], strict=True)]
     for mine, its in zip(spans[0].layers, spans[1].layers, strict=True):
         pairs += zip(mine, its, strict=True)
     assert all((one - other).abs().max() < NEAR[dtype] for one, other in pairs)
@@ -108,9 +110,9 @@ def test_logits_features_and_keys_are_the_lean_paths(dtype, tree, counted):
 @pytest.mark.parametrize(("dtype", "packed"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)])
 @pytest.mark.parametrize("name", ["video_llava", "llava_onevision"])
 @pytest.mark.parametrize("words", [1, 3])
-def test_answers_are_the_lean_paths(name, dtype, packed, words, counted):
+def test_answers_are_those_of_fast(name, dtype, packed, words, counted):
     """Chains and trees, the hidden draft rides along, and what is drafted is accepted."""
-    expected = Decoder(target_of(name, dtype, packed=packed)).generate(REQUESTS)
+    expected = DecodeLoop(target_of(name, dtype, packed=packed)).generate(REQUESTS)
     found = answers(compiled(name, dtype, packed=packed), name, dtype, words, nodes=7)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
     assert sum(answer.stats.accepted for answer in found) > 0
@@ -122,7 +124,7 @@ def test_answers_are_the_lean_paths(name, dtype, packed, words, counted):
 def test_rows_of_different_lengths_share_a_pass(counted):
     """Three requests: their passes are padded to four rows, of which one may belong to nobody."""
     dtype = torch.float64
-    expected = Decoder(target_of("video_llava", dtype)).generate(REQUESTS)
+    expected = DecodeLoop(target_of("video_llava", dtype)).generate(REQUESTS)
     found = answers(compiled("video_llava", dtype, 4, 4), "video_llava", dtype, 2, max_batch=4, nodes=3)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in expected]
     assert {rows for rows, _ in counted} == {1, 2, 3, 4}
@@ -135,7 +137,7 @@ def test_a_padded_row_leaves_those_of_other_requests_as_they_are():
     target = compiled("video_llava", torch.float64, 4, 4)
     cache = read(target, 4)
     before = [cache.span(row, 0, cache.lengths[row]) for row in range(4)]
-    target.extend(cache, slice(0, 3), [Chunk(torch.tensor([7]))] * 3, [DraftTree.chain([9])] * 3)
+    target.extend(cache, [PassRow(row, Chunk(torch.tensor([7])), DraftTree.chain([9])) for row in range(3)])
     for row, span in enumerate(before):
         after = cache.span(row, 0, len(span))
         pairs = zip((*sum(span.layers, ()),), (*sum(after.layers, ()),), strict=True)
@@ -155,9 +157,9 @@ def test_a_row_that_begins_with_a_known_prefix():
         prefix = KVPrefix(((cache.span(0, 0, length), length),))
         cache.drop_row(0)
         cache.append(cache.add_row(128), prefix)
-        out = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE])
+        out = target.extend(cache, [PassRow(0, Chunk(torch.tensor([7])), TREE)])
         cache.keep(0, [0, 2])
-        again = target.extend(cache, slice(0, 1), [Chunk(torch.tensor([8]))], [DraftTree.empty()])
+        again = target.extend(cache, [PassRow(0, Chunk(torch.tensor([8])))])
         logits += [out.logits[0], again.logits[0]]
     assert all((a - b).abs().max() < NEAR[torch.float64] for a, b in zip(logits[:2], logits[2:], strict=True))
 
@@ -174,8 +176,8 @@ def test_one_function_serves_every_window():
     for length in (60, 33, 200, 128, 60):
         outs = []
         for one, own in zip((plain, target), caches, strict=True):
-            one.extend(own, slice(0, 1), [Chunk(torch.arange(length) % 90)], [DraftTree.empty()])
-            outs.append(one.extend(own, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE]).logits[0])
+            one.extend(own, [PassRow(0, Chunk(torch.arange(length) % 90))])
+            outs.append(one.extend(own, [PassRow(0, Chunk(torch.tensor([7])), TREE)]).logits[0])
         assert (outs[0] - outs[1]).abs().max() < NEAR[torch.float64]
     assert target._static._compiled == functions
 
@@ -189,7 +191,7 @@ def test_a_planted_fault_shows(monkeypatch):
     target = target_of("video_llava", torch.float64)
     target.compile(1, 2)
     found = answers(target, "video_llava", torch.float64, nodes=1)
-    expected = Decoder(target_of("video_llava", torch.float64)).generate(REQUESTS)
+    expected = DecodeLoop(target_of("video_llava", torch.float64)).generate(REQUESTS)
     assert [answer.tokens for answer in found] != [answer.tokens for answer in expected]
 
 
@@ -199,15 +201,15 @@ def test_who_listens_to_a_layer_gets_the_ordinary_pass(counted):
     target = compiled("video_llava", torch.float64)
     counted.clear()
     cache = read(target)
-    handle = target._lean.text.layers[0].register_forward_hook(lambda *_: None)
+    handle = target.fast.text.layers[0].register_forward_hook(lambda *_: None)
     try:
-        target.extend(cache, slice(0, 1), [Chunk(torch.tensor([7]))], [TREE])
+        target.extend(cache, [PassRow(0, Chunk(torch.tensor([7])), TREE)])
     finally:
         handle.remove()
     assert not counted
 
 
-def test_a_model_without_a_lean_path_is_refused_in_one_sentence():
+def test_a_model_without_the_executor_fast_is_refused_in_one_sentence():
     model, prompt = ZOO["qwen2_5_vl"]()
     with pytest.raises(CrossdraftError, match="which Qwen2_5_VLForConditionalGeneration has not; leave it out"):
         as_target(model, prompt).compile()
@@ -245,36 +247,42 @@ def test_rows_keep_their_memory_and_passes_room():
 
 
 def test_widths_and_rows_are_padded_to_few_sizes():
-    lean = compiled_never()
+    static = compiled_never()
     assert [row_counts(rows) for rows in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
-    assert lean.widths == [1, 2, 4, 8]
+    assert static.widths == [1, 2, 4, 8]
     cache = StaticKVCache(1, 1, 100, 96)
     cache.add_row(100)
-    assert lean.width(cache, slice(0, 1), 3) is None  # no pass has been: nobody knows the size of keys
+    assert width(static, cache, 1, 3) is None  # no pass has been: nobody knows the size of keys
     cache._stores[0].lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
-    assert [lean.width(cache, slice(0, 1), width) for width in (1, 3, 8, 9)] == [1, 4, 8, None]
+    assert [width(static, cache, 1, tokens) for tokens in (1, 3, 8, 9)] == [1, 4, 8, None]
     cache.advance(0, cache.capacity - 32 - 4)
-    assert [lean.width(cache, slice(0, 1), width) for width in (4, 5)] == [4, None]
+    assert [width(static, cache, 1, tokens) for tokens in (4, 5)] == [4, None]
 
 
 def test_what_pads_a_pass_is_written_within_its_window():
     """Three rows are padded to four, of which the last may be another request's, and longer."""
-    lean, cache = compiled_never(), StaticKVCache(1, 4, 100, 96)
+    static, cache = compiled_never(), StaticKVCache(1, 4, 100, 96)
     for row, length in enumerate((20, 0, 7, 90)):
         cache.add_row(100)
         cache.advance(row, length)
     cache._stores[0].lazy_initialization(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4))
-    one, two, three = (slice(0, stop) for stop in (1, 2, 3))
-    assert [lean.window(cache, rows, 4) for rows in (one, two, three)] == [32, 32, 96]
+    assert [static.window(cache, rows, 4) for rows in (1, 2, 3)] == [32, 32, 96]
     cache.advance(3, cache.capacity - 32 - 4 - 90)
-    assert [lean.width(cache, three, width) for width in (4, 5)] == [4, None]
+    assert [width(static, cache, 3, tokens) for tokens in (4, 5)] == [4, None]
     cache.drop_row(3)  # nobody's row is written at its beginning
-    assert lean.window(cache, three, 4) == 32
-    assert lean.width(cache, three, 5) == 8
+    assert static.window(cache, 3, 4) == 32
+    assert width(static, cache, 3, 5) == 8
+
+
+def width(static, cache, rows, tokens):
+    """The padded width of a decode round of so many rows and tokens a row; `None` = it is none of fixed shapes."""
+    tree = DraftTree.chain([7] * (tokens - 1))
+    shape = static.shape(cache, [PassRow(row, Chunk(torch.tensor([7])), tree) for row in range(rows)])
+    return None if shape is None else shape[0]
 
 
 def compiled_never():
-    return StaticDecoder(target_of("video_llava", torch.float64)._lean, torch.device("cpu"), 7)
+    return StaticDecoder(target_of("video_llava", torch.float64).fast, torch.device("cpu"), 7)
 
 
 def test_products_for_tracing_are_those_of_the_layers():
@@ -309,17 +317,17 @@ def captured(target, rows):
 
 
 def test_a_row_that_pads_a_pass_may_reach_behind_all_that_the_pass_attends_to(static, counted, monkeypatch):
-    """Where halves alternate: three rows are padded to a fourth, which is another request's, and longer."""
-    monkeypatch.setattr(static_pass, "compile_pass", lambda lean, *_: static_pass.static_pass(lean))
+    """Where the fourth reads its prompt: three rows are padded to a fourth, which is another request's, and longer."""
+    monkeypatch.setattr(static_pass, "compile_pass", lambda fast, *_: static_pass.static_pass(fast))
     cache = read(static, 4)
-    static.extend(cache, slice(3, 4), [Chunk(torch.arange(40))], [DraftTree.empty()])
+    static.extend(cache, [PassRow(3, Chunk(torch.arange(40)))])
     before, root = cache.span(3, 0, cache.lengths[3]), Chunk(torch.tensor([7]))
-    out = static.extend(cache, slice(0, 3), [root] * 3, [DraftTree.chain([9])] * 3)
+    out = static.extend(cache, [PassRow(row, root, DraftTree.chain([9])) for row in range(3)])
     assert counted == [(3, 2)]
     for mine, its in zip(before.layers, cache.span(3, 0, len(before)).layers, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mine, its, strict=True))
     plain = target_of("video_llava", torch.float32)
-    expected = plain.extend(read(plain), slice(0, 1), [root], [DraftTree.chain([9])])
+    expected = plain.extend(read(plain), [PassRow(0, root, DraftTree.chain([9]))])
     assert all((logits - expected.logits[0]).abs().max() < NEAR[torch.float32] for logits in out.logits)
 
 
@@ -344,7 +352,7 @@ def test_of_two_that_are_handed_back_the_larger_is_kept(static):
 
 
 def test_measured_passes_hand_back_what_was_captured_for_them(static, monkeypatch):
-    monkeypatch.setattr(StaticDecoder, "width", lambda *_: None)
+    monkeypatch.setattr(StaticDecoder, "shape", lambda *_: None)
     for rows in (1, 2):
         kept = captured(static, rows)
         assert len(list(pass_times(static))) >= len(WIDTHS)
@@ -364,7 +372,7 @@ def test_a_loop_for_comparison_and_a_stepped_one_hand_back_theirs(static):
 
 
 def test_a_drafter_hands_back_its_cache_when_its_request_is_over(static, monkeypatch):
-    monkeypatch.setattr(StaticDecoder, "width", lambda *_: None)
+    monkeypatch.setattr(StaticDecoder, "shape", lambda *_: None)
     drafter = IndependentDrafter(static)
     states = drafter.begin(REQUESTS[:1])
     kept, forked = states[0].cache, drafter.fork(states)[0].cache

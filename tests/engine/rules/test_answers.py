@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -29,7 +29,7 @@ def stranger():
 
 def answer(target, drafter, rule, request):
     runner = DraftRunner(drafter, "before")
-    return Decoder(target, runner, rule=rule, adaptive=False).generate([request])[0]
+    return DecodeLoop(target, runner, rule=rule, adaptive=False).generate([request])[0]
 
 
 def tau(answers):

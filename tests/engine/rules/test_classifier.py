@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from crossdraft.api import Engine
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import RULES, check_rule, rule_for
 from crossdraft.engine.runner.runner import DraftRunner
@@ -93,7 +93,7 @@ def test_the_engine_hands_it_the_logits_and_its_answers_say_lossy(tmp_path):
     request = Request("xx", max_new_tokens=24, sampling=Sampling(temperature=1.0, seed=1))
     rule = f"judge:dir={tmp_path}"
     runner = DraftRunner(IndependentDrafter(stranger), "off")
-    answer = Decoder(target, runner, rule=rule, adaptive=False).generate([request])[0]
+    answer = DecodeLoop(target, runner, rule=rule, adaptive=False).generate([request])[0]
     assert answer.stats.accepted == answer.stats.drafted > 0
     assert answer.stats.lossless is False
     assert answer.stats.rule == f"judge:threshold=0.5,dir={tmp_path}"
@@ -105,15 +105,15 @@ def test_another_target_of_the_same_vocabulary_is_refused(tmp_path):
     own = saved(model, tmp_path / "own")
     save_row(tmp_path, {"row": torch.zeros(VOCABULARY), "bias": torch.tensor(0.0)}, fingerprint(tmp_path / "own"))
     rule = f"judge:dir={tmp_path}"
-    Decoder(as_target(own, prompt), rule=rule)
+    DecodeLoop(as_target(own, prompt), rule=rule)
     other, _ = ZOO["video_llava"]()
     with pytest.raises(CrossdraftError, match="loaded from no folder"):
-        Decoder(as_target(other, prompt), rule=rule)
+        DecodeLoop(as_target(other, prompt), rule=rule)
     theirs = saved(noisy(other, 0.05), tmp_path / "theirs")
     for refused in (rule, "judge"):
         with pytest.raises(CrossdraftError, match=r"was trained for another target \([^.]*\)[^.]*\.$"):
-            Decoder(as_target(theirs, prompt), rule=refused)
-    Decoder(as_target(theirs, prompt), rule="ears")
+            DecodeLoop(as_target(theirs, prompt), rule=refused)
+    DecodeLoop(as_target(theirs, prompt), rule="ears")
 
 
 def test_the_shipped_classifier_is_of_the_reference_target(pair):

@@ -5,7 +5,7 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine import accept
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rejection, rule_for
 from crossdraft.engine.runner.runner import DraftRunner
@@ -91,12 +91,12 @@ def test_the_drafter_draws_independently_and_answers_end_well():
     target, near = as_target(model, prompt), as_target(noisy(model, 0.02), prompt)
     drafter = IndependentChildrenDrafter(near, width=3)
     request = Request("xx", max_new_tokens=12, sampling=Sampling(temperature=1.0, seed=5))
-    (answer,) = Decoder(target, DraftRunner(drafter, "before"), rule="kseq", adaptive=False).generate([request])
+    (answer,) = DecodeLoop(target, DraftRunner(drafter, "before"), rule="kseq", adaptive=False).generate([request])
     assert (answer.stats.rule, answer.stats.lossless) == ("kseq", True)
     assert answer.stats.accepted > 0
     greedy = Request("xx", max_new_tokens=12)
-    (drafted,) = Decoder(target, DraftRunner(drafter, "before"), adaptive=False).generate([greedy])
-    (alone,) = Decoder(target, None).generate([greedy])
+    (drafted,) = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([greedy])
+    (alone,) = DecodeLoop(target, None).generate([greedy])
     assert drafted.tokens == alone.tokens
     draws = WithReplacement(torch.Generator().manual_seed(0))(torch.tensor([0.9, 0.1]), 50)
     assert len(draws) == 50

@@ -9,8 +9,8 @@ from crossdraft.drafters.base import fork_of
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, Outcome, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.parallel import (
     ANY,
@@ -355,7 +355,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def alone(target):
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 @pytest.mark.parametrize("words", [1, 3])
@@ -367,7 +367,7 @@ def test_greedy_answers_are_the_targets_own(target, alone, policy, passes, batch
     speculator = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), POLICIES[policy])
     speculator.passes = passes
     runner = DraftRunner(speculator, "before")
-    found = Decoder(target, runner, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
+    found = DecodeLoop(target, runner, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
 

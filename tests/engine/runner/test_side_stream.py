@@ -12,6 +12,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.side_stream import StreamDrafter
 from crossdraft.engine.tree import DraftTree
+from tests.engine.runner.numbered import NumberedRunner
 
 GPU = torch.device("cuda:0")
 
@@ -103,7 +104,7 @@ class Noting:
 
 
 def test_a_draft_during_the_prefill_waits_for_what_was_launched_before_it_and_nothing_else(notes):
-    runner = DraftRunner(Noting(notes), "beside", GPU)
+    runner = NumberedRunner(Noting(notes), "beside", GPU)
     runner.start(1, Request("x"), 4, "beside")
     runner._slots[1].hidden()
     before, notes[:] = [*notes], []
@@ -119,7 +120,7 @@ def test_a_draft_during_the_prefill_waits_for_what_was_launched_before_it_and_no
 
 
 def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(notes):
-    runner = DraftRunner(Noting(notes), "beside", GPU)
+    runner = NumberedRunner(Noting(notes), "beside", GPU)
     runner.start(1, Request("x"), 0, "beside")  # too short an answer for a hidden draft
     runner.collect(1)
     notes.clear()
@@ -135,7 +136,7 @@ def test_later_rounds_work_on_the_same_stream_and_each_side_waits_for_the_other(
     notes.clear()
     output = VerifyOutput((), (5,), hidden={0: OnGpu(notes), 1: OnGpu(notes)})
     runner.commit([1], [output])
-    runner.end([1])
+    runner.end(1)
     runner.close()
     assert notes[:4] == [
         ("drafter", "waits for", "target"),

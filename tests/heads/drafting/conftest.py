@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -28,7 +28,7 @@ def target() -> Target:
 @pytest.fixture(scope="session")
 def expected(target) -> list[list[int]]:
     """The target's own answers."""
-    return [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    return [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
 
 
 @pytest.fixture
@@ -65,6 +65,6 @@ def answers_with(target) -> Callable[[HeadDrafter, int], list[Answer]]:
 
     def generate(drafter: HeadDrafter, batch: int) -> list[Answer]:
         runner = DraftRunner(drafter, "off")
-        return Decoder(target, runner, cost=CostModel(), adaptive=False, max_batch=batch).generate(REQUESTS)
+        return DecodeLoop(target, runner, cost=CostModel(), adaptive=False, max_batch=batch).generate(REQUESTS)
 
     return generate

@@ -8,8 +8,8 @@ import torch
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -191,10 +191,10 @@ def test_the_features_are_those_that_training_reads(model, monkeypatch):
 def test_answers_are_the_targets_own(model, hidden, batch):
     target = as_target(*ZOO["video_llava"]())
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     cost = CostModel()
     positioned = DraftRunner(DrafterMedusaDrafter(model, heads_on(model), words=3), hidden)
-    found = Decoder(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
+    found = DecodeLoop(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
     assert sum(answer.stats.accepted for answer in found) > 0
 

@@ -5,8 +5,8 @@ import torch
 
 from crossdraft.drafters.independent import top_tokens
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -125,17 +125,17 @@ def test_sampled_tokens_follow_the_reported_distributions(model):
 def test_answers_are_the_targets_own(model, hidden, batch, sampling):
     target = as_target(*ZOO["video_llava"]())
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i, sampling=sampling) for i in range(1, 5)]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     cost = CostModel()
     positioned = DraftRunner(FastDrafter(model, fast(model)), hidden)
-    found = Decoder(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
+    found = DecodeLoop(target, positioned, cost=cost, adaptive=False, max_batch=batch).generate(requests)
     assert [answer.tokens for answer in found] == alone
 
 
 def test_a_trained_heads_predictions_are_accepted(model):
     """A head that holds the answer: all that it predicts is accepted in the first pass."""
     target = as_target(*ZOO["video_llava"]())
-    (alone,) = Decoder(target).generate([REQUEST])
+    (alone,) = DecodeLoop(target).generate([REQUEST])
     config = FastConfig(
         hidden_size=64, vocab_size=VOCABULARY, num_layers=3, draft_ids=tuple(range(VOCABULARY)), steps=6, width=8
     )
@@ -152,7 +152,7 @@ def test_a_trained_heads_predictions_are_accepted(model):
 
     drafter._begin = begin_with_answer
     cost = CostModel()
-    (found,) = Decoder(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False).generate([REQUEST])
+    (found,) = DecodeLoop(target, DraftRunner(drafter, "before"), cost=cost, adaptive=False).generate([REQUEST])
     assert found.tokens == alone.tokens
     assert found.stats.accepted >= 6
 

@@ -6,8 +6,8 @@ import torch
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.ngram import NgramDrafter
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -30,9 +30,9 @@ def rows_for(target, steps=3) -> LookaheadEmbeddings:
     return head
 
 
-def decoder(target, drafter, hidden="before", **options) -> Decoder:
+def decoder(target, drafter, hidden="before", **options) -> DecodeLoop:
     cost = CostModel()
-    return Decoder(target, DraftRunner(drafter, hidden), cost=cost, **options)
+    return DecodeLoop(target, DraftRunner(drafter, hidden), cost=cost, **options)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -40,7 +40,7 @@ def decoder(target, drafter, hidden="before", **options) -> Decoder:
 def test_answers_are_the_targets_own(name, batch):
     target = as_target(*ZOO[name]())
     banned = sorted(target.reserved)
-    alone = [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
     for drafter in (
         PassDrafter(rows_for(target), banned),
         UnionDrafter([NgramDrafter(), PassDrafter(rows_for(target), banned)]),
@@ -52,7 +52,7 @@ def test_answers_are_the_targets_own(name, batch):
 def test_sampled_answers_are_the_targets_own_too():
     target = as_target(*ZOO["video_llava"]())
     requests = [Request("xx", max_new_tokens=20, sampling=Sampling(temperature=1.0, top_k=1))]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
     found = decoder(target, PassDrafter(rows_for(target)), adaptive=False).generate(requests)
     assert [answer.tokens for answer in found] == alone
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.engine.runner.restarts import Restarts
 from crossdraft.engine.tree import DraftTree
 from crossdraft_vllm.hosting import DraftLimits, HostedDrafts
 from tests.engine.scripted import Scripted
@@ -151,14 +152,14 @@ def test_a_drafter_that_is_lost_costs_no_answer(call):
 
 
 def test_a_drafter_that_was_restarted_drafts_for_requests_that_come(monkeypatch):
-    monkeypatch.setattr("crossdraft.engine.runner.supervisor.BACKOFF_S", 0.0)
+    monkeypatch.setattr("crossdraft_vllm.hosting.Restarts", lambda most: Restarts(most, backoff_s=0.0))
     drafter = ScriptedDrafter({"a": ANSWER, "b": ANSWER}, lost_at=4)
     scheduler = hosting({"a": ANSWER, "b": ANSWER}, drafter)
     answered(scheduler, ask("a"))
     until = time.monotonic() + 30
     while not drafter.restarts and time.monotonic() < until:
         time.sleep(0.01)
-    while scheduler.drafts._supervisor.runner is None and time.monotonic() < until:
+    while scheduler.drafts._runner.drafter is None and time.monotonic() < until:
         scheduler.drafts.refresh()
     before = scheduler.passes
     assert answered(scheduler, ask("b"))["b"] == ANSWER

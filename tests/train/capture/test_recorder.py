@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.passes import TargetOut
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
@@ -55,7 +55,7 @@ def test_tokens_and_features_are_those_of_the_model_alone(name: str) -> None:
     recorder.record(clips)  # now it learns these answers: the second time whole paths are accepted
     recorded = flat(recorder.record(clips))
     requests = [request for clip in clips for request in clip.requests(ALL.max_new_tokens)]
-    alone = Decoder(target).generate(requests)
+    alone = DecodeLoop(target).generate(requests)
     assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
     compared = 0
     for request, one in zip(requests, recorded, strict=True):
@@ -98,7 +98,7 @@ def test_a_clip_is_encoded_and_read_once_for_all_its_questions(name: str, monkey
     encode, extend = Target.encode, Target.extend
 
     def read(*args: Any) -> TargetOut:
-        done.extend("read" for chunk in args[3] if chunk.skip_logits)
+        done.extend("read" for row in args[2] if row.chunk.skip_logits)
         return extend(*args)
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # enough to read two prompts at once
@@ -125,7 +125,7 @@ def test_prompts_that_begin_otherwise_are_read_separately_and_keep_their_order(t
     clip = PromptedClip("clip", None, ("?", "??", "???", "??????"))
     (recorded,) = FeatureRecorder(target, ALL).record([clip])
     assert pieces(tmp_path, recorded) == [1, 2, 1]
-    alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
+    alone = DecodeLoop(target).generate(clip.requests(ALL.max_new_tokens))
     assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
@@ -142,7 +142,7 @@ def test_other_pixels_are_another_first_piece(tmp_path: Path) -> None:
     clip = PromptedClip("clip", None, ("?", "??"))
     (recorded,) = FeatureRecorder(target, ALL).record([clip])
     assert pieces(tmp_path, recorded) == [1, 1]
-    alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
+    alone = DecodeLoop(target).generate(clip.requests(ALL.max_new_tokens))
     assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
@@ -161,7 +161,7 @@ def test_a_prompt_with_nothing_visual_has_an_empty_first_piece(tmp_path: Path) -
     assert recorded[0].start == 4
     write_shard(tmp_path / "shard", recorded, ALL)
     assert load_file(tmp_path / "shard")["piece.3"].shape == (0, target.text_config.hidden_size)
-    alone = Decoder(target).generate(clip.requests(ALL.max_new_tokens))
+    alone = DecodeLoop(target).generate(clip.requests(ALL.max_new_tokens))
     assert [answer_tokens(one) for one in recorded] == [answer.tokens for answer in alone]
 
 
@@ -180,7 +180,7 @@ def test_answers_are_greedy_whatever_the_checkpoint_asks_for() -> None:
     target, clip = zoo_target(), some_clips(1)[0]
     plain = [answer_tokens(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))]
     target.defaults = replace(target.defaults, sampling=Sampling(repetition_penalty=1.8), max_new_tokens=3)
-    assert [answer.tokens for answer in Decoder(target).generate(clip.requests(14))] != plain
+    assert [answer.tokens for answer in DecodeLoop(target).generate(clip.requests(14))] != plain
     assert [answer_tokens(one) for one in flat(FeatureRecorder(target, ALL).record([clip]))] == plain
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.align.gate import PrefillGate, load_gate, save_gate
@@ -109,7 +109,7 @@ def test_a_gate_without_calibration_has_no_threshold():
 def test_answers_of_the_target_itself_lose_nothing():
     """And those of another length what they lack: half of the tokens, a loss of a third."""
     target, request = as_target(*ZOO["video_llava"]()), Request("xx", max_new_tokens=8)
-    own = Decoder(target, None).generate([request])[0].tokens
+    own = DecodeLoop(target, None).generate([request])[0].tokens
     assert answer_losses(target, [(request, own)]).tolist() == [0]
     assert answer_losses(target, [(request, own[: len(own) // 2])]).item() == pytest.approx(
         1 - 2 * (len(own) // 2) / (len(own) + len(own) // 2)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
@@ -38,7 +38,7 @@ def prompt_answers():
     """What the target says of its own accord."""
     model, prompt = ZOO["video_llava"]()
     target = as_target(model, prompt)
-    answers = Decoder(target).generate([Request("x", max_new_tokens=8), Request("xxx", max_new_tokens=8)])
+    answers = DecodeLoop(target).generate([Request("x", max_new_tokens=8), Request("xxx", max_new_tokens=8)])
     return [
         (target.prepare(request), answer.tokens)
         for request, answer in zip((Request("x"), Request("xxx")), answers, strict=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
@@ -21,7 +21,7 @@ def target():
 
 def test_a_hidden_draft_of_the_whole_answer_leaves_no_rounds(target):
     """The target drafts for itself; where it may say all that it says, its first draft is the whole answer."""
-    answers = Decoder(target).generate(REQUESTS)
+    answers = DecodeLoop(target).generate(REQUESTS)
     able = [
         (request, answer)
         for request, answer in zip(REQUESTS, answers, strict=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.trees.static import RankCounts
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.load import load_target
@@ -72,8 +72,8 @@ def test_answers_are_those_of_the_target_before_training(pair, source, data):
     for layer in data.joint.layers:
         torch.nn.init.normal_(low_rank_of(layer).up)
     requests = [request for clip in range(2) for request in source.read(clip).requests(96)]
-    alone = [answer.tokens for answer in Decoder(load_target(str(pair.target), "cpu")).generate(requests)]
-    now = [answer.tokens for answer in Decoder(data.target).generate(requests)]
+    alone = [answer.tokens for answer in DecodeLoop(load_target(str(pair.target), "cpu")).generate(requests)]
+    now = [answer.tokens for answer in DecodeLoop(data.target).generate(requests)]
     assert now != alone  # it has learned
     assert [tuple(answer) for _, answer in data(0) + data(1)] == [tuple(alone[i]) for i in (0, 1, 2, 3, 0, 1)]
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -20,7 +21,7 @@ OBJECTIVE = Objective({"cross_entropy": 1.0}, step_weight=0.8)
 
 def answered(target, count=2) -> list[AnsweredPrompt]:
     requests = [Request("x" * i, max_new_tokens=5 + i) for i in range(1, count + 1)]
-    answers = Decoder(target).generate(requests)
+    answers = DecodeLoop(target).generate(requests)
     return [AnsweredPrompt(target.prepare(r), answer.tokens) for r, answer in zip(requests, answers, strict=True)]
 
 
@@ -32,9 +33,9 @@ def probed(target, head, prompted: AnsweredPrompt) -> torch.Tensor:
     cache.add_row(256)
     pieces, cache.rope_deltas[0] = target.chunks(prompted.prompt, target.encode(prompted.prompt))
     for piece in pieces[:-1]:
-        target.extend(cache, slice(0, 1), [piece], [DraftTree.empty()])
+        target.extend(cache, [PassRow(0, piece)])
     fed = probes.behind(tree)
-    out = target.extend(cache, slice(0, 1), pieces[-1:], [fed], (), [probes.embeddings])
+    out = target.extend(cache, [PassRow(0, pieces[-1], fed, probes.embeddings)])
     return out.logits[0][1 + len(tree) :].unflatten(0, (len(prompted.answer), head.config.steps))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossdraft.drafters.base import Draws, read_prompt
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
 from crossdraft.engine.drafter import Needs
-from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.passes import Chunk, PassRow, TargetOut
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -100,7 +100,7 @@ class AlignedDrafter(IndependentDrafter):
     def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
         state = cast("AlignedState", state)
         chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
-        out = self.model.extend(state.cache, slice(0, 1), [chunk], [tree], self.capture)
+        out = self.model.extend(state.cache, [PassRow(0, chunk, tree, capture=self.capture)])
         self._read(state, out, [*chunk.tokens.tolist(), *candidates])
         state.fed = written
 

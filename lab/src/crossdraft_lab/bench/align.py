@@ -16,8 +16,8 @@ from torch import Tensor
 
 from crossdraft.checkpoints.locate import EVENT_MODELS
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -378,7 +378,7 @@ def _generate(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, tick: Tick, name: str
 ) -> list[Answer]:
     """Greedy answers: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then chains of `nodes` a round."""
-    decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
+    decoder = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
     answers = []
     for request in requests:
         answers += decoder.generate([replace(request, sampling=Sampling())])

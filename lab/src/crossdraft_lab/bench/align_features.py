@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState
 from crossdraft_lab.align.fused_drafter import FusedState
@@ -94,11 +94,11 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
     prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
     length = len(prompt) + len(pair.tokens)
     cache = target.new_cache(capacity=length)
-    read = target.prefill(cache, prompt, target.encode(prompt), length, capture=last)
+    read = prefill(target, cache, prompt, target.encode(prompt), length, capture=last)
     rows = [read.out.hidden[0][0][-1:]]
     if len(pair.tokens) > 1:
         chunk = Chunk(torch.tensor(pair.tokens[:-1]))
-        rows.append(target.extend(cache, slice(0, 1), [chunk], [DraftTree.empty()], last).hidden[0][0])
+        rows.append(target.extend(cache, [PassRow(0, chunk, capture=last)]).hidden[0][0])
     return torch.cat(rows).float().cpu()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.api import Engine, new_decoder
+from crossdraft.api import Engine, new_loop
 from crossdraft.assembly import assemble
 from crossdraft.cli.cores import Cores
 from crossdraft.drafters.independent import IndependentDrafter
@@ -117,7 +117,7 @@ class EngineMethod:
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
-        self._loop = new_decoder(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
+        self._loop = new_loop(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
 
     @property
     def workers(self) -> list[int]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
-from crossdraft.api import new_decoder
+from crossdraft.api import new_loop
 from crossdraft.cli.cores import Cores
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Origin, Piece
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -84,8 +84,8 @@ class EngineBatch:
     def __init__(self, target: Target, drafter: DraftRunner[Any] | None, options: Options, cores: Cores | None) -> None:
         self.cores = cores
         self.drafter = drafter
-        self._loops: dict[int, Decoder] = {}
-        self._make = partial(new_decoder, target, drafter)
+        self._loops: dict[int, DecodeLoop] = {}
+        self._make = partial(new_loop, target, drafter)
         # Cores are checked against those of the thread, which by then has its own alone.
         self._options = replace(options, target_cores=None, draft_cores=None)
         self._cost, self._batches = CostModel(), 0
@@ -105,7 +105,7 @@ class EngineBatch:
             self.drafter.close()
 
 
-def run_batch(loop: Decoder, items: Sequence[Item]) -> BatchRun:
+def run_batch(loop: DecodeLoop, items: Sequence[Item]) -> BatchRun:
     """Submit all, and step until all are answered."""
     first: dict[int, float] = {}
     ended: dict[int, float] = {}

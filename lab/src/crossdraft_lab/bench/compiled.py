@@ -16,7 +16,8 @@ from transformers.utils import logging
 from crossdraft.cli.outputs import check_outputs, write_json
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.devices import resolve
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -81,7 +82,7 @@ def _text_prompt(target: Target) -> Prompt:
 
 def _read(target: Target, prompt: Prompt) -> KVCache:
     cache = target.new_cache(capacity=len(prompt) + WIDTHS[-1] + 1)
-    target.prefill(cache, prompt, target.encode(prompt), len(prompt) + WIDTHS[-1] + 1)
+    prefill(target, cache, prompt, target.encode(prompt), len(prompt) + WIDTHS[-1] + 1)
     return cache
 
 
@@ -93,7 +94,7 @@ def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n
     def once(name: str) -> float:
         caches[name].truncate(0, length)
         start = time.perf_counter()
-        out = ways[name].extend(caches[name], slice(0, 1), [root], [tree])
+        out = ways[name].extend(caches[name], [PassRow(0, root, tree)])
         out.done.wait()
         seconds = time.perf_counter() - start
         chosen[name] = out.logits[0].argmax(-1).tolist()

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from crossdraft.comparisons import orders
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
-from crossdraft.engine.passes import Chunk, TargetOut, prompt_features
+from crossdraft.engine.passes import Chunk, PassRow, TargetOut
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -194,14 +195,14 @@ class _TeacherForced:
         self.cache = target.new_cache()
         room = len(prompt) + len(tokens) + nodes + needs.probes + 1
         hidden, visual = needs.hidden_layers, needs.visual_layers
-        self.read = target.prefill(
-            self.cache, prompt, target.encode(prompt), room, capture=hidden, visual_capture=visual
-        )
+        encoded = target.encode(prompt)
+        self.read = prefill(target, self.cache, prompt, encoded, room, capture=hidden, front_capture=visual)
+        cut, ids = target.visual_end(prompt), tuple(prompt.input_ids.tolist())
+        self.prompt = PromptFeatures(ids[cut:], ids[:cut], self.read.front)
         self.done = 0  # tokens of the answer in front of the root
 
     def __iter__(self) -> Iterator[_TargetStep]:
-        prompt = prompt_features(self.read, self.needs.visual_layers)
-        yield _TargetStep(self.tokens[:1], self._by_layer(self.read.out), prompt)
+        yield _TargetStep(self.tokens[:1], self._by_layer(self.read.out), self.prompt)
         while self.done + STEP + 1 < len(self.tokens):
             yield self._step()
 
@@ -232,6 +233,5 @@ class _TeacherForced:
 
     def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
         """One pass over the root and a tree, whose last nodes are given as embeddings."""
-        row = self.read.row
-        rows = slice(row, row + 1)
-        return self.target.extend(self.cache, rows, [Chunk(torch.tensor([root]))], [tree], layers, [embeds])
+        row = PassRow(self.read.row, Chunk(torch.tensor([root])), tree, embeds, tuple(layers))
+        return self.target.extend(self.cache, [row])

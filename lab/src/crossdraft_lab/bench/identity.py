@@ -12,9 +12,9 @@ import numpy as np
 
 from crossdraft.assembly import assemble
 from crossdraft.cli.cores import Cores
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.runner.parallel import BEST
 from crossdraft.engine.runner.runner import DraftRunner
@@ -190,7 +190,7 @@ def run_identity(
 @contextmanager
 def open_configs(
     target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig], bytes_of_clip: int = 0
-) -> Iterator[list[tuple[Decoder, ...]]]:
+) -> Iterator[list[tuple[DecodeLoop, ...]]]:
     """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one.
 
     `bytes_of_clip` is what the target's prefix cache holds of a clip; a drafter's has as much room.
@@ -226,10 +226,12 @@ def open_configs(
             stack.callback(made.close)
             return made
 
-        def decoders(config: RunConfig) -> tuple[Decoder, ...]:
+        def decoders(config: RunConfig) -> tuple[DecodeLoop, ...]:
             prefixes = PrefixCache(budgets[config.cached_clips])
             return tuple(
-                Decoder(target, runner_at(config, where), max_batch=size, adaptive=config.adaptive, prefixes=prefixes)
+                DecodeLoop(
+                    target, runner_at(config, where), max_batch=size, adaptive=config.adaptive, prefixes=prefixes
+                )
                 for where, size in config.placements
             )
 
@@ -238,7 +240,7 @@ def open_configs(
 
 def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
     """Generate the target's answers, which the others must give."""
-    alone = Decoder(target)
+    alone = DecodeLoop(target)
     for item in items:
         yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
         if tick is not None:
@@ -248,7 +250,7 @@ def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None =
 def cached_bytes(target: Target, item: Item) -> int:
     """Measure the bytes that a prefix cache keeps of a pair."""
     prefixes = PrefixCache(sys.maxsize)
-    Decoder(target, prefixes=prefixes).generate([replace(item.request, namespace="")])
+    DecodeLoop(target, prefixes=prefixes).generate([replace(item.request, namespace="")])
     return prefixes.nbytes
 
 
@@ -277,7 +279,7 @@ def with_events(known: Iterable[ReferenceAnswer], events: object) -> list[Refere
 def check_config(
     target: Target,
     check: IdentityCheck,
-    decoders: Sequence[Decoder],
+    decoders: Sequence[DecodeLoop],
     known: Sequence[ReferenceAnswer],
     tick: Tick | None = None,
 ) -> None:
@@ -293,7 +295,7 @@ def check_config(
 
 
 def _run_wave(
-    target: Target, check: IdentityCheck, decoder: Decoder, wave: Sequence[ReferenceAnswer], rng: np.random.Generator
+    target: Target, check: IdentityCheck, decoder: DecodeLoop, wave: Sequence[ReferenceAnswer], rng: np.random.Generator
 ) -> None:
     """Requests join after a random number of rounds and are cut at random lengths, so that rows leave at any time."""
     request_ids, limits = [], []

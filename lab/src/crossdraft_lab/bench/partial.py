@@ -17,9 +17,10 @@ import torch
 from crossdraft.checks import whole
 from crossdraft.drafters.independent import IndependentState
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -130,12 +131,12 @@ def compare_partial(
         asked = list(items(Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, frames=frames)))
         for item in asked:
             start = time.process_time()
-            alone = _answer(Decoder(target), item.request, tick)
+            alone = _answer(DecodeLoop(target), item.request, tick)
             spent[0].append((between := time.process_time()) - start)
             runner = DraftRunner(drafter, "off")
-            given = _answer(Decoder(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
+            given = _answer(DecodeLoop(target, runner, adaptive=False, nodes=plan.nodes), item.request, tick)
             spent[1].append(time.process_time() - between)
-            lax = Decoder(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
+            lax = DecodeLoop(target, DraftRunner(letting, "off"), adaptive=False, nodes=plan.nodes, rule=LOSSY)
             lossy.append((_answer(lax, item.request, tick), alone))
             own += given.tokens == alone.tokens
             prompt += alone.stats.prompt_tokens
@@ -196,7 +197,7 @@ COLUMNS = (
 )
 
 
-def _answer(decoder: Decoder, request: Request, tick: Callable[[str], None] | None) -> Answer:
+def _answer(decoder: DecodeLoop, request: Request, tick: Callable[[str], None] | None) -> Answer:
     answer = decoder.generate([request])[0]
     decoder.close()
     if tick is not None:
@@ -210,7 +211,7 @@ def _pass_times(target: Target, request: Request, nodes: int) -> tuple[float, fl
     room = len(prompt) + nodes + 64
     cache = target.new_cache(capacity=room)
     with torch.inference_mode():
-        target.prefill(cache, prompt, target.encode(prompt), room)
+        prefill(target, cache, prompt, target.encode(prompt), room)
         one, verify = (min(_timed(target, cache, count) for _ in range(REPEATS)) for count in (0, nodes))
     return 1e3 * one, 1e3 * verify
 
@@ -219,7 +220,7 @@ def _timed(target: Target, cache: KVCache, nodes: int) -> float:
     """Seconds of a pass after all that is in the cache; nothing of it stays there."""
     length = cache.lengths[0]
     start = time.process_time()
-    target.extend(cache, slice(0, 1), [Chunk(torch.tensor([5]))], [DraftTree.chain([5] * nodes)])
+    target.extend(cache, [PassRow(0, Chunk(torch.tensor([5])), DraftTree.chain([5] * nodes))])
     took = time.process_time() - start
     cache.truncate(0, length)
     return took

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from crossdraft.checks import whole
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Drafter
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -126,7 +126,7 @@ def compare_recordings(
         CrossdraftError: a drafter has nothing to say before the target has spoken.
     """
     drafters = {spec: plan.models.build(plan.models.spec(spec), target) for spec in plan.drafters}
-    alone = Decoder(target)
+    alone = DecodeLoop(target)
     found: list[dict[str, Any]] = []
     for seconds, way in plan.recordings:
         drafts: dict[str, list[Drafted]] = {spec: [] for spec in drafters}

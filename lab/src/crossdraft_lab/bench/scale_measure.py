@@ -15,18 +15,18 @@ import torch
 
 from crossdraft.comparisons import orders
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.ledger import READING
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.pass_times import WIDTHS, timed_pass
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.gpu import GpuSampler
 from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, parameters, random_drafter
@@ -86,11 +86,11 @@ def measure_prefill(target: Target, budget_s: float) -> tuple[int, Json]:
     encode = sample(lambda: clocked(device, lambda: target.encode(prompt)), budget_s)
     pieces, _ = target.chunks(prompt, target.encode(prompt))
     cache = target.new_cache(capacity=len(prompt) + 1)
-    row = slice(cache.add_row(cache.capacity), 1)
+    row = cache.add_row(cache.capacity)
 
     def read(piece: Chunk, behind: int) -> float:
         cache.truncate(0, behind)
-        return clocked(device, lambda: target.extend(cache, row, [piece], [DraftTree.empty()]))
+        return clocked(device, lambda: target.extend(cache, [PassRow(row, piece)]))
 
     clip = sample(lambda: read(pieces[0], 0), budget_s)
     text = sample(lambda: read(pieces[1], len(pieces[0].tokens)), budget_s)
@@ -103,7 +103,7 @@ def measure_passes(target: Target, budget_s: float) -> list[Json]:
     prompt = target.prepare(Request("scale"))
     capacity = len(prompt) + max(WIDTHS) + 1
     cache = target.new_cache(capacity=capacity)
-    target.prefill(cache, prompt, target.encode(prompt), capacity)
+    prefill(target, cache, prompt, target.encode(prompt), capacity)
     passes = list[Json]()
     for n in WIDTHS:
         forwards: list[float] = []
@@ -212,7 +212,7 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
 def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
     """Answers with and without the drafter, interleaved, after some that warm up: the first may end without a draft."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
-    decoders = {"alone": Decoder(target), "drafting": Decoder(target, runner, nodes=NODES, adaptive=False)}
+    decoders = {"alone": DecodeLoop(target), "drafting": DecodeLoop(target, runner, nodes=NODES, adaptive=False)}
     runs: dict[str, list[Stats]] = {side: [] for side in decoders}
     try:
         for number, turn in enumerate(islice(orders(list(decoders)), WARM_UPS + REPEATS)):
@@ -249,7 +249,7 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
     }
 
 
-def _gpu_use(decoder: Decoder, request: Request) -> list[Json]:
+def _gpu_use(decoder: DecodeLoop, request: Request) -> list[Json]:
     """Sample the GPUs by NVML while answers are written for a second; nothing where the target is on a CPU."""
     if decoder.target.device.type != "cuda":
         return []

@@ -19,8 +19,8 @@ from crossdraft.checks import whole
 from crossdraft.cli.cores import Cores
 from crossdraft.comparisons import orders
 from crossdraft.dtypes import dtype_name
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.target import Target
 from crossdraft.options import Options
 from crossdraft_lab.bench.assembly import Models
@@ -275,7 +275,7 @@ def _listed(cores: Cores) -> str:
 
 def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
     """The target's own tokens, one question at a time, by the scene's seed."""
-    decoder = Decoder(target)
+    decoder = DecodeLoop(target)
     return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
 
 

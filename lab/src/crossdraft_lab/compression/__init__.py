@@ -6,7 +6,7 @@ These are baselines (compression without drafting, and with it), not ways to dra
 
 from crossdraft.compressions import Compression
 from crossdraft_lab.align.prefill import PrefillSettings, SpeculativePrefill
-from crossdraft_lab.compression.fastv import FastVSettings, FastVTarget
+from crossdraft_lab.compression.fastv import FastVSettings, fastv_target
 from crossdraft_lab.compression.frames import FewerFramesTarget, FramesSettings
 from crossdraft_lab.compression.packer import TokenPackerSettings, TokenPackerTarget
 from crossdraft_lab.compression.pool import PooledTarget, PoolSettings
@@ -15,7 +15,7 @@ from crossdraft_lab.compression.visionzip import VisionZipSettings, VisionZipTar
 FASTV = Compression(
     "fastv",
     "after some layers, the visual tokens that the prompt's last token attends to least are dropped",
-    "FastV, Chen et al. 2024", FastVSettings, FastVTarget,
+    "FastV, Chen et al. 2024", FastVSettings, fastv_target,
 )  # fmt: skip
 VISIONZIP = Compression(
     "visionzip",

@@ -159,13 +159,13 @@ class VisionZipTarget(GridTarget):
         return {"video": found}
 
     def chunks(
-        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, joined: bool = False
+        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, whole: bool = False
     ) -> tuple[list[Chunk], int]:
         """As `Target.chunks`, at the places of the features."""
         found = (encoded or {}).get("video")
         if isinstance(prompt, PooledPrompt) and isinstance(found, ZippedFeatures):
             prompt = replace(prompt, places=found.places)
-        return super().chunks(prompt, encoded, start, joined=joined)
+        return super().chunks(prompt, encoded, start, whole=whole)
 
 
 def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:

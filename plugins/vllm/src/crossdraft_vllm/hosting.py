@@ -18,8 +18,8 @@ from crossdraft.engine.checks import checked
 from crossdraft.engine.drafter import AsyncDrafter, Budget, Draft, Drafter, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessState
+from crossdraft.engine.runner.restarts import RESTARTS, Restarts
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner, Worker
-from crossdraft.engine.runner.supervisor import RESTARTS, Supervisor
 from crossdraft.engine.tree import common_prefix
 from crossdraft.errors import CrossdraftError
 
@@ -99,7 +99,7 @@ class HostedDrafts:
 
     def __init__(self, drafter: RemoteDrafter, limits: DraftLimits) -> None:
         self.limits = limits
-        self._supervisor = Supervisor(DraftRunner(drafter, "beside", None, [drafter]), RESTARTS)
+        self._runner = DraftRunner(drafter, "beside", None, [drafter], Restarts(RESTARTS))
         self._requests: dict[str, HostedRequest] = {}
         self._waiting: deque[tuple[str, Request]] = deque()  # for a place among them
         self._warned: set[str] = set()
@@ -111,7 +111,7 @@ class HostedDrafts:
     @property
     def absence(self) -> str | None:
         """The reason why there is no drafter now, where there is none."""
-        return self._supervisor.absence
+        return self._runner.absence
 
     def begin(self, name: str, request: Request) -> None:
         """Have the drafter read a request and draft for it."""
@@ -120,7 +120,7 @@ class HostedDrafts:
 
     def refresh(self) -> None:
         """Take up a drafter that was restarted, and the requests that wait for a place."""
-        self._supervisor.take_up()
+        self._runner.take_up()
         while self._waiting and len(self._requests) < self.limits.requests:
             name, request = self._waiting.popleft()
             self._guarded(lambda drafter, name=name, request=request: self._begin(drafter, name, request))
@@ -161,7 +161,7 @@ class HostedDrafts:
     def close(self) -> None:
         """Stop the drafter."""
         self._requests.clear()
-        self._supervisor.close()
+        self._runner.close()
 
     def _begin(self, drafter: RemoteDrafter, name: str, request: Request) -> None:
         (state,) = drafter.begin([request])
@@ -231,11 +231,10 @@ class HostedDrafts:
 
     def _guarded(self, work: Callable[[RemoteDrafter], None]) -> None:
         """Whatever happens to the drafter, the scheduler goes on."""
-        runner = self._supervisor.runner
-        if runner is None:
+        if (drafter := self._runner.drafter) is None:
             return
         try:
-            work(cast("RemoteDrafter", runner.drafter))
+            work(cast("RemoteDrafter", drafter))
         except Exception as error:
             why = str(error).rstrip(".")
             if not isinstance(error, DrafterLost | CrossdraftError):
@@ -243,7 +242,7 @@ class HostedDrafts:
                 why = f"{type(error).__name__}: {why}"
             log.warning("The drafter is lost, and requests are answered without drafts: %s.", why)
             self._requests.clear()
-            self._supervisor.lose(why)
+            self._runner.lose(why)
 
     def _warn(self, what: str, why: object) -> None:
         """Say it once for each reason."""

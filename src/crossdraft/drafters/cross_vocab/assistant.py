@@ -18,11 +18,11 @@ from crossdraft.drafters.base import Draws, PerRequestDrafter, fork_of, own_prom
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Needs
-from crossdraft.engine.passes import Chunk
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree, common_prefix
+from crossdraft.engine.tree import common_prefix
 
 LOOK_BACK = 8  # tokens of the prompt's end
 SPLIT = 4  # assistant tokens that a target token takes at most, or a long answer is not drafted to its end
@@ -176,7 +176,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         state.last_logits = state.prompt_logits
         if ids:
             chunk = Chunk(torch.tensor(ids[kept:]))
-            out = self.model.extend(state.cache, slice(0, 1), [chunk], [DraftTree.empty()])
+            out = self.model.extend(state.cache, [PassRow(0, chunk)])
             state.last_logits = out.logits[0][-1]
         state.fed = list(ids)
         return state.last_logits

@@ -5,12 +5,10 @@ wrappers: output recording, mask construction, kernel dispatch, argument checks.
 instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by operation the same
 arithmetic. Decoders of another anatomy keep their own forward.
 
-And of a prefill's first piece nobody reads the logits: there the last layer does no more than its keys and values. Of a
-whole prompt only the last token is answered: there the last layer goes on with that one alone.
+Nobody asks for the logits of a prompt's tokens but the last: there the last layer does no more than keys and values.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,46 +18,14 @@ from transformers import LlamaModel, PreTrainedModel, Qwen2Model
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.fast.elastic import poll
+from crossdraft.engine.passes import Pass, PassResult, Segment
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
 CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
 
 
-@dataclass(frozen=True)
-class PassPart:
-    """Some rows of a pass that others share; see `FastDecoder.together`.
-
-    Args:
-        embeds: [B, n, h] what is read.
-        positions: [B, n].
-        mask: [B, 1, n, keys] as in a pass of its own.
-        cache: its window is open.
-        fill: nobody asks for an answer, nor for features of the last layer.
-        real: [m] indices of the tokens among all B·n that are no padding; `None` = all.
-    """
-
-    embeds: Tensor
-    positions: Tensor
-    mask: Tensor | None
-    cache: KVCache
-    fill: bool = False
-    real: Tensor | None = None
-
-    def packed(self, states: Tensor) -> Tensor:
-        """[B, n, k] -> [1, m, k], without padding."""
-        flat = states.reshape(1, -1, states.shape[-1])
-        return flat if self.real is None else flat.index_select(1, self.real)
-
-    def padded(self, states: Tensor) -> Tensor:
-        """[1, m, k] -> [B, n, k]."""
-        shape = *self.embeds.shape[:2], states.shape[-1]
-        if self.real is not None:
-            states = states.new_zeros(1, shape[0] * shape[1], shape[2]).index_copy_(1, self.real, states)
-        return states.reshape(shape)
-
-
 class FastDecoder:
-    """The decoder and head of a vision-language model; see `find_lean`.
+    """Executor `fast`: the decoder and head of a vision-language model; see `find_fast`.
 
     Args:
         text: a decoder of one of `ANATOMIES`.
@@ -73,10 +39,10 @@ class FastDecoder:
         for layer in self.text.layers:
             self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
             if isinstance(layer.mlp.act_fn, nn.Module):
-                self.skipped.append(layer.mlp.act_fn)  # what it says is written over
+                self.skipped.append(layer.mlp.act_fn)  # its output is overwritten
 
     def features_only(self) -> "FastDecoder":
-        """The same decoder without a head: its logits are [B, kept, 0]."""
+        """The same decoder without a head: its logits are [W, 0]."""
         return FastDecoder(self.text, _NoHead())
 
     @property
@@ -84,190 +50,90 @@ class FastDecoder:
         """False while somebody listens to, or changes, what a module does whose forward is skipped here."""
         return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
 
-    def __call__(
+    def __call__(self, one: Pass, cache: KVCache) -> PassResult:
+        """Run a pass; see `passes.Executor`.
+
+        The last layer goes no further than keys and values for tokens that nobody asks about.
+        """
+        embeds = self.text.embed_tokens(one.ids) if one.embeds is None else one.embeds
+        turn = self.rotary(embeds, one.positions)
+        biases = [mask_bias(embeds, cast("Tensor | None", segment.mask)) for segment in one.segments]
+        layers, stores = list(self.text.layers), cast("list[Any]", cache.layers)
+        answered = None if self._wants_last(one) else one.answered
+        states = [embeds]
+        for layer, store in zip(layers, stores, strict=True):
+            wanted = answered if layer is layers[-1] else None
+            states.append(self.layer(layer, store, states[-1], turn, one, biases, wanted))
+        states[-1] = rms_norm(self.text.norm, states[-1])
+        last = states[-1] if one.answered is None or answered is not None else states[-1][one.answered]
+        return self.head(last), states.__getitem__
+
+    def _wants_last(self, one: Pass) -> bool:
+        """True if the last layer's output is asked for, of tokens that are not answered, too."""
+        last = {-1, len(self.text.layers)}
+        return any(not last.isdisjoint(row.capture) for row in one.rows)
+
+    def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, 1, d] rotary factors of queries and keys of tokens [N, h]: cosine and signed sine."""
+        cos, sin = self.text.rotary_emb(embeds[None], positions[None])
+        return cos[0].unsqueeze(1), signed_sin(sin[0].unsqueeze(1))
+
+    def layer(
         self,
-        ids: Tensor,
-        positions: Tensor,
-        mask: Tensor | None,
-        cache: KVCache,
-        kept: int,
-        embeds: Tensor | None = None,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """One pass over [B, n] ids, written after the cache's window.
+        layer: Any,
+        store: Any,
+        stream: Tensor,
+        turn: tuple[Tensor, Tensor],
+        one: Pass,
+        biases: Sequence[Tensor | None],
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """[N, h] -> [N, h], or [W, h] of the `wanted` tokens alone.
 
         Args:
-            ids, positions: [B, n].
-            mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
-            cache: its window is open.
-            kept: how many of the last positions need logits.
-            embeds: [B, n, h] what is read instead of the ids.
-
-        Returns:
-            Logits [B, kept, V], and hidden states as `output_hidden_states` counts them: embeddings, then after each
-            layer, the last of them after the final norm.
+            layer, store: a decoder layer, and where its keys and values are.
+            stream: its input.
+            turn: see `rotary`.
+            one, biases: the pass, and what each segment's mask adds to the scores.
+            wanted: [W] tokens that are answered, if the layer need go on with no others.
         """
-        states = [self.text.embed_tokens(ids) if embeds is None else embeds]
-        turn = self._turn(states[0], positions)
-        stores = cast("list[Any]", cache.layers)
-        bias = mask_bias(states[0], mask)
-        for layer, store in zip(self.text.layers, stores, strict=True):
-            states.append(self._layer(layer, store, states[-1], turn, bias))
-        states[-1] = rms_norm(self.text.norm, states[-1])
-        return self.head(states[-1][:, -kept:]), states
-
-    def fill(
-        self, embeds: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, *, whole: bool = False
-    ) -> list[Tensor]:
-        """Write [B, n, h] embeddings into a row's window; each sees those before it, and none is answered.
-
-        `mask` as in a pass; `None` if the row is empty. Returns the hidden states, those of the last layer only if
-        they are wanted: `whole`.
-        """
-        turn, bias = self._turn(embeds, positions), mask_bias(embeds, mask)
-        states = self._all_but_last(embeds, turn, bias, cache)
-        last, store = self.text.layers[-1], cast("Any", cache.layers[-1])
-        if whole:
-            return [*states, rms_norm(self.text.norm, self._layer(last, store, states[-1], turn, bias))]
-        self._remember(last.self_attn, store, rms_norm(last.input_layernorm, states[-1]), turn)
-        return states
-
-    def answer(self, embeds: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
-        """As `fill`, and the logits [B, 1, V] after the last of them."""
-        turn, bias = self._turn(embeds, positions), mask_bias(embeds, mask)
-        stream = self._all_but_last(embeds, turn, bias, cache)[-1]
-        last, store = self.text.layers[-1], cast("Any", cache.layers[-1])
-        normed = rms_norm(last.input_layernorm, stream)
-        kept = self._remember(last.self_attn, store, normed, turn)
-        turn = turn[0][:, :, -1:], turn[1][:, :, -1:]
-        bias = None if bias is None else bias[:, :, -1:]
-        stream = self._rest(last, stream[:, -1:], last.self_attn.q_proj(normed)[:, -1:], kept, turn, bias)
-        return self.head(rms_norm(self.text.norm, stream))
-
-    def _all_but_last(
-        self, embeds: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None, cache: KVCache
-    ) -> list[Tensor]:
-        """The embeddings, and what each layer but the last makes of them."""
-        states = [embeds]
-        stores = cast("list[Any]", cache.layers)[:-1]
-        for layer, store in zip(self.text.layers[:-1], stores, strict=True):
-            states.append(self._layer(layer, store, states[-1], turn, bias))
-        return states
-
-    def together(self, parts: Sequence[PassPart]) -> list[list[Tensor]]:
-        """Several passes in one, each over rows of its own cache: they share the layers' matrix products.
-
-        Padding takes part in attention alone.
-
-        Returns:
-            of each part its hidden states [1, m, h], as `fill` returns them where nobody asks for more, without logits.
-        """
-        turns = [self._turn(part.embeds, part.positions) for part in parts]
-        biases = [mask_bias(part.embeds, part.mask) for part in parts]
-        states = [[part.packed(part.embeds)] for part in parts]
-        layers = list(self.text.layers)
-        for number, layer in enumerate(layers):
-            stores = [cast("list[Any]", part.cache.layers)[number] for part in parts]
-            active = list(range(len(parts)))
-            if layer is layers[-1]:
-                for one in [one for one in active if parts[one].fill]:
-                    normed = rms_norm(layer.input_layernorm, parts[one].padded(states[one][-1]))
-                    self._remember(layer.self_attn, stores[one], normed, turns[one])
-                    active.remove(one)
-            streams = [states[one][-1] for one in active]
-            joint = [(parts[one], stores[one], turns[one], biases[one]) for one in active]
-            for one, stream in zip(active, self._layer_together(layer, streams, joint), strict=True):
-                states[one].append(stream)
-        for part, own in zip(parts, states, strict=True):
-            if not part.fill:
-                own[-1] = rms_norm(self.text.norm, own[-1])
-        return states
-
-    def _layer_together(
-        self,
-        layer: Any,
-        streams: Sequence[Tensor],
-        parts: Sequence[tuple[PassPart, Any, tuple[Tensor, Tensor], Tensor | None]],
-    ) -> list[Tensor]:
-        """One layer of several parts, [1, m, h] each; with its store, what its queries are rotated by, and its mask."""
-        attention, mlp = layer.self_attn, layer.mlp
-        sizes = [stream.shape[1] for stream in streams]
-        poll()
-        flat = torch.cat(list(streams), 1)
-        normed = rms_norm(layer.input_layernorm, flat)
-        made = [project(normed).split(sizes, 1) for project in (attention.q_proj, attention.k_proj, attention.v_proj)]
-        mixed: list[Tensor] = []
-        for (part, store, turn, bias), *projected in zip(parts, *made, strict=True):
-            query, key, value = (split_heads(part.padded(one), attention.head_dim) for one in projected)
-            keys, values = store.update(self._key(attention, key, turn), value)
-            first = bias is None and query.shape[2] > 1
-            query = self._query(attention, query, turn)
-            found = attend(query, keys, values, bias, causal=first, scale=attention.scaling)
-            mixed.append(part.packed(found.transpose(1, 2).flatten(2)))
-        poll()
-        flat = flat + attention.o_proj(torch.cat(mixed, 1))
-        normed = rms_norm(layer.post_attention_layernorm, flat)
-        inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
-        poll()
-        flat = flat + mlp.down_proj(inner)
-        return list(flat.split(sizes, 1))
-
-    def _turn(self, stream: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the rotary factors of queries and keys, cosine and signed sine."""
-        cos, sin = self.text.rotary_emb(stream, positions)
-        return cos.unsqueeze(1), signed_sin(sin.unsqueeze(1))
-
-    def _layer(
-        self, layer: Any, store: Any, stream: Tensor, turn: tuple[Tensor, Tensor], bias: Tensor | None
-    ) -> Tensor:
+        attention = layer.self_attn
         poll()
         normed = rms_norm(layer.input_layernorm, stream)
-        projected = layer.self_attn.q_proj(normed)
-        return self._rest(layer, stream, projected, self._remember(layer.self_attn, store, normed, turn), turn, bias)
+        query, key, value = (
+            project(normed).unflatten(-1, (-1, attention.head_dim))
+            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        query, key = self.query(attention, query, turn), self.key(attention, key, turn)
+        mixed: list[Tensor] = []
+        for segment, bias in zip(one.segments, biases, strict=True):
+            own = [segment.padded(states[segment.tokens]).transpose(1, 2) for states in (query, key, value)]
+            mixed.append(_mixed(attention.scaling, store, segment, own, bias, whole=wanted is None))
+        if wanted is not None:
+            stream = stream[wanted]
+        return self.after_attention(layer, stream, torch.cat(mixed) if len(mixed) > 1 else mixed[0])
 
-    def _rest(
-        self,
-        layer: Any,
-        stream: Tensor,
-        projected: Tensor,
-        kept: tuple[Tensor, Tensor],
-        turn: tuple[Tensor, Tensor],
-        bias: Tensor | None,
-    ) -> Tensor:
-        """A layer from its projected queries on; keys and values are `kept` of all tokens so far."""
-        attention = layer.self_attn
-        query = self._query(attention, split_heads(projected, attention.head_dim), turn)
-        first = bias is None and stream.shape[1] > 1  # only a first pass over several tokens goes without a mask
-        mixed = attend(query, *kept, bias, causal=first, scale=attention.scaling)
-        return self._after_attention(layer, stream, mixed)
-
-    def _after_attention(self, layer: Any, stream: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's output, of its input [B, n, h] and what its heads mixed [B, H, n, d]."""
+    def after_attention(self, layer: Any, stream: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's output, of its input [m, h] and what its heads mixed [m, H * d]."""
         attention, mlp = layer.self_attn, layer.mlp
         poll()
-        stream = stream + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        stream = stream + attention.o_proj(mixed)
         normed = rms_norm(layer.post_attention_layernorm, stream)
         inner = mlp.act_fn(mlp.gate_proj(normed)).mul_(mlp.up_proj(normed))
         poll()
         return stream + mlp.down_proj(inner)
 
-    def _remember(
-        self, attention: Any, store: Any, normed: Tensor, turn: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Write keys and values after those that are there; returns all of them."""
-        key = self._key(attention, split_heads(attention.k_proj(normed), attention.head_dim), turn)
-        return store.update(key, split_heads(attention.v_proj(normed), attention.head_dim))
-
-    def _query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, H, n, d] what a layer's scores are made of, beside `_key`."""
+    def query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """[N, H, d] -> [N, H, d] what a layer's scores are made of, beside `key`."""
         return rotate(query, *turn)
 
-    def _key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, G, n, d] what is kept of a token's key."""
+    def key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """[N, G, d] -> [N, G, d] what is kept of a token's key."""
         return rotate(key, *turn)
 
 
-def find_lean(model: PreTrainedModel) -> FastDecoder | None:
-    """The lean path of a model, if its decoder has a known anatomy and its weights stay where they are."""
+def find_fast(model: PreTrainedModel) -> FastDecoder | None:
+    """The executor `fast` of a model, if its decoder has a known anatomy and its weights stay where they are."""
     base = model.base_model
     text: Any = getattr(base, "language_model", getattr(base, "text_model", base))
     head = model.get_output_embeddings()
@@ -275,6 +141,32 @@ def find_lean(model: PreTrainedModel) -> FastDecoder | None:
         return None
     moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
     return None if moved else FastDecoder(text, head)
+
+
+def _mixed(
+    scale: float, store: Any, segment: Segment, own: Sequence[Tensor], bias: Tensor | None, *, whole: bool
+) -> Tensor:
+    """[m, H * d] attention of a segment's tokens, or if it is not `whole` of those that are answered.
+
+    Args:
+        scale: of the scores.
+        store: where keys and values are.
+        segment: rows.
+        own: [B, H, n, d] queries, keys and values of their tokens.
+        bias: [B, 1, n, keys] added to the scores.
+    """
+    query, key, value = own
+    keys, values = store.write(segment.window, key, value)
+    several, row = len(segment.rows) > 1, segment.rows[0]
+    answers = len(row) if whole or several else row.answers
+    if not answers:
+        return query.new_empty(0, query.shape[1] * query.shape[3])
+    fewer = not several and (bias is not None or answers == 1)
+    if fewer:
+        query, bias = query[:, :, -answers:], None if bias is None else bias[:, :, -answers:]
+    causal = bias is None and query.shape[2] > 1  # only a first pass over several tokens goes without a mask
+    mixed = attend(query, keys, values, bias, causal=causal, scale=scale).transpose(1, 2).flatten(2)
+    return segment.packed(mixed) if several else mixed[0, -answers:]
 
 
 class _NoHead(nn.Module):

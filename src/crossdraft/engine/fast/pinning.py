@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -42,3 +43,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@torch.inference_mode()
+def done_on(work: Callable[[], Any], cores: Sequence[int], threads: int) -> Any:
+    """Run some work on these cores, with so many threads, and return its result."""
+    with pinned(cores):
+        torch.set_num_threads(threads)
+        return work()

@@ -12,10 +12,10 @@ Prompts, and whatever else is no decode round, go the ordinary way, into the sam
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.forward import FastDecoder, attend, mask_bias, rms_norm, rotate, signed_sin, split_heads
 from crossdraft.engine.fast.packed_linear import traced_products
 from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
+from crossdraft.engine.passes import Pass, PassResult, PassRow
 from crossdraft.errors import CrossdraftError
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
@@ -34,7 +35,7 @@ LEAST_WINDOW = 512
 CAPTURE_RUNS = 3  # before a capture: kernels are loaded and workspaces made by then
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
 Outputs = tuple[Tensor, list[Tensor]]
-Pass = Callable[..., Outputs]
+Function = Callable[..., Outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,19 @@ class PassShape:
 
 
 class StaticDecoder:
-    """Compiled decode passes of a decoder.
+    """Executor `graphs`: compiled decode passes of a decoder.
 
     Args:
-        lean: its lean path, whose modules are used.
+        fast: its executor `fast`, whose modules are used.
         device: where it is.
         widest: most tokens in a row; a wider pass goes the ordinary way.
     """
 
-    def __init__(self, lean: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
+    def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
         check_compiler(device)
-        self.lean, self.device = lean, device
+        self.fast, self.device = fast, device
         self.widths = [width for smaller, width in zip((0, *WIDTHS), WIDTHS, strict=False) if smaller < widest]
-        self._compiled: dict[PassShape, Pass] = {}
+        self._compiled: dict[PassShape, Function] = {}
         self._kept: StaticKVCache | None = None
         self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time
 
@@ -82,19 +83,22 @@ class StaticDecoder:
         if not cache.grown and (self._kept is None or cache.size >= self._kept.size):
             self._kept = cache
 
-    def width(self, cache: KVCache, rows: slice, width: int) -> int | None:
-        """The padded width of a decode round over these rows; `None` if it goes the ordinary way."""
-        if not isinstance(cache, StaticKVCache) or not cache.ready or not self.lean.usable:
+    def shape(self, cache: KVCache, rows: Sequence[PassRow]) -> tuple[int, int] | None:
+        """The padded width of a decode round over these rows and the keys it attends to; `None`: another executor's."""
+        if not isinstance(cache, StaticKVCache) or not cache.ready or not self.fast.usable:
             return None
-        if rows.start != 0 or width > self.widths[-1]:
+        if any(row.index != number for number, row in enumerate(rows)) or not all(_decodes(row) for row in rows):
+            return None
+        if (width := max(map(len, rows))) > self.widths[-1]:
             return None
         padded = next(size for size in self.widths if size >= width)
         # A window as wide as the rows would have a function take its width for theirs.
-        return padded if _positions(cache, rows.stop, padded) <= cache.capacity - WINDOW_STEP else None
+        fits = _positions(cache, len(rows), padded) <= cache.capacity - WINDOW_STEP
+        return (padded, self.window(cache, len(rows), padded)) if fits else None
 
-    def window(self, cache: StaticKVCache, rows: slice, width: int) -> int:
-        """The window that a pass over these rows attends to, of a width as `width` gives it."""
-        keys = _positions(cache, rows.stop, width)
+    def window(self, cache: StaticKVCache, rows: int, width: int) -> int:
+        """The window that a pass over the first rows attends to, of a width as `shape` gives it."""
+        keys = _positions(cache, rows, width)
         if self.device.type == "cpu":
             return -(-keys // WINDOW_STEP) * WINDOW_STEP
         return next(size for size in windows(cache.capacity) if size >= keys)
@@ -105,21 +109,13 @@ class StaticDecoder:
         for rows in row_counts(max_rows):
             yield from ((rows, width, length) for width in self.widths for length in lengths)
 
-    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: StaticKVCache, keys: int) -> Outputs:
-        """One pass; what it writes stays uncommitted.
-
-        Args:
-            ids, positions: [B, n], n one of `WIDTHS`.
-            mask: [B, 1, n, keys], true = may attend; `None` = everything up to itself.
-            cache: its first B rows are read and written.
-            keys: the window, as `window` gives it.
-
-        Returns:
-            Logits [B, n, V] and hidden states as `FastDecoder` counts them.
-        """
+    def __call__(self, one: Pass, cache: KVCache) -> PassResult:
+        """Run a pass of a shape as `shape` gives it; see `passes.Executor`."""
+        (segment,), cache = one.segments, cast("StaticKVCache", cache)  # `shape` has looked
         poll()
+        ids, positions, mask = segment.padded(one.ids), segment.padded(one.positions), cast("Any", segment.mask)
         count, width = ids.shape
-        rows = _padded_rows(cache, count)
+        keys, rows = self.window(cache, count, width), _padded_rows(cache, count)
         starts = to_device(torch.tensor(cache.starts(rows)), self.device)
         if rows > count or mask is None:
             last = starts[:, None] + torch.arange(width, device=self.device)
@@ -128,12 +124,12 @@ class StaticDecoder:
             ids, positions = (torch.cat([one, one.new_zeros(rows - count, width)]) for one in (ids, positions))
         arguments = (ids, positions, starts, mask, *cache.views(rows, keys))
         logits, states = self._function(PassShape(rows, width, cache.capacity), cache, arguments, keys)(*arguments)
-        return logits[:count], [state[:count] for state in states]
+        return segment.packed(logits[:count]), lambda layer: segment.packed(states[layer][:count])
 
-    def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments, keys: int) -> Pass:
+    def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments, keys: int) -> Function:
         """The function of a shape, on CUDA its graph for a window; compiled or captured if it is the first of it."""
         if shape not in self._compiled:
-            self._compiled[shape] = compile_pass(self.lean, shape, arguments)
+            self._compiled[shape] = compile_pass(self.fast, shape, arguments)
         function = self._compiled[shape]
         if self.device.type != "cuda":
             return function
@@ -142,6 +138,12 @@ class StaticDecoder:
             self._pool = self._pool or GraphPool()
             graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool.handle)
         return graph
+
+
+def _decodes(row: PassRow) -> bool:
+    """True if a row of a pass is one of a decode round."""
+    chunk = row.chunk
+    return len(chunk.tokens) == 1 and not (chunk.encoded or chunk.skip_logits) and row.embeds is None
 
 
 def _padded_rows(cache: StaticKVCache, count: int) -> int:
@@ -204,7 +206,7 @@ class CapturedPass:
         pool: of memory.
     """
 
-    def __init__(self, function: Pass, arguments: Arguments, pool: Any) -> None:
+    def __init__(self, function: Function, arguments: Arguments, pool: Any) -> None:
         *inputs, keys, values = arguments
         self.inputs = [one.clone() for one in inputs]
         self.kept = keys, values  # their addresses are the graph's
@@ -227,7 +229,7 @@ class CapturedPass:
         return logits.clone(), [state.clone() for state in states]
 
 
-def static_pass(decoder: FastDecoder) -> Pass:
+def static_pass(decoder: FastDecoder) -> Function:
     """The pass over a decoder as a function of tensors alone: ids, positions, starts, mask, keys, values."""
     text, head = decoder.text, decoder.head
 
@@ -271,7 +273,7 @@ def _layer(
     return stream + traced_products([mlp.down_proj], mlp.act_fn(gate) * up)[0]
 
 
-def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -> Pass:
+def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -> Function:
     """A compiled function for passes of this shape; it runs once over the arguments, in which it is compiled."""
     from torch._dynamo.exc import TorchDynamoException  # a second to import
 

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Proposal, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, OnToken, Proposal, VerifyOutput
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
 from crossdraft.engine.runner.parallel import BY_COST, prepares
-from crossdraft.engine.runner.runner import DrafterLost, OnToken
+from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError

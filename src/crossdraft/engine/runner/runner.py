@@ -1,23 +1,39 @@
-"""DraftRunner: runs a drafter for the decode loop, request by request.
+"""DraftRunner: the drafter as a decode loop sees it. It may be lost, the answers may not.
 
 The loop says `start` (read the request, and draft for the prefill to hide it), `collect` when the target is at the last
-piece of its prefill, then `ask` and `commit` round by round. Where the drafter works is the drafter's own business:
-a `ProcessDrafter`, or a union of several, is run like any other.
+piece of its prefill, then `ask` and `commit` round by round, and `end`. Where the drafter works is the drafter's own
+business: a `ProcessDrafter`, or a union of several, is run like any other. Whatever it does, nobody fails: a drafter
+that raises, dies or hangs is lost, its requests go on with the target alone, and it is restarted, not too often.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Proposal, VerifyOutput, propose_async
+from crossdraft.engine.drafter import (
+    NO_NEEDS,
+    NOTHING,
+    Budget,
+    Draft,
+    Drafter,
+    Needs,
+    OnToken,
+    Proposal,
+    VerifyOutput,
+    propose_async,
+)
+from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import RequestState
+from crossdraft.engine.runner.restarts import Restarts
 from crossdraft.engine.runner.side_stream import StreamDrafter
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
@@ -25,8 +41,8 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 HIDDEN_MODES = ("auto", "before", "beside", "off")
-
-OnToken = Callable[[int], None]
+STILL_READING = "No draft came before the answer was complete; nothing was drafted."
+CLOSING_S = 10.0  # at most, until a restart under way has ended
 State = TypeVar("State")
 
 
@@ -84,9 +100,10 @@ class HiddenWork:
 
 
 @dataclass
-class DraftSlot(Generic[State]):
-    """A drafter's record of one request."""
+class _Slot(Generic[State]):
+    """A request, for the runner."""
 
+    row: RequestState
     request: Request
     began: float
     work: HiddenWork
@@ -95,11 +112,23 @@ class DraftSlot(Generic[State]):
     refusal: str | None = None  # why the drafter does nothing more for it
     until: threading.Event | None = None
     hidden: Proposal | None = None
+    read_wait_s: float = 0.0  # that the target waited while the drafter read it
 
     def stop(self) -> None:
         """Have the hidden draft handed over."""
         if self.until is not None:
             self.until.set()
+
+
+@contextmanager
+def refusals_unlogged() -> Iterator[None]:
+    """For a request of one's own, such as a warm-up: that the drafter gives it up stands in its answer alone."""
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class DraftRunner(Generic[State]):
@@ -108,51 +137,314 @@ class DraftRunner(Generic[State]):
     What it raises as a CrossdraftError, whenever that is, is its refusal of a request: the drafter is not lost.
 
     Args:
-        drafter: whatever drafts.
+        drafter: whatever drafts; `None` = the target is alone.
         hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, on a GPU on a
             CUDA stream of its own; in its own process anyway), `off` (the drafter reads the request after the prefill),
             or `auto`: as the cost model finds cheapest. On one shared device none of them is free.
         device: where the drafter's network is; `None` = on no GPU.
         workers: the processes in which parts of it run.
+        restarts: when it is restarted after it was lost; by default never.
+
+    `waited_s` is what the target waited for the last drafts, by request, the drafter's reading left out. `absence` says
+    why there is no drafter now, where there should be one.
     """
 
     def __init__(
         self,
-        drafter: Drafter[State],
+        drafter: Drafter[State] | None,
         hidden: str = "auto",
         device: torch.device | None = None,
         workers: Sequence[Worker] = (),
+        restarts: Restarts | None = None,
     ) -> None:
-        self.drafter = self._unwrapped = drafter
-        self._device = device
-        self.needs = drafter.needs
-        self.workers = tuple(workers)
-        self.remote = "process" in self.needs.runs_in
-        if not self.needs.may_hide:
-            hidden = "off"
+        self._made, self._device, self.workers = drafter, device, tuple(workers)
+        self.announced: Needs = NO_NEEDS if drafter is None else drafter.needs  # while it is lost, too
+        self.remote = "process" in self.announced.runs_in
+        hidden = hidden if self.announced.may_hide else "off"
         self.hidden = "beside" if self.remote and hidden == "auto" else hidden
-        self._stream: StreamDrafter[State] | None = None
-        if device is not None and device.type == "cuda" and not self.remote and self.hidden in ("auto", "beside"):
-            self.drafter = self._stream = StreamDrafter(drafter, device)
-        self._timed = "here" in self.needs.runs_in  # what runs elsewhere tells its own times
-        self._slots: dict[int, DraftSlot[State]] = {}
+        self._timed = "here" in self.announced.runs_in  # what runs elsewhere tells its own times
+        self._restarts = restarts or Restarts()
+        self.absence: str | None = None
+        self.waited_s = 0.0
+        self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
+        self._slots: dict[int, _Slot[State]] = {}
         self._spans: list[Span] = []
         self._read_s = 0.0
         self._thread: ThreadPoolExecutor | None = None
+        self._stream: StreamDrafter[State] | None = None
+        self.drafter: Drafter[State] | None = self._fresh()
+        self._restarted = False  # and not taken up yet
+        self._restarting: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
 
-    def start(self, request_id: int, request: Request, nodes: int, mode: str, on_token: OnToken | None = None) -> None:
+    def _fresh(self) -> Drafter[State] | None:
+        """The drafter, on a GPU on a stream of its own where it may draft beside the prefill."""
+        made, device = self._made, self._device
+        if made is None or self.remote or device is None or device.type != "cuda":
+            return made
+        if self.hidden in ("auto", "beside"):
+            self._stream = StreamDrafter(made, device)
+        return self._stream or made
+
+    # -- what the loop asks ------------------------------------------------------------------------------------------
+
+    @property
+    def needs(self) -> Needs:
+        """Needs of the drafter; none while there is no drafter."""
+        return NO_NEEDS if self.drafter is None else self.announced
+
+    @property
+    def alive(self) -> bool:
+        """True if there is a drafter and all of its workers run now."""
+        there = self.drafter is not None or self._restarted
+        return there and all(worker.alive for worker in self.workers)
+
+    def spare_cores(self) -> tuple[int, ...]:
+        """CPU cores of the drafter's own, while it has nothing to do."""
+        idle = [worker.spare_cores() for worker in self.workers] if self.drafter is not None else []
+        return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
+
+    def begins(self, row: RequestState) -> None:
+        """Note a request that may be without a drafter, and tell it why there is none."""
+        if self.absence is not None:
+            row.drafter_error = self.absence
+            row.notes.append(f"Written without the drafter: {self.absence}.")
+
+    def start(
+        self, row: RequestState, request: Request, nodes: int, mode: str, on_token: OnToken | None = None
+    ) -> None:
         """Take up a request; draft up to `nodes` nodes for the ride-along, in a hidden mode other than `auto`."""
         began = time.perf_counter()
         if not self.remote and mode != "off":
             request = replace(request, visual_features=None)  # it could not wait for them in the target's own thread
-        slot = self._slots[request_id] = DraftSlot[State](request, began, HiddenWork(mode))
-        if mode != "off" and (nodes or self.remote):
-            self._start(slot, Budget(nodes, on_token=on_token))
-        elif self.remote and request.known:
-            self._begun(slot)  # it reads while the target does, and drafts for the first round
+        slot = self._slots[row.request_id] = _Slot[State](row, request, began, HiddenWork(mode))
+        row.drafts = True
+
+        def work() -> None:
+            if mode != "off" and (nodes or self.remote):
+                self._start(slot, Budget(nodes, on_token=on_token))
+            elif self.remote and request.known:
+                self._begun(slot)  # it reads while the target does, and drafts for the first round
+
+        self._guarded([slot], work)
         slot.returned = time.perf_counter()
 
-    def _start(self, slot: DraftSlot[State], budget: Budget) -> None:
+    def collect(self, row: RequestState) -> Draft:
+        """The target is at its last piece: stop hidden drafting, and hand over what there is."""
+        slot = self._slots[row.request_id]
+
+        def work() -> Draft:
+            slot.work.prefill_s = time.perf_counter() - slot.returned
+            slot.stop()
+            hidden, slot.hidden = slot.hidden, None
+            if slot.refusal is not None:
+                return _refused(slot)
+            (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
+            if self._stream is not None:
+                self._stream.take([draft])
+            slot.work.wall_s = time.perf_counter() - slot.began
+            return draft
+
+        draft, self.waited_s = self._guarded([slot], work)
+        return self._unless_refused(draft or NOTHING, slot)
+
+    def hidden_work(self, row: RequestState) -> HiddenWork | None:
+        """The record of a hidden draft whose mode the cost model chose; times are known where it was made here."""
+        slot = self._slots.get(row.request_id)
+        if slot is None or not row.drafts or slot.request.known or self.hidden != "auto":
+            return None
+        return slot.work
+
+    def ask(self, rows: Sequence[RequestState], budgets: Sequence[Budget]) -> Proposal:
+        """Begin `Drafter.propose`; what is returned waits for [len(rows)] drafts, whatever comes."""
+        slots = [self._slots[row.request_id] for row in rows]
+
+        def work() -> tuple[list[bool], Proposal | None, int]:
+            able = [self._begun(slot) is not None for slot in slots]
+            asked = [entry for entry, one in zip(zip(slots, budgets, strict=True), able, strict=True) if one]
+            return able, self._propose(asked) if asked else None, len(asked)
+
+        begun, began_s = self._guarded(slots, work)
+
+        def wait() -> list[Draft]:
+            drafts: list[Draft] | None = None
+            waited_s = 0.0
+            if begun is not None:
+                able, proposal, count = begun
+
+                def take() -> list[Draft]:
+                    made = iter(() if proposal is None else self._timed_drafts(proposal, count, "draft"))
+                    return [next(made) if one else _refused(slot) for slot, one in zip(slots, able, strict=True)]
+
+                drafts, waited_s = self._guarded(slots, take)
+            self.waited_s = (began_s + waited_s) / max(1, len(rows))
+            found = zip(drafts or [NOTHING] * len(slots), slots, strict=True)
+            return [self._unless_refused(draft, slot) for draft, slot in found]
+
+        return wait
+
+    def commit(self, rows: Sequence[RequestState], outputs: Sequence[VerifyOutput]) -> None:
+        """See `Drafter.commit`. What it refuses of several, it refuses of all: nobody knows which it has committed."""
+        slots = [self._slots[row.request_id] for row in rows]
+        if slots:
+            self._guarded(slots, lambda: self._commit(slots, outputs))
+
+    def end(self, row: RequestState) -> float | None:
+        """End a request; returns what the target waited while it was read, `None` where nothing drafted."""
+        if row.visual_features is not None:
+            row.visual_features.cancel()
+        slot = self._slots.get(row.request_id)
+        if slot is None:
+            return None
+        drafted = row.drafts
+        if drafted and row.stats.rounds > 1 and not (row.stats.drafted or row.ledger.drafted):
+            row.notes.append(STILL_READING)
+        self._guarded([slot], lambda: self._end(slot))
+        self._slots.pop(row.request_id, None)
+        return slot.read_wait_s if drafted else None
+
+    # -- when it is lost ---------------------------------------------------------------------------------------------
+
+    def take_up(self) -> None:
+        """Go on with a drafter that was restarted."""
+        with self._lock:
+            if self._restarted:
+                self.drafter, self._restarted, self.absence = self._fresh(), False, None
+
+    def lose(self, why: str) -> None:
+        """The drafter is lost: it is stopped, and restarted in a thread if that has not been done too often."""
+        lost, self.drafter = self.drafter, None
+        if lost is None:
+            return
+        states = [slot.state for slot in self._slots.values() if slot.state is not None]
+        for slot in self._slots.values():
+            slot.stop()
+            slot.state = slot.hidden = None
+            self._end_drafting(slot, why, "was lost")
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+        if not self._restarts.most:
+            self._close_workers()
+            self._miss(f"it was lost ({why}), and is not restarted")
+            return
+        delay, absence = self._restarts.lost(f"it was lost ({why})")
+        self._miss(absence)
+        self._restarting = threading.Thread(
+            target=self._restart, args=(lost, states, delay), name="drafter-restart", daemon=True
+        )
+        self._restarting.start()
+
+    def _miss(self, absence: str) -> None:
+        """There is no drafter now."""
+        self.absence = absence
+        log.warning("Answers are written without the drafter: %s.", absence)
+
+    def _restart(self, lost: Drafter[State], states: list[State], delay: float) -> None:
+        for worker in self.workers:
+            _ended(worker.stop)  # it may hang, and hold cores and memory
+        while True:
+            if self._closed.wait(delay):
+                self._close_workers()
+                return
+            try:
+                for worker in self.workers:
+                    worker.restart()
+                break
+            except Exception as error:
+                if self._closed.is_set():  # what was being started was ended
+                    return
+                log.exception("The drafter could not be restarted.")
+                delay, absence = self._restarts.lost(f"it was lost, could not be restarted ({error})")
+                self._miss(absence)
+        _ended(lambda: lost.end(states))  # it has failed already
+        with self._lock:
+            if not self._closed.is_set():
+                self._restarted = True
+                log.info("The drafter was restarted.")
+                return
+        self._close_workers()
+
+    def close(self) -> None:
+        """Stop the drafter; it is not restarted any more."""
+        with self._lock:
+            self._closed.set()
+            self.drafter, self._restarted = None, False
+        for slot in self._slots.values():
+            slot.stop()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown()
+        self._close_workers()  # what one starts is ended, whether it has loaded or not
+        if self._restarting is not None:
+            self._restarting.join(CLOSING_S)
+
+    def _close_workers(self) -> None:
+        for worker in self.workers:
+            _ended(worker.close)
+
+    def _guarded(self, slots: Sequence[_Slot[State]], work: Callable[[], Any]) -> tuple[Any, float]:
+        """Run some work of the drafter, which is lost if that fails.
+
+        Returns:
+            its result, `None` without a drafter; and seconds that were waited, the drafter's reading left out.
+        """
+        if self.drafter is None or not any(slot.row.drafts for slot in slots):
+            return None, 0.0
+        start = time.perf_counter()
+        try:
+            result = work()
+        except Exception as error:
+            why = str(error).rstrip(".")
+            if not isinstance(error, DrafterLost | CrossdraftError):
+                log.exception("The drafter failed.")
+                why = f"{type(error).__name__}: {why}"
+            self.lose(why)
+            return None, 0.0
+        end = time.perf_counter()
+        poll()
+        spans, read_s = self._spans, min(self._read_s, end - start)
+        self._spans, self._read_s = [], 0.0
+        for slot in slots:
+            slot.row.ledger.waited(start, end, spans)
+            slot.read_wait_s += read_s / len(slots)
+        return result, max(0.0, time.perf_counter() - start - read_s)
+
+    def _unless_refused(self, draft: Draft, slot: _Slot[State]) -> Draft:
+        """The draft, whose notes become the answer's; nothing of one that is refused."""
+        if not slot.row.drafts:
+            return NOTHING
+        row = slot.row
+        row.notes.extend(note for note in draft.notes if note not in row.notes)
+        if draft.refusal is None:
+            return draft
+        if not self._warned and log.isEnabledFor(logging.WARNING):
+            self._warned = True
+            log.warning("The drafter gave up on a request; the target answers such alone: %s", draft.refusal)
+        self._guarded([slot], lambda: self._end(slot))
+        self._end_drafting(slot, draft.refusal, "gave up")
+        return replace(NOTHING, refusal=draft.refusal)
+
+    def _end_drafting(self, slot: _Slot[State], why: str, what: str) -> None:
+        """End drafting for this request, and note why."""
+        if slot.row.drafts:
+            slot.row.drafts, slot.row.drafter_error = False, why.rstrip(".")
+            slot.row.notes.append(f"The drafter {what} ({slot.row.drafter_error}); the target went on alone.")
+
+    # -- the drafter's own calls -------------------------------------------------------------------------------------
+
+    def _there(self) -> Drafter[State]:
+        """The drafter.
+
+        Raises:
+            DrafterLost: it was lost meanwhile.
+        """
+        if (drafter := self.drafter) is None:
+            raise DrafterLost("it was lost")
+        return drafter
+
+    def _start(self, slot: _Slot[State], budget: Budget) -> None:
         """Begin the hidden draft."""
         if slot.work.mode == "before" and not self.remote:
             draft = self._first(slot, budget)
@@ -167,42 +459,46 @@ class DraftRunner(Generic[State]):
         elif self._begun(slot) is not None:
             slot.hidden = self._propose([(slot, budget)])
 
-    def collect(self, request_id: int) -> Draft:
-        """The target is at its last piece: stop, and hand over what there is, or why the request is refused."""
-        slot = self._slots[request_id]
-        slot.work.prefill_s = time.perf_counter() - slot.returned
-        slot.stop()
-        hidden, slot.hidden = slot.hidden, None
-        if slot.refusal is not None:
+    def _concurrent(self, slot: _Slot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
+        """`_first` in the drafter's thread; on a GPU after `point`, on the drafter's stream."""
+        if self._stream is None or point is None:
+            return self._first(slot, budget)
+        with self._stream.concurrent(point):
+            return self._first(slot, budget)
+
+    def _first(self, slot: _Slot[State], budget: Budget) -> Draft:
+        """Read the request and write the hidden draft."""
+        start = time.perf_counter()
+        if self._begun(slot) is None:
             return _refused(slot)
-        (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
-        if self._stream is not None:
-            self._stream.take([draft])
-        slot.work.wall_s = time.perf_counter() - slot.began
+        read = time.perf_counter()
+        draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
+        work = slot.work
+        work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
         return draft
 
-    def hidden_work(self, request_id: int) -> HiddenWork:
-        """Return the record of the hidden draft; times are known where it was made in this process."""
-        return self._slots[request_id].work
+    def _begun(self, slot: _Slot[State]) -> State | None:
+        """The drafter's state; if it has none, the request is read now. `None` if it is refused."""
+        if slot.state is None and slot.refusal is None:
+            start = time.perf_counter()
+            try:
+                slot.state = self._there().begin([slot.request])[0]
+            except CrossdraftError as error:
+                slot.refusal = str(error)
+            except DrafterLost:
+                raise
+            except Exception as error:
+                log.exception("A drafter could not read a request.")
+                slot.refusal = f"{type(error).__name__}: {error}"
+            self._record("read", start)
+            self._read_s += time.perf_counter() - start
+        return slot.state if slot.refusal is None else None
 
-    def ask(self, request_ids: Sequence[int], budgets: Sequence[Budget]) -> Proposal:
-        """Begin `Drafter.propose`; what is returned waits for the drafts, some of which may be refusals."""
-        slots = [self._slots[request_id] for request_id in request_ids]
-        able = [self._begun(slot) is not None for slot in slots]
-        asked = [entry for entry, one in zip(zip(slots, budgets, strict=True), able, strict=True) if one]
-        begun = self._propose(asked) if asked else None
-
-        def wait() -> list[Draft]:
-            made = iter(() if begun is None else self._timed_drafts(begun, len(asked), "draft"))
-            return [next(made) if one else _refused(slot) for slot, one in zip(slots, able, strict=True)]
-
-        return wait
-
-    def _propose(self, asked: Sequence[tuple[DraftSlot[State], Budget]]) -> Proposal:
+    def _propose(self, asked: Sequence[tuple[_Slot[State], Budget]]) -> Proposal:
         """`Drafter.propose` for requests that were read; if that fails, for one after the other."""
         states = [slot.state for slot, _ in asked]
         try:
-            begun = propose_async(self.drafter, states, [budget for _, budget in asked])
+            begun = propose_async(self._there(), states, [budget for _, budget in asked])
         except CrossdraftError as error:
             return self._propose_each(asked, error)
 
@@ -214,7 +510,7 @@ class DraftRunner(Generic[State]):
 
         return wait
 
-    def _propose_each(self, asked: Sequence[tuple[DraftSlot[State], Budget]], error: CrossdraftError) -> Proposal:
+    def _propose_each(self, asked: Sequence[tuple[_Slot[State], Budget]], error: CrossdraftError) -> Proposal:
         """`_propose` for each alone, after an error that is one request's; whose it is, if there is but one."""
         if len(asked) == 1:
             asked[0][0].refusal = str(error)
@@ -222,124 +518,31 @@ class DraftRunner(Generic[State]):
         proposals = [self._propose([one]) for one in asked]
         return lambda: [draft for proposal in proposals for draft in proposal()]
 
-    def commit(self, request_ids: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
-        """See `Drafter.commit`. What it refuses of several, it refuses of all: nobody knows which it has committed."""
-        slots = [self._slots[request_id] for request_id in request_ids]
+    def _commit(self, slots: Sequence[_Slot[State]], outputs: Sequence[VerifyOutput]) -> None:
         states = [self._begun(slot) for slot in slots]
         committed = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
         start = time.perf_counter()
         try:
             if committed:
-                self.drafter.commit([state for state, _ in committed], [output for _, output in committed])
+                self._there().commit([state for state, _ in committed], [output for _, output in committed])
         except CrossdraftError as error:
             for slot in slots:
                 slot.refusal = slot.refusal or str(error)
         self._record("resync", start)
 
-    def end(self, request_ids: Sequence[int]) -> None:
-        """See `Drafter.end`; hidden drafting is stopped."""
-        for request_id in request_ids:
-            if request_id in self._slots:
-                self._end(self._slots.pop(request_id))
-
-    def _end(self, slot: DraftSlot[State]) -> None:
+    def _end(self, slot: _Slot[State]) -> None:
         slot.stop()
         try:
             hidden, slot.hidden = slot.hidden, None
             if hidden is not None and not self.remote:
                 hidden()  # its thread is done with the state
         finally:
+            state, slot.state = slot.state, None
             try:
-                if slot.state is not None:
-                    self.drafter.end([slot.state])
+                if state is not None:
+                    self._there().end([state])
             except CrossdraftError as error:
                 log.warning("A drafter could not end a request: %s", error)
-
-    def drain(self) -> tuple[list[Span], float]:
-        """Since the last call: spans of the drafter's lane, and seconds in which it read requests in this process."""
-        spans, read_s = self._spans, self._read_s
-        self._spans, self._read_s = [], 0.0
-        return spans, read_s
-
-    @property
-    def alive(self) -> bool:
-        """True if all of its workers run now."""
-        return all(worker.alive for worker in self.workers)
-
-    def spare_cores(self) -> tuple[int, ...]:
-        """CPU cores of the drafter's own, while it has nothing to do."""
-        idle = [worker.spare_cores() for worker in self.workers]
-        return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
-
-    def stop(self) -> None:
-        """Stop whatever runs; `restarted` may follow."""
-        for slot in list(self._slots.values()):
-            slot.stop()
-        for worker in self.workers:
-            worker.stop()
-
-    def restarted(self) -> Self:
-        """Another runner of the drafter, with no request; its workers are started anew, this runner is over.
-
-        Raises:
-            CrossdraftError: a worker cannot be started.
-        """
-        states = [slot.state for slot in self._slots.values() if slot.state is not None]
-        self._slots.clear()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-        for worker in self.workers:
-            worker.restart()
-        try:
-            self.drafter.end(states)
-        except Exception:  # it has failed already
-            log.exception("A drafter that failed could not free what it held.")
-        return type(self)(self._unwrapped, self.hidden, self._device, self.workers)
-
-    def close(self) -> None:
-        """Stop whatever runs, for good."""
-        for slot in list(self._slots.values()):
-            slot.stop()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
-        for worker in self.workers:
-            worker.close()
-
-    def _concurrent(self, slot: DraftSlot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
-        """`_first` in the drafter's thread; on a GPU after `point`, on the drafter's stream."""
-        if self._stream is None or point is None:
-            return self._first(slot, budget)
-        with self._stream.concurrent(point):
-            return self._first(slot, budget)
-
-    def _first(self, slot: DraftSlot[State], budget: Budget) -> Draft:
-        """Read the request and write the hidden draft."""
-        start = time.perf_counter()
-        if self._begun(slot) is None:
-            return _refused(slot)
-        read = time.perf_counter()
-        draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
-        work = slot.work
-        work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
-        return draft
-
-    def _begun(self, slot: DraftSlot[State]) -> State | None:
-        """The drafter's state; if it has none, the request is read now. `None` if it is refused."""
-        if slot.state is None and slot.refusal is None:
-            start = time.perf_counter()
-            try:
-                slot.state = self.drafter.begin([slot.request])[0]
-            except CrossdraftError as error:
-                slot.refusal = str(error)
-            except DrafterLost:
-                raise
-            except Exception as error:
-                log.exception("A drafter could not read a request.")
-                slot.refusal = f"{type(error).__name__}: {error}"
-            self._record("read", start)
-            self._read_s += time.perf_counter() - start
-        return slot.state if slot.refusal is None else None
 
     def _timed_drafts(self, made: Proposal, count: int, name: str) -> list[Draft]:
         start = time.perf_counter()
@@ -359,6 +562,13 @@ class DraftRunner(Generic[State]):
             self._spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
 
 
-def _refused(slot: DraftSlot[State]) -> Draft:
+def _refused(slot: _Slot[Any]) -> Draft:
     """There is no draft for this request, nor will be."""
     return replace(NOTHING, refusal=slot.refusal)
+
+
+def _ended(end: Callable[[], None]) -> None:
+    try:
+        end()
+    except Exception:  # whatever it was, it is over
+        log.exception("A drafter could not be closed properly.")

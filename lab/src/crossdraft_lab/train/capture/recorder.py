@@ -14,14 +14,13 @@ from torch import Tensor
 from crossdraft.drafters.evaluate import decode_all
 from crossdraft.drafters.memory.drafter import MemoryDrafter, MemoryState
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, PromptFeatures, VerifyOutput
 from crossdraft.engine.generation import GenerationDefaults
-from crossdraft.engine.passes import Chunk, TargetOut
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.passes import Chunk, PassRow, TargetOut
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.train.capture.plan import check_length
 from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
@@ -61,39 +60,39 @@ class CaptureTarget(Target):
         self._encoded: tuple[Prompt, Encoded] | None = None
         self._prefix: _Prefix | None = None
 
-    @property
-    def reads_pairs(self) -> bool:
-        """One prompt after another: what was read of a clip serves the next question."""
-        return False
-
     def encode(self, prompt: Prompt) -> Encoded:
         if self._encoded is None or not _same_features(self._encoded[0], prompt):
             self._encoded = prompt, super().encode(prompt)
         return self._encoded[1]
 
-    def extend(
-        self,
-        cache: KVCache,
-        rows: slice,
-        chunks: Sequence[Chunk],
-        trees: Sequence[DraftTree],
-        capture: Sequence[int] = (),
-        probe_embeds: Sequence[Tensor | None] = (),
-    ) -> TargetOut:
-        chunk, prefix = chunks[0], self._prefix
-        if not chunk.skip_logits:
-            return super().extend(cache, rows, chunks, trees, capture, probe_embeds)
-        length = len(chunk.tokens)
-        if prefix is None or not prefix.serves(chunk, capture):
-            out = super().extend(cache, rows, chunks, trees, capture, probe_embeds)
+    def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
+        """As `Target.extend`; a prompt's first piece that was read before is copied."""
+        fronts = {row.index: self._front(cache, row) for row in rows if row.chunk.skip_logits}
+        others = [row for row in rows if row.index not in fronts]
+        if not fronts:
+            return super().extend(cache, rows)
+        outs = list(fronts.values())
+        if others:
+            outs.append(super().extend(cache, others))
+        order = [*fronts, *(row.index for row in others)]
+        logits = dict(zip(order, (one for out in outs for one in out.logits), strict=True))
+        hidden = dict(zip(order, (one for out in outs for one in out.hidden), strict=True))
+        last = outs[-1]
+        return replace(last, logits=[logits[row.index] for row in rows], hidden=[hidden[row.index] for row in rows])
+
+    def _front(self, cache: KVCache, row: PassRow) -> TargetOut:
+        """A prompt's first piece, read or copied."""
+        length, prefix = len(row.chunk.tokens), self._prefix
+        if prefix is None or not prefix.serves(row.chunk, row.capture):
+            out = super().extend(cache, [row])
             layers = range(self.text_config.num_hidden_layers)
             stores = [(keys.clone(), values.clone()) for keys, values in (cache.first(i, length) for i in layers)]
-            self._prefix = _Prefix(chunk, tuple(capture), out, stores)
+            self._prefix = _Prefix(row.chunk, row.capture, out, stores)
             return out
-        cache.open_window(rows, length)
+        cache.open_window(slice(row.index, row.index + 1), length)
         for layer, (keys, values) in enumerate(prefix.stores):
             cache.update(keys, values, layer)
-        cache.advance(rows.start, length)
+        cache.advance(row.index, length)
         return prefix.out
 
     def _prepare(self, request: Request) -> Prompt:
@@ -235,7 +234,7 @@ class InterleavedRecorder(FeatureRecorder):
 
     def __init__(self, target: Target, spec: CaptureSpec, batch: int) -> None:
         super().__init__(target, spec, batch)
-        self.plain = Decoder(target, max_batch=batch)
+        self.plain = DecodeLoop(target, max_batch=batch)
         self.generated_s = 0.0
         self.answers = 0
         self.identical = 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft_lab.align.checked import rouge_l
@@ -77,7 +77,7 @@ def answer_losses(model: Target, asked: Sequence[tuple[Request, Sequence[int]]])
         model: the target.
         asked: greedy requests, and the answers that were wanted.
     """
-    decoder = Decoder(model, None)
+    decoder = DecodeLoop(model, None)
     said = (decoder.generate([request])[0].tokens for request, _ in asked)
     return torch.tensor([1 - rouge_l(found, wanted) for found, (_, wanted) in zip(said, asked, strict=True)])
 

@@ -9,8 +9,8 @@ from typing import Any
 from crossdraft.cli.bars import progress_bar
 from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -164,7 +164,7 @@ def measure_hidden(
     """
     say(ASKING.format(network="hidden drafts", count=len(requests)))
     runner = DraftRunner(drafter, "before")
-    answers = Decoder(target, runner, adaptive=False, nodes=nodes).generate(requests)
+    answers = DecodeLoop(target, runner, adaptive=False, nodes=nodes).generate(requests)
     firsts = [answer.stats.hidden_accepted for answer in answers]
     rounds = sum(answer.stats.rounds - 1 for answer in answers)
     later = sum(answer.stats.accepted - answer.stats.hidden_accepted for answer in answers)

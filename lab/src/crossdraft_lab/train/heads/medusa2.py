@@ -16,7 +16,7 @@ from pydantic import Field
 
 from crossdraft.checkpoints.locate import REFERENCE, shipped_at
 from crossdraft.drafters.trees.static import RankCounts
-from crossdraft.engine.decode import Decoder
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -136,7 +136,7 @@ def evaluate_pair(
     target = load_target(source, device)
     network = read_config(folder).network
     head = load_head(folder, SharedWeights.of(target.model), target_fingerprint(source), network)
-    answers = Decoder(target, max_batch=BATCH).generate(requests)
+    answers = DecodeLoop(target, max_batch=BATCH).generate(requests)
     found, counts = measure_methods(target, head.to(target.device, target.model.dtype), network, requests, settings)
     return PairFigures([tuple(answer.tokens) for answer in answers], found, counts)
 

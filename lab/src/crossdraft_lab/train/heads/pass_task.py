@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -118,7 +119,7 @@ def read_answer(target: Target, answered: AnsweredPrompt) -> ReadAnswer:
     """Read prompt and answer in the engine's own passes."""
     tree, length = DraftTree.chain(answered.answer[:-1]), len(answered.prompt)
     cache = target.new_cache(capacity=length + len(tree))
-    read = target.prefill(cache, answered.prompt, target.encode(answered.prompt), cache.capacity, lambda: (tree, None))
+    read = prefill(target, cache, answered.prompt, target.encode(answered.prompt), cache.capacity, tree)
     cache.keep(0, range(len(tree)))
     layers = range(target.text_config.num_hidden_layers)
     keys, values = zip(*(cache.first(layer, cache.lengths[0]) for layer in layers), strict=True)

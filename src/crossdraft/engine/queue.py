@@ -1,19 +1,62 @@
-"""RequestQueue: the requests of a decode loop: those that wait, those that run, those that are answered."""
+"""RequestQueue: the requests of a decode loop: those that wait, those that have a row, those that are answered."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 
+from crossdraft.engine.estimates import Ema
+from crossdraft.engine.opening import Opening
 from crossdraft.engine.request import Answer, Finish, Request
 from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.errors import CrossdraftError, RequestError
 
 REQUEST_IDS = itertools.count()  # of all requests of this process
+ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
+FIRST = 64  # of the first chunk beside others, before anything is measured
+LEAST = 16
+HELD_ROUNDS = 1.5  # a chunk holds others for so many of their rounds
+
+
+@dataclass
+class ChunkSize:
+    """The part of a prompt that shares a pass with others, by what chunks and rounds took.
+
+    Args:
+        size: tokens of a chunk; 0 = all of them, `None` = as many as take `HELD_ROUNDS` rounds.
+    """
+
+    size: int | None = None
+    round_s: Ema = field(default_factory=Ema)
+    token_s: Ema = field(default_factory=Ema)  # of a prompt
+
+    def tokens(self, rows: int) -> int:
+        """Tokens of the next chunk, in a pass of so many rows."""
+        if rows == 1 or self.size == 0:
+            return ALONE
+        round_s, token_s = self.round_s.value, self.token_s.value
+        if self.size is not None or not round_s or not token_s:
+            return self.size or FIRST
+        return int(min(ALONE, max(LEAST, HELD_ROUNDS * round_s / token_s // LEAST * LEAST)))
+
+    @property
+    def held_s(self) -> float:
+        """Seconds for which others may be held."""
+        return HELD_ROUNDS * (self.round_s.value or 0.0)
+
+    def saw(self, seconds: float, rows: int, tokens: int) -> None:
+        """Note a pass over so many rows that are answered, and so many tokens of a prompt."""
+        if not tokens:
+            self.round_s.add(seconds)
+        elif not rows:
+            self.token_s.add(seconds / tokens)
+        elif (round_s := self.round_s.value) is not None:
+            self.token_s.add(max(0.0, seconds - round_s) / tokens)
 
 
 class RequestQueue:
-    """See the module's text; `step`, which a decode loop adds, brings the answers on.
+    """See the module's text.
 
     Args:
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
@@ -21,14 +64,25 @@ class RequestQueue:
 
     def __init__(self, on_piece: OnPiece | None = None) -> None:
         self.on_piece = on_piece
-        self._waiting: dict[int, Job] = {}
-        self._live: list[RequestState] = []  # in the order of their cache rows
-        self._paused: list[RequestState] = []  # those that had a row, and wait for another one
+        self.waiting: dict[int, Job] = {}
+        self.openings: list[Opening] = []  # those whose prompts are prepared, by `precedence`
+        self.rows: list[RequestState] = []  # in the order of their cache rows
+        self.paused: list[RequestState] = []  # those that had a row, and wait for another one
         self._done: dict[int, RequestState | Exception] = {}
 
-    def step(self) -> None:
-        """Bring the live requests on by a round."""
-        raise NotImplementedError
+    def schedule(self) -> list[RequestState]:
+        """The rows of the next pass: all that are answered, and one whose prompt is read."""
+        reading = min((row for row in self.rows if row.pending), key=precedence, default=None)
+        return [row for row in self.rows if row is reading or not row.pending]
+
+    def next(self, *, above: float | None = None) -> Job | RequestState | None:
+        """The request that is to be opened next: that of the highest priority, of several the first that came.
+
+        Args:
+            above: its priority must be above that.
+        """
+        first = min((*self.waiting.values(), *self.paused), key=precedence, default=None)
+        return None if first is None or (above is not None and first.request.priority <= above) else first
 
     def submit(
         self,
@@ -49,7 +103,7 @@ class RequestQueue:
             cancelled: whether nobody wants it any more; asked between the chunks of a long prompt.
         """
         request_id, since = next(REQUEST_IDS), time.perf_counter() if asked is None else asked
-        self._waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since, cancelled)
+        self.waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since, cancelled)
         return request_id
 
     def cancel(self, request_id: int) -> bool:
@@ -57,30 +111,24 @@ class RequestQueue:
 
         False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
         """
-        for state in self._states():
+        for state in self.states:
             if state.request_id == request_id and state.finish is None:
                 state.finish = Finish.CANCELLED
                 return True
-        if self._waiting.pop(request_id, None) is None:
+        if self.waiting.pop(request_id, None) is None:
             return False
         self._done[request_id] = CancelledError(f"Request {request_id} was cancelled before it began.")
         return True
 
     @property
+    def states(self) -> list[RequestState]:
+        """Requests that were taken up and have not ended."""
+        return [*self.rows, *self.paused, *(opening.state for opening in self.openings)]
+
+    @property
     def busy(self) -> bool:
         """True while a request waits or runs."""
-        return bool(self._waiting or self._states())
-
-    def generate(self, requests: Iterable[Request]) -> list[Answer]:
-        """Answer all requests, in their order.
-
-        Raises:
-            Exception: the first one that a request ended with, when the others are answered.
-        """
-        request_ids = [self.submit(request) for request in requests]
-        while self.busy:
-            self.step()
-        return [self.answer(request_id) for request_id in request_ids]
+        return bool(self.waiting or self.states)
 
     def answer(self, request_id: int) -> Answer:
         """The finished answer of a request; it is handed out once.
@@ -101,17 +149,7 @@ class RequestQueue:
         """Ids of the requests whose answers can be fetched."""
         return list(self._done)
 
-    def _states(self) -> list[RequestState]:
-        """List the requests that were taken up and have not ended."""
-        return [*self._live, *self._paused]
-
-    def _next_job(self, ready: Callable[[Job], bool] | None = None) -> Job | None:
-        """Find the waiting request of the highest priority that is `ready`; of several, the one that came first."""
-        return next(
-            (job for job in sorted(self._waiting.values(), key=precedence) if ready is None or ready(job)), None
-        )
-
-    def _finish(self, job: Job, result: RequestState | Exception) -> None:
+    def end(self, job: Job, result: RequestState | Exception) -> None:
         """A request is over: its answer, or what ended it, can be fetched."""
         self._done[job.request_id] = _failed(result, job) if isinstance(result, Exception) else result
 

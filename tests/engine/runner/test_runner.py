@@ -6,12 +6,14 @@ import time
 import pytest
 
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.estimates import Exploration
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
+from crossdraft.engine.request_state import Job, RequestState
+from crossdraft.engine.rules import rule_for
+from crossdraft.engine.runner.restarts import BACKOFF_S, RESTARTS, WINDOW_S, Restarts
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
-from crossdraft.engine.runner.supervisor import BACKOFF_S, RESTARTS, WINDOW_S, Supervisor
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -46,31 +48,51 @@ class Scripted:
         pass
 
 
-class Fragile(DraftRunner):
-    """Is lost whenever it is told to be; counts what was made of it."""
+class Fragile(Scripted):
+    """Is lost whenever it is told to be."""
 
-    made = 0
+    broken = False
 
-    def __init__(self, drafter):
-        super().__init__(drafter, "before")
-        self.broken = self.stopped = self.closed = False
-        type(self).made += 1
-
-    def ask(self, request_ids, budgets):
+    def propose(self, states, budgets):
         if self.broken:
             raise DrafterLost("its process ended")
-        return super().ask(request_ids, budgets)
+        return super().propose(states, budgets)
+
+
+class Worker:
+    """Counts what is asked of it."""
+
+    alive = True
+
+    def __init__(self):
+        self.stopped = self.restarted = self.closed = 0
+
+    def spare_cores(self):
+        return ()
 
     def stop(self):
-        self.stopped = True
-        super().stop()
+        self.stopped += 1
+
+    def restart(self):
+        self.restarted += 1
 
     def close(self):
-        self.closed = True
-        super().close()
+        self.closed += 1
 
-    def restarted(self):
-        return type(self)(self.drafter)
+
+def runner_of(worker, clock=time.monotonic, backoff_s=BACKOFF_S, restarts=RESTARTS):
+    drafter = Fragile([DraftTree.chain([1])] * 99)
+    return DraftRunner(drafter, "before", workers=[worker], restarts=Restarts(restarts, clock, backoff_s))
+
+
+def taken_up(runner):
+    runner.take_up()
+    return runner.drafter is not None
+
+
+def row_of(number, question):
+    request = Request(question, max_new_tokens=8)
+    return RequestState(Job(number, request), rule_for(None, request.sampling))
 
 
 class Clock:
@@ -89,172 +111,167 @@ def until(condition, seconds=20.0):
 
 
 @pytest.fixture
-def fragile():
-    class Fresh(Fragile):
-        pass
-
-    return Fresh(Scripted([DraftTree.chain([1])] * 99))
+def worker():
+    return Worker()
 
 
-def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over(fragile):
+def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over(worker):
     clock = Clock()
-    supervisor = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
+    runner = runner_of(worker, clock, 0.001)
     for loss in range(RESTARTS):
-        before = supervisor.runner
         clock.now += 1
-        supervisor.lose("it is on fire")
-        assert supervisor.runner is None
-        assert supervisor.absence == "it was lost (it is on fire), and is being restarted"
-        until(lambda: supervisor.take_up() is not None)
-        assert before.stopped
-        assert supervisor.runner is not before
-        assert supervisor.absence is None
-        assert type(fragile).made == loss + 2
-    last = supervisor.runner
-    supervisor.lose("again")
+        runner.lose("it is on fire")
+        assert runner.drafter is None
+        assert runner.absence == "it was lost (it is on fire), and is being restarted"
+        until(lambda: taken_up(runner))
+        assert runner.absence is None
+        assert (worker.stopped, worker.restarted) == (loss + 1, loss + 1)
+    runner.lose("again")
+    until(lambda: worker.stopped == RESTARTS + 1)  # it is not kept for those ten minutes
     time.sleep(0.1)
-    assert supervisor.take_up() is None
-    assert last.stopped  # it is not kept for those ten minutes
-    assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in supervisor.absence
-    supervisor.close()
+    assert not taken_up(runner)
+    assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in runner.absence
+    runner.close()
 
-    other = Supervisor(fragile, RESTARTS, clock, backoff_s=0.001)
+    other = runner_of(worker, clock, 0.001)
     for _ in range(5):  # one a window is no matter
         clock.now += WINDOW_S
         other.lose("now and then")
-        until(lambda: other.take_up() is not None)
+        until(lambda: taken_up(other))
 
 
-def waiting(supervisor, monkeypatch):
+def waiting(runner, monkeypatch):
     """The seconds that it waits for, one after another; it does not."""
     waits = []
-    monkeypatch.setattr(supervisor._closed, "wait", lambda seconds: waits.append(seconds) or False)
+    monkeypatch.setattr(runner._closed, "wait", lambda seconds: waits.append(seconds) or False)
     return waits
 
 
-def test_each_restart_waits_longer_and_the_fourth_until_the_window_allows_it(fragile, monkeypatch):
+def test_each_restart_waits_longer_and_the_fourth_until_the_window_allows_it(worker, monkeypatch):
     clock = Clock()
-    supervisor = Supervisor(fragile, RESTARTS, clock)
-    waits = waiting(supervisor, monkeypatch)
+    runner = runner_of(worker, clock)
+    waits = waiting(runner, monkeypatch)
     for _ in range(RESTARTS + 2):
         clock.now += 1
-        supervisor.lose("it is on fire")
-        until(lambda: supervisor.take_up() is not None)
+        runner.lose("it is on fire")
+        until(lambda: taken_up(runner))
     # Lost at 1, 2, 3, 4 and 5 s: what was at 1 s is forgotten at 601 s, what was at 2 s a second later.
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S, 597, 597]
 
 
-def test_a_restart_that_fails_is_tried_again(fragile, monkeypatch):
+def test_a_restart_that_fails_is_tried_again(worker, monkeypatch):
     attempts = []
 
     def fail():
         attempts.append(None)
         if len(attempts) < 3:
             raise OSError("no memory")
-        return fragile
 
-    monkeypatch.setattr(fragile, "restarted", fail)
-    supervisor = Supervisor(fragile, RESTARTS, Clock())
-    waits = waiting(supervisor, monkeypatch)
-    supervisor.lose("it is on fire")
-    until(lambda: supervisor.take_up() is not None)
+    worker.restart = fail
+    runner = runner_of(worker, Clock())
+    waits = waiting(runner, monkeypatch)
+    runner.lose("it is on fire")
+    until(lambda: taken_up(runner))
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S]
 
 
-def test_one_that_cannot_be_restarted_is_said_so(fragile):
+def test_one_that_cannot_be_restarted_is_said_so(worker):
     def fail():
         raise OSError("no memory")
 
-    fragile.restarted = fail
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
-    supervisor.lose("it is on fire")
-    until(lambda: "could not be restarted (no memory), for the 4th time" in supervisor.absence)
-    assert supervisor.take_up() is None
-    supervisor.close()
+    worker.restart = fail
+    runner = runner_of(worker, backoff_s=0.001)
+    runner.lose("it is on fire")
+    until(lambda: "could not be restarted (no memory), for the 4th time" in runner.absence)
+    assert not taken_up(runner)
+    runner.close()
 
 
-def test_without_restarts_it_stays_lost(fragile):
-    supervisor = Supervisor(fragile)
-    supervisor.lose("it is on fire")
-    assert supervisor.absence == "it was lost (it is on fire), and is not restarted"
-    assert fragile.closed
+def test_without_restarts_it_stays_lost(worker):
+    runner = runner_of(worker, restarts=0)
+    runner.lose("it is on fire")
+    assert runner.absence == "it was lost (it is on fire), and is not restarted"
+    assert (worker.closed, worker.restarted) == (1, 0)
 
 
-def test_after_closing_nothing_is_restarted(fragile):
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.05)
-    supervisor.lose("it is on fire")
-    supervisor.close()
+def test_after_closing_nothing_is_restarted(worker):
+    runner = runner_of(worker, backoff_s=0.05)
+    runner.lose("it is on fire")
+    runner.close()
     time.sleep(0.2)
-    assert type(fragile).made == 1
-    assert fragile.closed
-    supervisor.close()
+    assert worker.restarted == 0
+    assert worker.closed
+    runner.close()
 
 
-def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(fragile):
+def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(worker):
     target = as_target(*ZOO["video_llava"]())
     request = Request("x", max_new_tokens=12)
-    alone = Decoder(target).generate([request])[0].tokens
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.3)
-    decoder = Decoder(target, supervisor, adaptive=False)
-    fragile.broken = True
-    first, second = decoder.generate([request, request])
+    alone = DecodeLoop(target).generate([request])[0].tokens
+    runner = runner_of(worker, backoff_s=0.3)
+    loop = DecodeLoop(target, runner, adaptive=False)
+    runner.drafter.broken = True
+    first, second = loop.generate([request, request])
     (lost,), (without,) = first.other_notes, second.other_notes
     assert lost == "The drafter was lost (its process ended); the target went on alone."
     assert without == ("Written without the drafter: it was lost (its process ended), and is being restarted.")
-    until(lambda: supervisor._fresh is not None)
-    (third,) = decoder.generate([request])
+    until(lambda: taken_up(runner))
+    runner.drafter.broken = False
+    (third,) = loop.generate([request])
     assert (third.other_notes, third.stats.drafted > 0) == ((), True)
     assert {first.tokens, second.tokens, third.tokens} == {alone}
 
 
-def test_a_loss_and_a_restart_are_logged_and_alive_says_what_is_true_now(fragile, caplog):
-    caplog.set_level("INFO", "crossdraft.engine.runner.supervisor")
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.05)
-    assert supervisor.alive
-    supervisor.lose("it is on fire")
-    assert not supervisor.alive
-    until(lambda: supervisor.alive)  # nobody has taken it up
-    assert supervisor.runner is None
-    assert supervisor.take_up() is not None
-    assert supervisor.alive
+def test_a_loss_and_a_restart_are_logged_and_alive_says_what_is_true_now(worker, caplog):
+    caplog.set_level("INFO", "crossdraft.engine.runner.runner")
+    runner = runner_of(worker, backoff_s=0.05)
+    assert runner.alive
+    runner.lose("it is on fire")
+    assert not runner.alive
+    until(lambda: runner.alive)  # nobody has taken it up
+    assert runner.drafter is None
+    assert taken_up(runner)
+    assert runner.alive
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "Answers are written without the drafter: it was lost (it is on fire), and is being restarted."),
         ("INFO", "The drafter was restarted."),
     ]
-    supervisor.close()
-    assert not supervisor.alive
-    assert not Supervisor(None).alive
+    worker.alive = False
+    assert not runner.alive
+    runner.close()
+    assert not DraftRunner(None).alive
 
 
-def test_closing_in_the_midst_of_a_restart_is_no_error(fragile, caplog):
+def test_closing_in_the_midst_of_a_restart_is_no_error(worker, caplog):
     begun, ended = threading.Event(), threading.Event()
 
-    def restarted():
+    def restart():
         begun.set()
         assert ended.wait(20)
         raise CrossdraftError("The drafter could not be loaded: its process ended.")
 
-    fragile.restarted = restarted
-    fragile.close = ended.set  # as a process that is killed while it loads
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
-    supervisor.lose("it is on fire")
+    worker.restart = restart
+    worker.close = ended.set  # as a process that is killed while it loads
+    runner = runner_of(worker, backoff_s=0.001)
+    runner.lose("it is on fire")
     assert begun.wait(20)
-    supervisor.close()
+    runner.close()
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
-    assert supervisor.absence == "it was lost (it is on fire), and is being restarted"
+    assert runner.absence == "it was lost (it is on fire), and is being restarted"
 
 
-def test_two_loops_over_one_drafter_both_see_it_lost(fragile):
+def test_two_loops_over_one_drafter_both_see_it_lost(worker):
     target = as_target(*ZOO["video_llava"]())
     request = Request("x", max_new_tokens=12)
-    supervisor = Supervisor(fragile, RESTARTS, backoff_s=0.001)
-    loops = [Decoder(target, supervisor, adaptive=False) for _ in range(2)]
+    runner = runner_of(worker, backoff_s=0.001)
+    loops = [DecodeLoop(target, runner, adaptive=False) for _ in range(2)]
     request_ids = [loop.submit(request) for loop in loops]
     for loop in loops:
-        loop.step()
-    fragile.broken = True
+        while not (loop.queue.rows and loop.queue.rows[0].tokens):
+            loop.step()
+    runner.drafter.broken = True
     loops[0].step()
-    until(lambda: supervisor.take_up() is not None)
+    until(lambda: taken_up(runner))
     for loop in loops:
         while loop.busy:
             loop.step()
@@ -269,7 +286,7 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     """An inline drafter is a library's code: it may raise anything, anywhere."""
     target = as_target(*ZOO["video_llava"]())
     request = Request("x", max_new_tokens=12)
-    alone = Decoder(target).generate([request])[0].tokens
+    alone = DecodeLoop(target).generate([request])[0].tokens
 
     class Failing(Scripted):
         pass
@@ -278,12 +295,12 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
         raise error("boom")
 
     setattr(Failing, method, fail)
-    supervisor = Supervisor(DraftRunner(Failing([DraftTree.chain([1])] * 9), "before"), RESTARTS)
-    (answer,) = Decoder(target, supervisor, adaptive=False).generate([request])
+    runner = DraftRunner(Failing([DraftTree.chain([1])] * 9), "before", restarts=Restarts(RESTARTS))
+    (answer,) = DecodeLoop(target, runner, adaptive=False).generate([request])
     assert answer.tokens == alone
     assert any("boom" in note for note in answer.other_notes) or method == "end"
-    assert (supervisor.runner is None) == (method != "begin")
-    supervisor.close()
+    assert (runner.drafter is None) == (method != "begin")
+    runner.close()
 
 
 @pytest.mark.parametrize("hidden", ["before", "beside", "off"])
@@ -291,29 +308,30 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
 def test_what_a_drafter_refuses_is_that_requests_and_costs_nobody_the_drafter(method, hidden):
     target = as_target(*ZOO["video_llava"]())
     requests = [Request(question, max_new_tokens=8) for question in ("x", "no", "xx")]
-    alone = [answer.tokens for answer in Decoder(target).generate(requests)]
-    supervisor = Supervisor(DraftRunner(Refusing(method), hidden), RESTARTS)
-    decoder = Decoder(target, supervisor, adaptive=False, max_batch=1 if method == "commit" else 3)
+    alone = [answer.tokens for answer in DecodeLoop(target).generate(requests)]
+    runner = DraftRunner(Refusing(method), hidden, restarts=Restarts(RESTARTS))
+    decoder = DecodeLoop(target, runner, adaptive=False, max_batch=1 if method == "commit" else 3)
     found = decoder.generate(requests)
     assert [answer.tokens for answer in found] == alone
-    assert supervisor.runner is not None
-    assert supervisor.absence is None
+    assert runner.drafter is not None
+    assert runner.absence is None
     notes = [answer.other_notes for answer in found]
     gave_up = ("The drafter gave up (not this one); the target went on alone.",)
     assert notes == [(), () if method == "end" else gave_up, ()]
     assert found[0].stats.drafted > 0
     assert found[2].stats.drafted > 0
-    supervisor.close()
+    runner.close()
 
 
 def test_what_is_refused_of_several_at_once_is_refused_of_them_and_not_committed_twice():
     drafter = Refusing("commit")
     runner = DraftRunner(drafter, "off")
-    for number, question in enumerate(("x", "no", "xx", "later")):
-        runner.start(number, Request(question), 4, "off")
-    runner.commit([0, 1, 2], [VerifyOutput((), (7,))] * 3)
-    runner.commit([0, 3], [VerifyOutput((), (7,))] * 2)
-    drafts = runner.ask([0, 1, 2, 3], [Budget(4)] * 4)()
+    rows = [row_of(number, question) for number, question in enumerate(("x", "no", "xx", "later"))]
+    for row in rows:
+        runner.start(row, row.request, 4, "off")
+    runner.commit(rows[:3], [VerifyOutput((), (7,))] * 3)
+    runner.commit([rows[0], rows[3]], [VerifyOutput((), (7,))] * 2)
+    drafts = runner.ask(rows, [Budget(4)] * 4)()
     assert [draft.refusal for draft in drafts] == ["not this one"] * 3 + [None]
     assert drafter.committed == ["x", "later"]
 
@@ -325,17 +343,19 @@ def test_a_hidden_draft_that_failed_leaves_no_state():
 
     drafter = Broken("")
     runner = DraftRunner(drafter, "beside")
-    runner.start(0, Request("x"), 4, "beside")
-    with pytest.raises(RuntimeError):
-        runner.end([0])
+    row = row_of(0, "x")
+    runner.start(row, row.request, 4, "beside")
+    runner.end(row)
     assert drafter.ended == ["x"]
+    assert runner.drafter is None
+    assert row.drafter_error == "RuntimeError: boom"
     runner.close()
 
 
 def test_a_bias_of_a_token_that_is_not_there_is_refused_before_anybody_drafts():
     target = as_target(*ZOO["video_llava"]())
     drafter = Refusing("")
-    decoder = Decoder(target, DraftRunner(drafter, "before"), adaptive=False)
+    decoder = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False)
     with pytest.raises(CrossdraftError, match="A bias names token 999999, but the vocabulary has"):
         decoder.generate([Request("x", max_new_tokens=4, sampling=Sampling(logit_bias=((999999, 1.0),)))])
     assert not drafter.begun
@@ -345,7 +365,7 @@ def test_a_bias_of_a_token_that_is_not_there_is_refused_before_anybody_drafts():
 def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     target = as_target(*ZOO["video_llava"]())
     request = Request("x", max_new_tokens=12)
-    alone = Decoder(target).generate([request])[0].tokens
+    alone = DecodeLoop(target).generate([request])[0].tokens
     tree = DraftTree.chain([*alone[:3]])
 
     def fail(*given, **named):
@@ -353,10 +373,10 @@ def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
 
     monkeypatch.setattr(CostModel if hasattr(CostModel, where) else Exploration, where, fail)
     cost = CostModel()
-    (answer,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
+    (answer,) = DecodeLoop(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert answer.tokens == alone
     monkeypatch.undo()
-    (after,) = Decoder(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
+    (after,) = DecodeLoop(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert (after.tokens, after.other_notes) == (alone, ())
     if where in ("plan", "hidden_nodes"):
         assert where == "hidden_nodes" or answer.stats.policy_errors > 0

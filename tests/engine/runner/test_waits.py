@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.engine.decode import Decoder
 from crossdraft.engine.drafter import NOTHING, Draft
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
@@ -35,13 +35,13 @@ def target():
 
 
 def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, monkeypatch):
-    decoding = Decoder(target, DraftRunner(Slow(), "off"), adaptive=False, max_batch=2)
+    decoding = DecodeLoop(target, DraftRunner(Slow(), "off"), adaptive=False, max_batch=2)
     observed = []
     monkeypatch.setattr(
         decoding.policy, "saw_draft", lambda draft, nodes, waited_s, rows: observed.append((draft, waited_s))
     )
     found = decoding.generate(REQUESTS)
-    assert [answer.tokens for answer in found] == [answer.tokens for answer in Decoder(target).generate(REQUESTS)]
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
     assert [len(answer.other_notes) for answer in found] == [1, 0]
     assert [answer.drafter_error for answer in found] == ["not this one", None]
     assert sum(draft.refusal is not None for draft, _ in observed) == 1  # which an empty draft has not
@@ -50,7 +50,7 @@ def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, 
 
 
 def test_a_refused_hidden_draft_is_no_measure_of_hidden_drafts(target):
-    decoding = Decoder(target, DraftRunner(Slow(), "before"), adaptive=False)
+    decoding = DecodeLoop(target, DraftRunner(Slow(), "before"), adaptive=False)
     decoding.generate(REQUESTS[:1])
     assert decoding.policy.cost.wait_hidden.w == 0
     decoding.generate(REQUESTS[1:])

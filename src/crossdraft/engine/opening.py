@@ -1,0 +1,125 @@
+"""Opening: a request on its way to a row: its prompt is prepared, looked up in the prefix cache, and encoded.
+
+Preparing and encoding a clip cannot be cut into chunks. So while others are answered, another thread does them.
+"""
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from crossdraft.engine.checks import check_prompt
+from crossdraft.engine.drafter import NO_NEEDS, Needs
+from crossdraft.engine.passes import Chunk
+from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
+from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.prompt_features import PromptReading
+from crossdraft.engine.request_state import RequestState
+from crossdraft.engine.target import Target
+
+Work = Callable[[], Any]
+
+
+class Opening:
+    """See the module's text. To be used by one thread.
+
+    Args:
+        state: the request. If it has an answer already, it had a row before, which it lost to another one.
+        target, prefixes: see `DecodeLoop`.
+        needs: of the drafter.
+        show: called with the visual features, once they are there.
+    """
+
+    def __init__(
+        self, state: RequestState, target: Target, prefixes: PrefixCache, needs: Needs, show: Callable[[Encoded], None]
+    ) -> None:
+        self.state, self.needs = state, needs
+        self._target, self._prefixes, self._show = target, prefixes, show
+        self._again = state.known is not None
+        self._steps = self._open()
+        self._next: Work | None = next(self._steps, None)
+        self._made: Future[Any] | None = None  # what is done in the other thread
+
+    @property
+    def busy(self) -> bool:
+        """True if the other thread is at work for it."""
+        return self._made is not None and not self._made.done()
+
+    def finish(self) -> None:
+        """Do all that is left in this thread, unless the request is cancelled meanwhile."""
+        while self._next is not None and not self.state.over:
+            self._go_on(self._next() if self._made is None else self._made.result())
+            self.state.check_cancelled()
+
+    def advance(self, submit: "Callable[[Work], Future[Any]]", held_s: float) -> bool:
+        """Have the next steps done in another thread; true if nothing is left to do.
+
+        Args:
+            submit: starts work in that thread.
+            held_s: seconds that are waited for a step, as both threads share the cores.
+        """
+        while self._next is not None:
+            self._made = self._made or submit(self._next)
+            wait([self._made], held_s)
+            if not self._made.done():
+                break
+            self._go_on(self._made.result())
+        return self._next is None
+
+    def close(self) -> None:
+        """Nothing more of it is wanted."""
+        self._steps.close()
+        self._next = None
+        if self._made is not None:
+            self._made.cancel()
+
+    def _go_on(self, made: Any) -> None:
+        self._made = self._next = None
+        with suppress(StopIteration):
+            self._next = self._steps.send(made)
+
+    def _open(self) -> Generator[Work, Any, None]:
+        """Yield what any thread may do next, and take its result."""
+        state, target = self.state, self._target
+        if state.known is not None:
+            needs = NO_NEEDS if state.tokens else self.needs
+            known = self._prefixes.lookup(target, state.known.prompt, state.request, needs)
+        else:
+            prompt = yield self._prepare
+            known = self._prefixes.lookup(target, prompt, state.request, self.needs)
+            state.begin(known, target)
+        encoding = known.encoding(always=state.visual_features is not None and not self._again)
+        made = encoding.make() if encoding.done else (yield partial(self._encode, encoding))
+        encoded = encoding.keep(made)
+        if not self._again:
+            self._show(encoded)
+        self._plan(known, encoded)
+
+    def _plan(self, known: CachedPrompt, encoded: Encoded) -> None:
+        """Leave in the request's state what is to be read into its row."""
+        state, target = self.state, self._target
+        whole = bool(state.tokens) or not state.drafts
+        state.known, state.prefix = known, known.prefix
+        state.pending, state.rope_delta = target.chunks(known.prompt, encoded, len(known.prefix), whole=whole)
+        if state.tokens:  # what was answered is read as well, up to the root; then it goes on
+            state.pending = [replace(chunk, skip_logits=True) for chunk in state.pending]
+            state.pending.append(Chunk(torch.tensor(state.tokens)))
+        else:
+            state.features = PromptReading(target.visual_end(known.prompt), known.prefix)
+
+    def _prepare(self) -> Prompt:
+        state, target = self.state, self._target
+        with state.ledger.stage("prepare"):
+            made = target.prepare(state.request)
+            check_prompt(made.input_ids, target.vocab_size, target.traits.visual_ids)
+        return made
+
+    def _encode(self, encoding: Encoding) -> list[Encoded]:
+        with self.state.ledger.stage("encode"):
+            made = encoding.make(None if self._again else self.state.visual_features)
+            self._target.clock.mark().wait()
+        return made
