@@ -14,6 +14,8 @@ from crossdraft_lab.bench.align_features import FeatureFigures
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import Interval
 
+Text = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class DraftResult:
@@ -120,9 +122,6 @@ class KeptRows:
             record = {"config": self._config, "answers": self._answers, "rows": self._rows}
             with atomic_path(self.path) as temporary:
                 temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
-
-
-Text = tuple[int, ...]
 
 
 def best_text(answers: Iterable[Sequence[int]]) -> Text:

@@ -20,6 +20,10 @@ ALONE, STEADY, HIDDEN, BOTH = (
 MOST_NODES, MOST_HIDDEN = 64, 256  # longest drafts that are tried: of a round, and during the prefill
 
 
+HARDLY = 1.02  # below this speed-up the advice is lukewarm: times are seldom known better
+STRATEGIES_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
     """A machine and a workload. All times in milliseconds.
@@ -306,10 +310,6 @@ def _check_time(what: str, milliseconds: float, least: float = SHORTEST) -> None
 def _check(what: str, value: float, least: float, most: float, wanted: str) -> None:
     if not least <= value <= most:  # false of nan too
         raise CrossdraftError(f"The {what} is {value:g}; give {wanted}.")
-
-
-HARDLY = 1.02  # below this speed-up the advice is lukewarm: times are seldom known better
-STRATEGIES_HEAD = ("way", "ms", "times the target alone", "prefill", "not hidden", "drafting", "passes")
 
 
 def strategy_rows(advice: Advice) -> list[tuple[str, ...]]:

@@ -29,6 +29,9 @@ DIGITS = {"none": "0", **{word: str(number) for number, word in enumerate(NUMBER
 Counts = Counter[tuple[str, ...]]
 
 
+MOST_ANSWERS = 2_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
     """An answer beside those that count as right.
@@ -231,9 +234,6 @@ def _checked(answers: Sequence[ScoredAnswer]) -> Sequence[ScoredAnswer]:
     if not answers or not all(answer.references for answer in answers):
         raise CrossdraftError("There are no answers to score, or one has no reference; leave out what has none.")
     return answers
-
-
-MOST_ANSWERS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,21 @@ LETTERS = "etaoinshrdlucmfwypvbgkjqxz"  # by their frequency in English, so that
 CONTEXT = 4096  # tokens
 
 
+TINY = 480  # ordinary tokens of the tiny checkpoints
+MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]  # of OpenAI's CLIP
+VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
+    ("model.language_model.", "language_model.model."),
+    ("model.video_tower.", "video_tower.vision_model."),
+    ("model.image_tower.", "image_tower.vision_model."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("lm_head.", "language_model.lm_head."),
+)
+DTYPE = torch.bfloat16
+ROOM = 100_000_000  # bytes that stay free on the disk, settings and tokenizer included
+PATTERN = "model{suffix}.safetensors"
+OnBytes = Callable[[str, int], None]
+
+
 def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
     """A byte-fallback BPE of exactly `size` ids, then one for each `added` special token; encoding puts `<s>` in front.
 
@@ -116,17 +131,6 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, pad: str = PAD, proce
 def write_json_file(path: Path, content: object) -> None:
     """Write JSON as the hub's files have it."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-TINY = 480  # ordinary tokens of the tiny checkpoints
-MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]  # of OpenAI's CLIP
-VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
-    ("model.language_model.", "language_model.model."),
-    ("model.video_tower.", "video_tower.vision_model."),
-    ("model.image_tower.", "image_tower.vision_model."),
-    ("model.multi_modal_projector.", "multi_modal_projector."),
-    ("lm_head.", "language_model.lm_head."),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +304,6 @@ def _write_generation(folder: Path, pad: int, version: str) -> None:
     )
 
 
-DTYPE = torch.bfloat16
-ROOM = 100_000_000  # bytes that stay free on the disk, settings and tokenizer included
-PATTERN = "model{suffix}.safetensors"
-
-OnBytes = Callable[[str, int], None]
 """Called with a file's name and how many bytes of its weights were just drawn."""
 
 

@@ -58,6 +58,9 @@ SAMPLINGS = {
 SAMPLED = "sampled"
 
 
+LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
+
+
 @dataclass(frozen=True, slots=True)
 class Soak:
     """Settings of a soak test.
@@ -362,9 +365,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 WARM_UP_WINDOWS = 3
 
 
+TRIES = 2  # of a rate that fails: what else the machine does may cost a window
+
+
 @dataclass(frozen=True, slots=True)
 class StreamBench:
     """Settings of a measurement of a stream.
@@ -369,9 +372,6 @@ def to_json(plan: StreamBench, found: Sequence[StreamRow], surroundings: dict[st
         "cores": {name: str(cores_of(name, plan.cores) or "any") for name in plan.names},
         "methods": [row.to_json() for row in found],
     }
-
-
-TRIES = 2  # of a rate that fails: what else the machine does may cost a window
 
 
 @dataclass(frozen=True, slots=True)

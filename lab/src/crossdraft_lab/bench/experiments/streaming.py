@@ -31,6 +31,9 @@ Tried = Mapping[str, Sequence[Sequence[RateTry]]]
 """Of each method the tries of each question."""
 
 
+QUESTION, RATES = "question ", "rates, question "  # what keys of units begin with
+
+
 def highest(tries: Sequence[RateTry]) -> float:
     """The highest rate of those tried at which no window was dropped; 0 if there is none."""
     return max((one.rate for one in tries if one.holds), default=0.0)
@@ -122,9 +125,6 @@ class HighestRates:
             "rate_without_drops_over_alone": None if over is None else over.to_json(),
             "rate_without_drops_late_ms": round(1e3 * self.late_s[name], 1),
         }
-
-
-QUESTION, RATES = "question ", "rates, question "  # what keys of units begin with
 
 
 @dataclass(frozen=True, slots=True)

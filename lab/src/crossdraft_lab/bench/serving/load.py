@@ -45,6 +45,13 @@ SOON_S = 10.0
 Tick = Callable[[str], None]
 
 
+MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
+LEAST_THROUGHPUT = 0.98  # of the engine's own
+WARM_UP, TURNS = 2, 4  # in which all questions are asked by either way
+WAYS = ("server", "direct")
+LOGGER = logging.getLogger("crossdraft.serve")
+
+
 class _Clients:
     """Threads that ask until they are told to stop, and what they got."""
 
@@ -193,9 +200,6 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
     }
 
 
-MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
-
-
 def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """Each question twice by each way, in turn: about a clip that is new, and then known.
 
@@ -259,12 +263,6 @@ def _directly(engine: Engine, one: Question) -> tuple[str, float, float]:
     answer: Answer = engine.generate(one.request)
     seconds = time.perf_counter() - start
     return answer.text, seconds, answer.stats.queued_s + answer.stats.total_s
-
-
-LEAST_THROUGHPUT = 0.98  # of the engine's own
-WARM_UP, TURNS = 2, 4  # in which all questions are asked by either way
-WAYS = ("server", "direct")
-LOGGER = logging.getLogger("crossdraft.serve")
 
 
 @dataclass(frozen=True, slots=True)
