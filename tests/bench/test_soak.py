@@ -140,9 +140,9 @@ def test_an_engine_that_answers_something_else_does_not_pass(small, monkeypatch)
     """From the round on in which requests share a pass, the target sees other tokens than were written."""
     extend = Target.extend
 
-    def shifted(self, cache, rows, roots, *others):
-        out = extend(self, cache, rows, roots, *others)
-        return replace(out, logits=[logits.roll(1, -1) for logits in out.logits]) if len(roots) > 1 else out
+    def shifted(self, cache, rows):
+        out = extend(self, cache, rows)
+        return replace(out, logits=[logits.roll(1, -1) for logits in out.logits]) if len(rows) > 1 else out
 
     monkeypatch.setattr(Target, "extend", shifted)
     found = run_soak(replace(small, drafter=None, kills=0))
