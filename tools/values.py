@@ -31,19 +31,13 @@ TO_BE_WRITTEN_ANEW = [
     "adding_a_drafter",
     "adding_a_vlm",
     "align_your_own_pair",
-    "compression",
     "data",
-    "deploy",
     "drafters",
     "edge",
     "experiments",
     "formats",
     "heads",
-    "ray",
     "real_pair",
-    "rules",
-    "serve",
-    "serving_in_process",
     "streams",
     "vllm",
     "your_own_models",
@@ -111,7 +105,8 @@ def row(root: Path, place: str, columns: list[tuple[str, str, str]], line: str) 
         return line
     for at, (where, _, form) in enumerate(columns, 1):
         if form:
-            name, _, path = f"{place}/{where}".replace("{}", key[1]).partition(":")
+            of = where if ":" in where else f"{place}/{where}"  # a column may have a source of its own
+            name, _, path = of.replace("{}", key[1]).partition(":")
             bold = "**" if "**" in cells[at] else ""
             value = shown(find(source(root, name), path), form)
             cells[at] = f" {bold}{value}{bold} " if value else " "
