@@ -36,7 +36,6 @@ TO_BE_WRITTEN_ANEW = [
     "edge",
     "experiments",
     "formats",
-    "heads",
     "real_pair",
     "streams",
     "vllm",
@@ -57,16 +56,25 @@ def find(value: Any, path: str) -> Any:
     >>> find({"methods": [{"name": "a", "times": [1, 2]}]}, "methods/a/times/1")
     2
     """
-    for part in filter(None, path.split("/")):
-        if value is None:
-            return None  # such as the first provisional token of a method that has none
-        if isinstance(value, list):
-            wanted = [pair.split("=") for pair in (part if "=" in part else f"name={part}").split(",")]
-            named = [one for one in value if isinstance(one, dict) and all(str(one.get(k)) == v for k, v in wanted)]
-            value = value[int(part)] if part.lstrip("-").isdigit() else named[0]
-        else:
+    while path and value is not None:  # no value: such as the first provisional token of a method that has none
+        if isinstance(value, dict):  # a key may have slashes of its own
+            part = max((key for key in value if f"{path}/".startswith(f"{key}/")), key=len)
             value = value[part]
+        else:
+            part = path.partition("/")[0]
+            value = value[int(part)] if part.lstrip("-").isdigit() else entry(value, part)
+        path = path[len(part) + 1 :]
     return value
+
+
+def entry(values: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    """The first entry of that name, or the first whose fields are those of `n=8,name=hf`."""
+    for one in values:
+        if one.get("name") == part or all(
+            str(one.get(key)) == wanted for key, _, wanted in (pair.partition("=") for pair in part.split(","))
+        ):
+            return one
+    raise KeyError(part)
 
 
 def shown(value: Any, form: str) -> str:
@@ -81,12 +89,21 @@ def shown(value: Any, form: str) -> str:
     return "" if value is None else format(value * float(factor) if factor else value, form)
 
 
+def figure(root: Path, place: str, form: str) -> str:
+    """The value that stands at SOURCE:PATH as a page shows it; after `~` with the interval that stands beside it."""
+    name, _, path = place.replace(":/", ":").partition(":")
+    value = find(source(root, name), path)
+    if form.startswith("~"):
+        value = {"value": value, "ci95": find(source(root, name), path.rpartition("/")[0])["ci95"]}
+    return shown(value, form.lstrip("~"))
+
+
 def corrected(root: Path, text: str) -> str:
     """A page with each tied figure as its JSON has it."""
 
     def one(found: re.Match[str]) -> str:
         marker, name, path, form = found.groups()
-        return f"{marker}{shown(find(source(root, name), path), form)}<!--/v-->"
+        return f"{marker}{figure(root, f'{name}:{path}', form)}<!--/v-->"
 
     def table(found: re.Match[str]) -> str:
         marker, name, path, recipe, rows = found.groups()
@@ -106,9 +123,8 @@ def row(root: Path, place: str, columns: list[tuple[str, str, str]], line: str) 
     for at, (where, _, form) in enumerate(columns, 1):
         if form:
             of = where if ":" in where else f"{place}/{where}"  # a column may have a source of its own
-            name, _, path = of.replace("{}", key[1]).partition(":")
             bold = "**" if "**" in cells[at] else ""
-            value = shown(find(source(root, name), path), form)
+            value = figure(root, of.replace("{}", key[1]), form)
             cells[at] = f" {bold}{value}{bold} " if value else " "
     return f"|{'|'.join(cells)}|\n"
 
