@@ -32,11 +32,8 @@ TO_BE_WRITTEN_ANEW = [
     "adding_a_vlm",
     "align_your_own_pair",
     "data",
-    "edge",
-    "experiments",
     "formats",
     "real_pair",
-    "streams",
     "vllm",
     "your_own_models",
 ]
