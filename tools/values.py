@@ -33,9 +33,7 @@ TO_BE_WRITTEN_ANEW = [
     "align_your_own_pair",
     "data",
     "formats",
-    "real_pair",
     "vllm",
-    "your_own_models",
 ]
 
 
