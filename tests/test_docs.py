@@ -34,7 +34,7 @@ def test_tables_are_those_of_the_code():
 
 RUN = (
     "README.md", "docs/serving_in_process.md", "docs/adding_a_drafter.md", "docs/adding_a_head.md",
-    "docs/adding_a_vlm.md", "docs/huggingface.md", "docs/streams.md", "docs/data.md",
+    "docs/adding_a_vlm.md", "docs/huggingface.md", "docs/streams.md", "docs/scores.md",
 )  # fmt: skip
 
 

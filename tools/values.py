@@ -25,15 +25,7 @@ KEYS = re.compile(r"<!--(?!/?v)(.+?)-->"), re.compile(r"`([^`]+)`")
 UNREAD = re.compile(r"<!-- table: \w+ -->.*?<!-- end -->|<!--.*?-->", re.DOTALL)  # written from the code, or not shown
 WORDS, README_WORDS, LINE = 1500, 900, 140
 TO_BE_WRITTEN_ANEW = [
-    "CHANGELOG",
-    "CONTRIBUTING",
     "SECURITY",
-    "adding_a_drafter",
-    "adding_a_vlm",
-    "align_your_own_pair",
-    "data",
-    "formats",
-    "vllm",
 ]
 
 

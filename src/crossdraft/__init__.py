@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.tree import DraftTree
     from crossdraft.errors import BatchError, CrossdraftError, QueueFullError, RequestError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Answer",

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 WEIGHTS = str(Path(__file__).parent / "reference")  # the reference pair's models that crossdraft does not ship
