@@ -85,10 +85,10 @@ def seed_everything() -> None:
 @pytest.fixture
 def no_drafters_registered() -> Iterator[None]:
     """What a test registers is forgotten after it."""
-    from crossdraft.builders import REGISTERED
+    from crossdraft.methods import METHODS
 
     yield
-    REGISTERED.clear()
+    METHODS.added.clear()
 
 
 @pytest.fixture(scope="session")

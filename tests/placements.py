@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from crossdraft import Engine, Options, Request
-from crossdraft.builders import DrafterContext
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.edge.client import EdgeClient
 from crossdraft.edge.drafting import EdgeDrafting
@@ -26,6 +25,7 @@ from crossdraft.engine.request_state import RequestState
 from crossdraft.load import text_reader, tokenizer_of
 from crossdraft.messages import Message, Part
 from crossdraft.methods import build
+from crossdraft.records import DrafterContext
 from crossdraft.serve.service import load_engine
 from crossdraft.serve.settings import read_settings
 from tests.engine.late_target import wait_for

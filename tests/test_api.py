@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft.assembly import assemble
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Finish, Origin
-from crossdraft.load import load_drafter, vocabulary_of
+from crossdraft.load import vocabulary_of
 
 
 @pytest.fixture(scope="module")

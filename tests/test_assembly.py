@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.assembly import assemble, decided, draft_cores, located
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import DrafterContext, needs_target
+from crossdraft.methods import needs_target
 from crossdraft.options import Options
+from crossdraft.records import DrafterContext
 from crossdraft.specs import parse
 from tests.engine.zoo import ZOO, as_target
 

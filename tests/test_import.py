@@ -32,7 +32,7 @@ def test_help_loads_nothing_heavy():
 
 def test_an_answer_needs_no_extra_but_what_its_files_do():
     """Of the package alone: the engine, a clip and events as arrays."""
-    loaded = loaded_by("from crossdraft import Engine, Options, Request; import crossdraft.builders")
+    loaded = loaded_by("from crossdraft import Engine, Options, Request; import crossdraft.methods")
     assert not (loaded - loaded_by("import torch; from transformers import PreTrainedModel")) & EXTRAS
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft import load
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.runner.runner import STILL_READING
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
@@ -272,4 +273,4 @@ def test_the_usual_dtype_is_that_of_the_device_however_it_is_written(pair, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # what would be used if nobody said another device
     monkeypatch.setattr(load, "has_bf16", lambda: True)
     assert load.load_target(str(pair.target), device).model.dtype == torch.float32
-    assert load.load_drafter(str(pair.event), device).model.model.dtype == torch.bfloat16
+    assert load_drafter(str(pair.event), device).model.model.dtype == torch.bfloat16

@@ -14,17 +14,8 @@ from crossdraft.api import Engine, Options
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
-from crossdraft.methods import (
-    METHODS,
-    DrafterContext,
-    build,
-    check_spec,
-    drafts_trees,
-    method_in,
-    method_of,
-    read_spec,
-    register,
-)
+from crossdraft.methods import METHODS, build, check_spec, drafts_trees, method_in, method_of, read_spec, register
+from crossdraft.records import DrafterContext
 from crossdraft.specs import NoSettings
 from crossdraft.video.read import read_frames
 from tests.heads.small import some_heads
@@ -344,9 +335,9 @@ def test_trees_that_make_no_sense(spec, said):
 
 
 TOY = """
-from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.settings import NgramSettings
-from crossdraft.methods import Method
+from crossdraft.drafters.ngram.drafter import NgramDrafter
+from crossdraft.drafters.ngram import NgramSettings
+from crossdraft.records import Method
 from tests.support import encodes_clips
 
 

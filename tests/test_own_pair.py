@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft.cli.main import main
-from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft.drafters.event.load import load_drafter
+from crossdraft.load import load_target, vocabulary_of
 from crossdraft_lab.train.reference.tokenizer import EVENT, IMAGE, PAD, VIDEO
 from tests.models.official import byte_tokenizer, official_weights, write_official
 from tests.support import ClipPaths, PairPaths, tiny_clip

@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 from crossdraft import Request
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.noise import choose
 from crossdraft.engine.runner.forks import forking
 from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.files import save_head
-from crossdraft.load import load_drafter, load_target, target_fingerprint
+from crossdraft.load import load_target, target_fingerprint
 from crossdraft.methods import METHODS, needs_target, placements, read_spec
 from crossdraft.specs import Spec
 from tests.align.small import some_adapter
@@ -64,7 +65,10 @@ def compared() -> list[object]:
 @pytest.fixture(scope="module", autouse=True)
 def one_target():
     """Every engine here shares the target that the first one has loaded; processes are forks of one."""
-    with pytest.MonkeyPatch.context() as patch, forking(["crossdraft.load", "crossdraft.engine.runner.worker"]):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        forking(["crossdraft.drafters.event.load", "crossdraft.engine.runner.worker"]),
+    ):
         patch.setattr("crossdraft.api.load_target", cache(load_target))
         yield
 

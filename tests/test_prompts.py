@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from crossdraft.drafters.event.load import EventPrompt
 from crossdraft.engine.request import Request
 from crossdraft.events import Excerpt, read_events, write_events
-from crossdraft.load import EventPrompt
 from crossdraft.models.eventgpt import EventGPTProcessor
 from tests.events.helpers import made_up
 

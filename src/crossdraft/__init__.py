@@ -12,46 +12,70 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from crossdraft.api import Engine, Options
+    from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
     from crossdraft.engine.request import Answer, Piece, Request
     from crossdraft.engine.sampling import Sampling
     from crossdraft.engine.stats import Stats
     from crossdraft.engine.timeline import Timeline
     from crossdraft.engine.tree import DraftTree
     from crossdraft.errors import BatchError, CrossdraftError, QueueFullError, RequestError
+    from crossdraft.methods import register
+    from crossdraft.records import DrafterContext, Method
+    from crossdraft.specs import Count, Spec
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Answer",
     "BatchError",
+    "Budget",
+    "Count",
     "CrossdraftError",
+    "Draft",
     "DraftTree",
+    "Drafter",
+    "DrafterContext",
     "Engine",
+    "Method",
+    "Needs",
     "Options",
     "Piece",
     "QueueFullError",
     "Request",
     "RequestError",
     "Sampling",
+    "Spec",
     "Stats",
     "Timeline",
+    "VerifyOutput",
     "__version__",
+    "register",
 ]
 
 _HOME = {
     "Answer": "crossdraft.engine.request",
     "BatchError": "crossdraft.errors",
+    "Budget": "crossdraft.engine.drafter",
+    "Count": "crossdraft.specs",
     "CrossdraftError": "crossdraft.errors",
+    "Draft": "crossdraft.engine.drafter",
     "DraftTree": "crossdraft.engine.tree",
+    "Drafter": "crossdraft.engine.drafter",
+    "DrafterContext": "crossdraft.records",
     "Engine": "crossdraft.api",
+    "Method": "crossdraft.records",
+    "Needs": "crossdraft.engine.drafter",
     "Options": "crossdraft.api",
     "Piece": "crossdraft.engine.request",
     "QueueFullError": "crossdraft.errors",
     "Request": "crossdraft.engine.request",
     "RequestError": "crossdraft.errors",
     "Sampling": "crossdraft.engine.sampling",
+    "Spec": "crossdraft.specs",
     "Stats": "crossdraft.engine.stats",
     "Timeline": "crossdraft.engine.timeline",
+    "VerifyOutput": "crossdraft.engine.drafter",
+    "register": "crossdraft.methods",
 }
 
 

@@ -44,8 +44,9 @@ from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
 from crossdraft.load import adapt_model, load_target
-from crossdraft.methods import DrafterContext, check_drafter_files, check_spec, drafts_trees, read_spec
+from crossdraft.methods import check_drafter_files, check_spec, drafts_trees, read_spec
 from crossdraft.options import Options
+from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 

@@ -15,8 +15,9 @@ from crossdraft.engine.runner.restarts import RESTARTS, Restarts
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import DrafterContext, build_spec, needs_target, repays_a_core
+from crossdraft.methods import METHODS, build_spec, needs_target, repays_a_core
 from crossdraft.options import Options
+from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec
 
 CACHE_SHARE = 10  # one part in so many of a device's memory is for its prefix cache
@@ -50,6 +51,7 @@ def assemble(
         num_frames=options.num_frames or context.num_frames,
         fps=options.fps or context.fps,
         cache_bytes=cache_bytes(options, device),
+        methods={**METHODS.added, **context.methods},
     )
     spec = located(drafter, options.placement)
     cores = draft_cores(options)

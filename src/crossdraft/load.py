@@ -4,27 +4,17 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
-from crossdraft.checkpoints.models import check_event_model
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, Fill, first_line, load_mapped, load_weights
-from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
-from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table, token_speller
-from crossdraft.drafters.hf_text import TextPrompt, text_model
-from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.recordings import PIXELS, RecordingPrompt, RecordingTarget
-from crossdraft.drafters.short_head import ShortHead, read_ids
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import usable_device
@@ -32,19 +22,17 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
-from crossdraft.engine.prompt import LazyFeatures, Prompt, PromptIds, known_ids
+from crossdraft.engine.prompt import PromptIds, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import refuse_recurrent
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
+from crossdraft.token_bytes import token_speller
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import FrameSpec, image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt, text_of
-
-if TYPE_CHECKING:
-    from crossdraft.models.eventgpt import EventGPTProcessor
 
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
@@ -92,7 +80,7 @@ def load_target(
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
             cannot be quantised for.
     """
-    folder = _folder(source, TARGETS)
+    folder = checked_folder(source, TARGETS)
     if device_map is not None:
         kind = _video_class(folder)
         model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
@@ -104,7 +92,7 @@ def load_target(
 def _video_model(
     folder: Path, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
 ) -> PreTrainedModel:
-    return _model(_video_class(folder), folder, device, dtype, packed=packed, quantize=quantize)
+    return load_network(_video_class(folder), folder, device, dtype, packed=packed, quantize=quantize)
 
 
 def _video_class(folder: Path) -> Any:
@@ -124,7 +112,7 @@ def _target(
     spec, sampling = frame_settings(*video_settings(folder))
     where, settings = image_settings(folder) or (folder, None)
     stills = image_spec(model.config, settings, where)
-    return _adapter(model, _tokenizer(folder), spec, sampling.instead(num_frames, fps), stills, packed=packed)
+    return _adapter(model, load_tokenizer(folder), spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
 def load_embeddings(
@@ -154,12 +142,14 @@ class OutputHead:
 def load_output_head(source: str = "reference", device: str | None = None, dtype: str | None = None) -> OutputHead:
     """The output embeddings of a target, of which little else is read; arguments and errors as `load_embeddings`."""
     model, folder = _with_embeddings(source, device, dtype)
-    return OutputHead(model.get_output_embeddings().weight.detach(), frozenset(_reserved(model, _tokenizer(folder))))
+    return OutputHead(
+        model.get_output_embeddings().weight.detach(), frozenset(reserved_of(model, load_tokenizer(folder)))
+    )
 
 
 def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
     """A target whose embeddings alone are read, and its folder."""
-    folder = _folder(source, TARGETS)
+    folder = checked_folder(source, TARGETS)
     where, kind = usable_device(device or None, "device"), _video_class(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
     model: Any = loaded
@@ -217,155 +207,11 @@ def _adapter(
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
     prepare = VideoPrompt(model, tokenizer, spec, sampling, stills)
-    eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
-    return Target(model, prepare, _text(tokenizer), eos, reserved, defaults)
+    eos, reserved = ends_of(model, tokenizer), reserved_of(model, tokenizer)
+    return Target(model, prepare, token_text(tokenizer), eos, reserved, defaults)
 
 
-def load_drafter(
-    source: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    banned: Sequence[int] = (),
-    vocabulary: dict[str, int] | None = None,
-    *,
-    packed: bool = True,
-    quantize: str | None = None,
-) -> IndependentDrafter:
-    """An EventGPT as an independent drafter.
-
-    Args:
-        source: `event`, `blind` or `foreign` of the reference pair, or the folder of an EventGPT. If it holds a
-            `draft_ids.json`, a list of token ids, only these are drafted; see `drafters.short_head`.
-        device, packed, quantize: as in `load_target`.
-        dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
-        banned: ids that must never be drafted.
-        vocabulary: the target's tokens and ids; every token that the drafter can write must be one of them, at the same
-            id. Its own placeholders and other special tokens are never drafted, and may stand anywhere.
-
-    Raises:
-        CrossdraftError: as `load_target`, or the vocabularies differ.
-    """
-    model, tokenizer, folder = _event_model(source, device, dtype, packed=packed, quantize=quantize)
-    if vocabulary is not None:
-        _check_vocabulary(_sayable(model.model, tokenizer), vocabulary, folder)
-    return IndependentDrafter(model, banned)
-
-
-def load_event_drafter(
-    source: str,
-    target: Callable[[], TokenTable],
-    vocabulary: dict[str, int],
-    banned: Sequence[int] = (),
-    how: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    packed: bool = True,
-    quantize: str | None = None,
-    slices: int | None = None,
-    patches: int | None = None,
-) -> IndependentDrafter | CrossVocabDrafter:
-    """An EventGPT as an independent drafter, of the target's vocabulary or another.
-
-    Args:
-        source, vocabulary, banned, device, dtype, packed, quantize: as in `load_drafter`.
-        target: reads what the target's tokens spell; called where the vocabularies differ or `how` is given.
-        how: as in `load_model_drafter`.
-        slices, patches: read whole recordings, as so many windows; see `drafters.recordings`.
-
-    Raises:
-        CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
-    """
-    model, tokenizer, _ = _event_model(source, device, dtype, packed=packed, quantize=quantize)
-    if slices is not None:
-        prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices, patches)
-        model = RecordingTarget(model.model, prompt, model.text, tuple(model.eos), tuple(model.reserved))
-    if how is None and not _differing(_sayable(model.model, tokenizer), vocabulary):
-        return IndependentDrafter(model, banned)
-    own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
-    return cross_vocab_drafter(model, own, target(), how or "slem")
-
-
-def _event_model(
-    source: str,
-    device: str | None,
-    dtype: str | None,
-    *,
-    packed: bool,
-    quantize: str | None,
-    learns: bool = False,
-    reduction: Reduction | None = None,
-) -> tuple[Target, PreTrainedTokenizerBase, Path]:
-    """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
-    from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
-
-    folder = check_event_model(source)
-    ids, dtype = None if learns else read_ids(folder), dtype or _draft_dtype(device)
-    kind = EventGPTForConditionalGeneration
-    model = _model(kind, folder, device, dtype, packed=packed, quantize=quantize, ids=ids, reduction=reduction)
-    processor = EventGPTProcessor.from_pretrained(folder)
-    tokenizer = processor.tokenizer
-    eos, reserved = _eos(model, tokenizer), _reserved(model, tokenizer)
-    return Target(model, EventPrompt(processor), _text(tokenizer), eos, reserved), tokenizer, folder
-
-
-def load_event_learner(
-    source: str, device: str | None = None, dtype: str | None = None, reduction: Reduction | None = None
-) -> Target:
-    """An EventGPT behind the adapter, with its whole head, its layers as they are: to be trained.
-
-    Args:
-        source, device: as in `load_drafter`.
-        dtype: default float32.
-        reduction: of its weights, which are then never all in memory.
-
-    Raises:
-        CrossdraftError: as `load_drafter`.
-    """
-    dtype = dtype or "float32"
-    return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, reduction=reduction)[0]
-
-
-def load_model_drafter(
-    source: str,
-    target: TokenTable,
-    how: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    packed: bool = True,
-    quantize: str | None = None,
-) -> IndependentDrafter | CrossVocabDrafter:
-    """A causal language model or a video VLM as an independent drafter, of the target's vocabulary or another.
-
-    Args:
-        source: `text` of the reference pair, or the folder of a Hugging Face checkpoint (safetensors).
-        target: the target's vocabulary.
-        how: `slem`, `tli` or `omni`, see `drafters.cross_vocab`; default none where the vocabularies are the same, else
-            `slem`.
-        device, dtype, packed, quantize: as in `load_drafter`.
-
-    Raises:
-        CrossdraftError: as `load_target`, or the model cannot draft.
-    """
-    folder, dtype = _folder(source, ("text",)), dtype or _draft_dtype(device)
-    sees = read_config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    tokenizer = _tokenizer(folder)
-    if sees:
-        model = load_target(str(folder), device, dtype, packed=packed, quantize=quantize)
-    else:
-        network = _model(AutoModelForCausalLM, folder, device, dtype, packed=packed, quantize=quantize)
-        decode, eos = _text(tokenizer), _eos(network, tokenizer)
-        model = text_model(network, TextPrompt(tokenizer), decode, eos, _reserved(network, tokenizer))
-    own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
-    same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
-    if how is None and same:
-        banned = [i for i, text in enumerate(target.token_bytes) if text is None and i not in target.eos]
-        return IndependentDrafter(model, banned, sees=sees)
-    return cross_vocab_drafter(model, own, target, how or "slem", sees=sees)
-
-
-def _draft_dtype(device: str | None) -> str | None:
+def draft_dtype(device: str | None) -> str | None:
     """Default dtype of a drafter: bfloat16 on a CPU that multiplies it, since drafts need not be exact."""
     where = usable_device(device or None, "device")
     return "bfloat16" if where.type == "cpu" and has_bf16() else None
@@ -373,12 +219,12 @@ def _draft_dtype(device: str | None) -> str | None:
 
 def event_folder(source: str) -> Path:
     """The folder of an event model; `source` as in `load_drafter`."""
-    return _folder(source, EVENT_MODELS)
+    return checked_folder(source, EVENT_MODELS)
 
 
 def text_folder(source: str) -> Path:
     """The folder of a language model: `text` of the reference pair, or a folder."""
-    return _folder(source, ("text",))
+    return checked_folder(source, ("text",))
 
 
 def event_fingerprint(source: str) -> str:
@@ -388,7 +234,7 @@ def event_fingerprint(source: str) -> str:
 
 def target_folder(source: str) -> Path:
     """The folder of a target; `source` as in `load_target`."""
-    return _folder(source, TARGETS)
+    return checked_folder(source, TARGETS)
 
 
 def target_fingerprint(source: str) -> str:
@@ -398,7 +244,7 @@ def target_fingerprint(source: str) -> str:
 
 def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
     """A target's tokenizer."""
-    return _tokenizer(_folder(source, TARGETS))
+    return load_tokenizer(checked_folder(source, TARGETS))
 
 
 def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], PromptIds]:
@@ -411,24 +257,9 @@ def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], P
     Raises:
         CrossdraftError: the folder lacks a file, or the class is not supported.
     """
-    folder = _folder(source, TARGETS)
-    config, tokenizer = _video_class(folder).config_class.from_pretrained(folder), _tokenizer(folder)
+    folder = checked_folder(source, TARGETS)
+    config, tokenizer = _video_class(folder).config_class.from_pretrained(folder), load_tokenizer(folder)
     return lambda request: known_ids(text_of(config, tokenizer, reserved, request))
-
-
-def check_event_drafter(source: str, target: str) -> None:
-    """Raise CrossdraftError unless it is an EventGPT that writes the target's vocabulary; only tokenizers are read.
-
-    Args:
-        source: as in `load_drafter`.
-        target: as in `load_target`.
-    """
-    folder = check_event_model(source)
-    tokenizer = _tokenizer(folder)
-    end: Any = tokenizer.eos_token_id
-    placeholders = _special(tokenizer) - {end}
-    own = {token: i for token, i in tokenizer.get_vocab().items() if i not in placeholders}
-    _check_vocabulary(own, vocabulary_of(target), folder)
 
 
 def vocabulary_of(source: str) -> dict[str, int]:
@@ -436,53 +267,7 @@ def vocabulary_of(source: str) -> dict[str, int]:
     return tokenizer_of(source).get_vocab()
 
 
-@dataclass(frozen=True)
-class EventPrompt:
-    """Turns a request into the inputs of an EventGPT. A text-only control gets blank frames.
-
-    Of a recording only the window that the model was made for is read (`EventGPTProcessor.window`), from its end; an
-    `Excerpt` says otherwise.
-    """
-
-    processor: "EventGPTProcessor"
-
-    def __call__(self, request: Request) -> Prompt:
-        ids = torch.tensor(self.processor.prompt_ids(request.question))
-
-        def pixels() -> dict[str, Tensor]:
-            window = self._blank() if self.processor.options.blind else self._window(request)
-            return {PIXELS: self.processor.pixels(window)[None]}
-
-        return Prompt(ids, LazyFeatures({}, (PIXELS,), pixels) if request.known else pixels())
-
-    def _window(self, request: Request) -> Any:
-        from crossdraft.events import Events, Excerpt
-
-        events, size = request.events, self.processor.window
-        if events is None:
-            raise CrossdraftError(
-                "The request has no event recording (`events`), which the drafter reads; give one, or name a "
-                "drafter that needs none, such as union:memory,ngram."
-            )
-        if isinstance(events, str | Path):
-            events = Excerpt(Path(events))
-        if isinstance(events, Excerpt):
-            return events.read_windows(size)
-        if isinstance(events, Events):
-            return size.of(events)
-        if not isinstance(events, np.ndarray | Tensor):
-            raise CrossdraftError(
-                f"The event recording (`events`) is of type {type(events).__name__}; give a path, "
-                "an Excerpt, Events, or frames."
-            )
-        return events
-
-    def _blank(self) -> Tensor:
-        size = self.processor.config.vision_config.image_size
-        return torch.full((self.processor.config.num_event_frames, size, size, 3), 255, dtype=torch.uint8)
-
-
-def _folder(source: str, shipped: Sequence[str]) -> Path:
+def checked_folder(source: str, shipped: Sequence[str]) -> Path:
     """The folder of a name, path or repository, checked for what every checkpoint needs."""
     folder = shipped_or_found(source, shipped)
     check_files(folder)
@@ -493,7 +278,7 @@ def _folder(source: str, shipped: Sequence[str]) -> Path:
     return folder
 
 
-def _model(
+def load_network(
     kind: Any,
     folder: Path,
     device: str | None,
@@ -501,10 +286,9 @@ def _model(
     *,
     packed: bool,
     quantize: str | None,
-    ids: Sequence[int] | None = None,
     reduction: Reduction | None = None,
 ) -> PreTrainedModel:
-    """Load strictly: nothing missing, nothing left over, no shape changed; with a head for `ids` alone, if given."""
+    """Load strictly: nothing missing, nothing left over, no shape changed."""
     stored = quantization_method(read_config(folder))
     if None not in (stored, quantize):
         raise CrossdraftError(f"{folder} is quantised already ({stored}); leave out quantize={quantize}.")
@@ -518,9 +302,6 @@ def _model(
     model: Any = loaded
     if reduction is not None:
         reduction.apply(model, fill)
-    if ids is not None:
-        fill(model.lm_head)
-        model.lm_head = ShortHead(model.lm_head, ids)
     if quantize is not None:
         quantize_layers(model, quantize, fill)
     if packed and where.type == "cpu":
@@ -529,7 +310,12 @@ def _model(
     return (model if stored else model.to(where)).eval()  # a library that quantised moves its model itself
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder.
+
+    Raises:
+        CrossdraftError: it cannot be loaded.
+    """
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except LIBRARY_ERRORS as error:
@@ -539,7 +325,9 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
+def token_text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
+    """The text of a tokenizer's tokens, as answers show it."""
+
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
@@ -549,47 +337,26 @@ def _text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
     return TokenText(decode, special, frozenset(byte_fallback), token_speller(tokenizer))
 
 
-def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that end an answer, from the generation config, else the tokenizer."""
     ids: Any = getattr(model.generation_config, "eos_token_id", None)
     ids = tokenizer.eos_token_id if ids is None else ids
     return (ids,) if isinstance(ids, int) else tuple(ids or ())
 
 
-def _reserved(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    return reserved_ids(tokenizer, model.config.get_text_config().vocab_size, _eos(model, tokenizer))
+def reserved_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Ids of a model's head that are no text; see `reserved_ids`."""
+    return reserved_ids(tokenizer, model.config.get_text_config().vocab_size, ends_of(model, tokenizer))
 
 
 def reserved_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: Sequence[int]) -> tuple[int, ...]:
     """Ids that are no text: special tokens other than the end, and rows of the head that no token has."""
     padded = range(len(tokenizer), vocab_size)
-    return (*sorted(_special(tokenizer) - {*eos, *padded}), *padded)
+    return (*sorted(special_ids(tokenizer) - {*eos, *padded}), *padded)
 
 
-def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Ids of special tokens."""
     # A token may be marked as special without standing among the tokenizer's named ones: EventGPT's `<event>` does.
     marked = {token for token, found in tokenizer.added_tokens_decoder.items() if found.special}
     return {*tokenizer.all_special_ids} | marked
-
-
-def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The tokens that a model can write as text, and the end: all but what is reserved."""
-    reserved = set(_reserved(model, tokenizer))
-    return {token: i for token, i in tokenizer.get_vocab().items() if i not in reserved}
-
-
-def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
-    """Every token that the drafter can write must have the same id in the target."""
-    differing = _differing(drafter, target)
-    if differing:
-        raise CrossdraftError(
-            f"The drafter {folder} has another vocabulary than the target: {len(differing)} of its {len(drafter)} "
-            f"tokens differ, '{differing[0]}' for one; name a drafter that fits every target, such as "
-            "union:memory,ngram, an event model by itself (event:dir=FOLDER), or pair models that share a tokenizer."
-        )
-
-
-def _differing(drafter: dict[str, int], target: dict[str, int]) -> list[str]:
-    """The tokens of a drafter that are not the target's at the same id."""
-    return [token for token, i in drafter.items() if target.get(token) != i]

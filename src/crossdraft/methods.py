@@ -1,219 +1,49 @@
-"""One record per way of drafting. Help, docs, bench, identity's list and the trainers are derived from this table.
+"""The table of drafters. Help, docs, bench, identity's list and the trainers are derived from it.
 
-A drafter of one's own joins it by `register`, or by an entry point of the group `crossdraft.drafters` that names its
-record; see docs/adding_a_drafter.md.
+Each record stands in its drafter's own file. A drafter of one's own joins by `register`, or by an entry point of the
+group `crossdraft.drafters` that names its record; see docs/adding_a_drafter.md.
 """
 
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from crossdraft import builders, drafter_checks
-from crossdraft.builders import REGISTERED, DrafterContext
 from crossdraft.checks import did_you_mean
 from crossdraft.checks import text as check_text
-from crossdraft.drafters import settings
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.registry import HEADS, HeadRecord, weights_of
 from crossdraft.plugins import Table, more_to_install
-from crossdraft.specs import NoSettings, Spec, parse, read_settings
+from crossdraft.records import DrafterContext, Method
+from crossdraft.specs import Spec, parse, read_settings
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
 
 GROUP = "crossdraft.drafters"  # of entry points: other packages' drafters
-EVENT_ENCODER = ("vision_tower", "event_adaptor", "multi_modal_projector")  # an event model without its text model
+MODULES = (
+    "drafters.event",
+    "drafters.language_model",
+    "drafters.ngram",
+    "drafters.lookahead",
+    "edge",
+    "drafters.memory",
+    "drafters.view",
+    "drafters.combine",
+    "drafters.adaedl",
+    "heads.event_medusa",
+    "heads.fast",
+    "heads.glance",
+    "heads.pass_",
+    "heads.drafting",
+)
+"""Modules of this package with `RECORDS` of drafters; none of them imports PyTorch."""
 
-
-@dataclass(frozen=True)
-class Method:
-    """A way of drafting; everything said of it anywhere is derived from this record.
-
-    Args:
-        name: what a spec calls it.
-        summary: one line for the table of drafters.
-        paper: where it comes from.
-        build: makes the drafter of its spec, its settings and the context; must be found in a module by its name, so
-            that a process of its own can be sent it. Either this or `join`.
-        join: makes it of the drafters that it joins, wherever those run.
-        check: refuses, given spec, settings and the target's source (`None`: it has none), what can be told of them
-            before a model is loaded, such as a folder that is not there.
-        settings: a frozen dataclass of what may be set; see `specs.read_settings`.
-        joins: the least and the most specs that it takes; a most of `None` is any number.
-        trained: whether it needs training.
-        drafts_trees: whether its drafts branch.
-        senses: what of the scene it reads: `events`, `video`.
-        needs_target: whether it reads the target's features and so runs in its process.
-        probes: whether it drafts from extra rows of the target's passes, of which no edge is told.
-        has_network: whether it runs a network of its own, which repays a core of its own.
-        examples: specs of it, of which identity checks all and bench runs the first; default its name.
-        weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
-        model: the model that it runs: one of the pair, `event` or `target` for example, unless its setting says.
-        model_parts: modules of that which it runs; none named = all.
-        network: what `crossdraft train` trains for it.
-        task: what that learns from: the target's features, an event model, or rows of the target's own passes.
-    """
-
-    name: str
-    summary: str
-    paper: str
-    build: "Callable[[Spec, Any, DrafterContext], Drafter[Any]] | None" = None
-    join: "Callable[[Sequence[Drafter[Any]], Any, DrafterContext], Drafter[Any]] | None" = None
-    check: "Callable[[Spec, Any, str | None], object] | None" = None
-    settings: type[Any] = NoSettings
-    joins: tuple[int, int | None] = (0, 0)
-    trained: bool = False
-    drafts_trees: bool = False
-    senses: tuple[str, ...] = ()
-    needs_target: bool = False
-    probes: bool = False
-    has_network: bool = True
-    examples: tuple[str, ...] | None = None
-    weights: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None
-    model_parts: tuple[str, ...] = ()
-    network: str | None = None
-    task: Literal["features", "events", "rows"] = "features"
-
-    def __post_init__(self) -> None:
-        if (self.build is None) == (self.join is None):
-            raise CrossdraftError(f"The record of the drafter '{self.name}' must have either build or join.")
-        if self.examples is None:
-            object.__setattr__(self, "examples", (self.name,))
-
-
-def _of_head(name: str, head: HeadRecord) -> Method:
-    """A head on the target's features. It has no examples: `bench heads` compares what all of them draft."""
-    return Method(
-        name, head.summary, head.paper, builders.build_head, check=drafter_checks.head,
-        settings=settings.HeadSettings, trained=True,
-        drafts_trees=head.tree != "chain", senses=("video",) if head.sees else (), needs_target=True, examples=(),
-        weights={"dir": weights_of(name)}, network=head.network,
-    )  # fmt: skip
-
-
-EVENT, VIDEO = ("events",), ("video",)
-TWO, MANY = (2, 2), (2, None)
-SHIPPED: Mapping[str, Method] = {method.name: method for method in (
-    Method(
-        "event", "EventGPT of the reference pair: reads an event camera", "crossdraft", builders.build_event,
-        check=drafter_checks.event,
-        settings=settings.EventSettings, trained=True, senses=EVENT, model="event",
-    ),
-    Method(
-        "blind", "the same without events: the ablation", "crossdraft", builders.build_event,
-        check=drafter_checks.event,
-        settings=settings.EventSettings, trained=True, model="blind",
-    ),
-    Method(
-        "foreign",
-        "an event model trained on captions of its own wordings: what an EventGPT drafts that nobody aligned",
-        "crossdraft", builders.build_event, check=drafter_checks.event,
-        settings=settings.EventSettings, trained=True, senses=EVENT,
-        model="foreign",
-    ),
-    Method(
-        "text", "a tiny text model of the reference pair, with a vocabulary of its own",
-        "SLEM, TLI: Timor 2025; OmniDraft 2025", builders.build_text,
-        settings=settings.TextSettings, trained=True, model="text",
-        examples=("text", "text:how=tli", "text:how=omni"),
-    ),
-    Method(
-        "model", "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)",
-        "SpS: Leviathan, Chen 2023", builders.build_model,
-        check=drafter_checks.model,
-        settings=settings.ModelSettings, trained=True, senses=VIDEO, weights={"dir": ""},
-        examples=(),  # it needs a folder; it drafts as `text` and `view` do
-    ),
-    Method(
-        "ngram", "copies what followed the same tokens in prompt and answer", "PLD 2023", builders.build_ngram,
-        settings=settings.NgramSettings, has_network=False,
-    ),
-    Method(
-        "lookahead", "n-grams that the target generates in extra rows of its passes", "Lookahead: Fu 2024",
-        builders.build_lookahead, settings=settings.LookaheadSettings, drafts_trees=True, has_network=False,
-        probes=True,
-    ),
-    Method(
-        "edge", "whatever drafts at the edge that asks, over the network (crossdraft serve, crossdraft edge)",
-        "crossdraft", builders.build_edge, settings=settings.EdgeSettings, drafts_trees=True, needs_target=True,
-        has_network=False, examples=(),  # it needs an edge
-    ),
-    Method(
-        "memory", "retrieval from earlier and running answers of the target (weighted n-gram match)",
-        "crossdraft; SAM, REST 2024; SRT: Chang 2026", builders.build_memory,
-        check=drafter_checks.memory,
-        settings=settings.MemorySettings, drafts_trees=True, has_network=False,
-    ),
-    Method(
-        "union", "merges several drafters' trees into one", "crossdraft", join=builders.join_union,
-        joins=MANY, has_network=False, drafts_trees=True, examples=("union:event,memory", "union:ngram,lookahead"),
-    ),
-    Method(
-        "choose", "a bandit picks one of several for each answer", "UCB1 2002", join=builders.join_choose,
-        joins=MANY, has_network=False, drafts_trees=True, examples=("choose:event,memory", "choose:event,memory,ngram"),
-    ),
-    Method(
-        "phased", "one drafter during the target's prefill, another afterwards", "crossdraft",
-        join=builders.join_phased, joins=TWO, has_network=False, drafts_trees=True,
-        examples=("phased:event,(union:event,memory)", "phased:event,lookahead"),
-    ),
-    Method(
-        "fallback", "one drafter, and another for the requests that it refuses (fallback:glance,eagle2)", "crossdraft",
-        join=builders.join_fallback, joins=TWO, has_network=False, drafts_trees=True,
-        examples=("fallback:event,memory",),
-    ),
-    Method(
-        "view", "the target itself, seeing fewer frames (view:frames=2)", "crossdraft", builders.build_view,
-        settings=settings.ViewSettings, senses=VIDEO, model="target",
-    ),
-    Method(
-        "cascade", "a drafter that is itself accelerated by a cheaper one", "CS Drafting: Chen 2023",
-        join=builders.join_cascade, settings=settings.CascadeSettings, joins=MANY, has_network=False,
-        examples=("cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2"),
-    ),
-    Method(
-        "pyramid", "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold", "PyramidSD 2025",
-        join=builders.join_pyramid, settings=settings.PyramidSettings, joins=TWO, has_network=False,
-        examples=("pyramid:event,memory", "pyramid:event,blind"),
-    ),
-    Method(
-        "adaedl", "a model whose draft ends where its entropy is high (adaedl:event)", "AdaEDL: Agrawal 2024",
-        join=builders.join_adaedl, settings=settings.AdaEDLSettings, joins=(1, 1), has_network=False,
-        examples=("adaedl:event",),
-    ),
-    Method(
-        "event_medusa", "the event drafter with Medusa heads on its own features",
-        "Medusa: Cai 2024; Hydra: Ankner 2024", builders.build_event_head,
-        check=drafter_checks.event_head,
-        settings=settings.EventHeadSettings, trained=True, senses=EVENT, weights={"dir": "event_medusa"},
-        model="event", network="event_medusa", task="events",
-    ),
-    Method(
-        "fast", "the answer's beginning from the event encoder alone, without a language model", "crossdraft",
-        builders.build_event_head, check=drafter_checks.event_head,
-        settings=settings.EventHeadSettings, trained=True, drafts_trees=True, senses=EVENT,
-        weights={"dir": "fast"}, model="event", model_parts=EVENT_ENCODER, network="fast", task="events",
-    ),
-    Method(
-        "glance",
-        "the event drafter with cross-attention to a few frames, of which the target hands over its visual features",
-        "crossdraft; GLIDE: Du 2024", builders.build_glance,
-        check=drafter_checks.event_head,
-        settings=settings.GlanceSettings, trained=True, senses=(*EVENT, *VIDEO),
-        weights={"dir": "glance", "heads": "event_medusa"}, model="event", network="glance", task="events",
-    ),
-    Method(
-        "pass", "learned look-ahead embeddings in extra rows of the target's passes", "PaSS: Monea 2023",
-        builders.build_pass, check=drafter_checks.head,
-        settings=settings.PassSettings, trained=True, needs_target=True, probes=True,
-        weights={"dir": "pass"}, network="pass", task="rows",
-    ),
-    *(_of_head(name, head) for name, head in HEADS.items()),
-)}  # fmt: skip
-METHODS = Table(GROUP, Method, "drafter", SHIPPED, REGISTERED)
+SHIPPED: Mapping[str, Method] = {
+    record.name: record for module in MODULES for record in import_module(f"crossdraft.{module}").RECORDS
+}
+METHODS: Table[Method] = Table(GROUP, Method, "drafter", SHIPPED)
 """Every drafter: those above, those that were registered, and those of other installed packages."""
 
 

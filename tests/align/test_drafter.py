@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import crossdraft as cd
+from crossdraft.drafters.adaedl import AdaEDLSettings
 from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.entropy_stop import EntropyStop
-from crossdraft.drafters.settings import AdaEDLSettings
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -16,7 +17,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import load_drafter, load_target, target_fingerprint
+from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.align.drafter import AlignedDrafter, AlignedOptions
 from crossdraft_lab.align.fused_drafter import FusedDrafter
 from crossdraft_lab.align.load import aligned_drafter, load_adapter

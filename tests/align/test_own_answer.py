@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
@@ -12,7 +13,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.objective import Objective, score
 from crossdraft.heads.registry import NETWORKS
-from crossdraft.load import load_drafter
 from crossdraft_lab.align.load import aligned_drafter
 from crossdraft_lab.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer
 from crossdraft_lab.align.own_answer_drafter import OwnAnswerDrafter

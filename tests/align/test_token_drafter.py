@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import load_drafter
 from crossdraft_lab.align import token_drafter
 from crossdraft_lab.align.drafter import AlignedOptions, first_positions
 from crossdraft_lab.align.load import aligned_drafter

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import crossdraft as cd
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import VerifyOutput
 from crossdraft.engine.prefill import prefill
@@ -17,7 +18,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import NETWORKS
-from crossdraft.load import event_fingerprint, load_drafter, load_target, target_fingerprint, tokenizer_of
+from crossdraft.load import event_fingerprint, load_target, target_fingerprint, tokenizer_of
 from crossdraft_lab.align import predicted
 from crossdraft_lab.align.networks.vision import VisionAdapter, spread
 from crossdraft_lab.align.predicted import (

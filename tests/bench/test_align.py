@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from crossdraft.cli.main import main
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
-from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.load import target_fingerprint
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.align import (
     CONTROLS,

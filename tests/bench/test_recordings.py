@@ -6,7 +6,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.partial import PartialBench, compare_partial
 from crossdraft_lab.bench.recordings import RecordingsBench, compare_recordings
-from crossdraft_lab.drafters.settings import PartialSettings
+from crossdraft_lab.drafters.partial import PartialSettings
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
 from crossdraft_lab.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, _generate
 from crossdraft_lab.cli.align import BEFORE, TUNED, WITH_MEMORY
 from tests.support import tiny_clip, tiny_pair

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from crossdraft.compressions import compressed
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.drafter import Needs
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefill import prefill

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from crossdraft.compressions import compressed
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, load_target, vocabulary_of
+from crossdraft.load import load_target, vocabulary_of
 from crossdraft_lab.compression import visionzip
 from crossdraft_lab.compression.visionzip import VisionZipSettings, VisionZipTarget, class_attention, zipped
 from tests.engine.zoo import VIDEO, ZOO, as_target

@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
-from crossdraft.drafters.hf_text import TextPrompt, text_model
+from crossdraft.drafters.language_model.text_model import TextPrompt, text_model
 from crossdraft.engine.target import Target
 
 

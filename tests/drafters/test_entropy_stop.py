@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from crossdraft import methods
-from crossdraft.builders import DrafterContext
+from crossdraft.drafters.adaedl import AdaEDLSettings
 from crossdraft.drafters.entropy_stop import EntropyStop
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.settings import AdaEDLSettings
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
+from crossdraft.records import DrafterContext
 from tests.engine.drafting import Language, PartialTree, probs_of, sampled
 from tests.engine.exact import distribution
 from tests.engine.rules.rounds import VERIFIERS

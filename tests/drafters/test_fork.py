@@ -5,7 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from crossdraft.builders import DrafterContext, join_adaedl
+from crossdraft.drafters.adaedl import AdaEDLSettings, join
 from crossdraft.drafters.combine.cascade import CascadeDrafter, PyramidDrafter
 from crossdraft.drafters.combine.choose import ChooseDrafter
 from crossdraft.drafters.combine.fallback import FallbackDrafter
@@ -13,10 +13,9 @@ from crossdraft.drafters.combine.phased import PhasedDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.lookahead import LookaheadDrafter
+from crossdraft.drafters.lookahead.drafter import LookaheadDrafter
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
-from crossdraft.drafters.ngram import NgramDrafter
-from crossdraft.drafters.settings import AdaEDLSettings
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -24,6 +23,7 @@ from crossdraft.engine.prompt import known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
+from crossdraft.records import DrafterContext
 from tests.drafters.combine.test_fallback import Refusing
 from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
@@ -57,7 +57,7 @@ def memory() -> MemoryDrafter:
 
 DRAFTERS = {
     "independent": independent,
-    "adaedl": lambda: join_adaedl([independent()], AdaEDLSettings(threshold=0.9), DrafterContext()),
+    "adaedl": lambda: join([independent()], AdaEDLSettings(threshold=0.9), DrafterContext()),
     "tree": lambda: TreeDrafter(model(), partial(expand_and_rerank, beam=2, width=lambda probs: 2)),
     "ngram": ngram,
     "memory": memory,

@@ -9,7 +9,7 @@ from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.drafters.guided import GuidedDrafter, attention_scores, decoder_of, kept_positions
+from crossdraft_lab.drafters.guided.drafter import GuidedDrafter, attention_scores, decoder_of, kept_positions
 from tests.engine.zoo import VIDEO, ZOO, as_target, noisy
 from tests.support import encodes_clips
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from crossdraft.drafters import WORDS
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import DraftReuse, IndependentDrafter, IndependentState, top_tokens
-from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft.load import load_drafter
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
 QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?", "What should the driver watch for?")

@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from crossdraft.drafters.combine.union import UnionDrafter
-from crossdraft.drafters.lookahead import LookaheadDrafter, moved_on, ngrams, probes_of
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.lookahead.drafter import LookaheadDrafter, moved_on, ngrams, probes_of
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop

@@ -3,7 +3,7 @@
 import pytest
 
 import crossdraft as cd
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prompt import GAP, PromptIds, known_ids

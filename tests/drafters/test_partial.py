@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.combine.cascade import CascadeDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.passes import Chunk, PassRow
@@ -17,8 +17,8 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
-from crossdraft_lab.drafters.partial import BLOCK, PartialDrafter, kept_tokens, take
-from crossdraft_lab.drafters.settings import PartialSettings
+from crossdraft_lab.drafters.partial import PartialSettings
+from crossdraft_lab.drafters.partial.drafter import BLOCK, PartialDrafter, kept_tokens, take
 from tests.engine.zoo import ZOO, as_target
 
 ALL, FEW = PartialSettings(blocks=99), PartialSettings(sinks=1, blocks=2, window=1)

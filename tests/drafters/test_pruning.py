@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crossdraft.engine.prompt import Prompt
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.drafters.guided import attention_scores, decoder_of, kept_positions, pruned
+from crossdraft_lab.drafters.guided.drafter import attention_scores, decoder_of, kept_positions, pruned
 from tests.engine.zoo import VIDEO, ZOO
 
 
@@ -44,7 +44,7 @@ def test_another_attention_would_be_noticed(bug, monkeypatch):
     if bug == "another layer":
         entering = states[2]
     elif bug == "without positions":
-        turn = "crossdraft_lab.drafters.guided.apply_rotary_pos_emb"
+        turn = "crossdraft_lab.drafters.guided.drafter.apply_rotary_pos_emb"
         monkeypatch.setattr(turn, lambda query, key, cos, sin: (query, key))
     else:
         monkeypatch.setattr(torch.Tensor, "masked_fill", lambda self, mask, value: self)

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from crossdraft.builders import DrafterContext
 from crossdraft.drafters import recordings
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.recordings import PATCHES, PIXELS, RecordingPrompt, RecordingTarget, busiest_patches
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, adaptive_windows, eventgpt_frames, write_events
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 from crossdraft.methods import build_spec, read_spec
 from crossdraft.models.eventgpt import EventGPTProcessor
+from crossdraft.records import DrafterContext
 from crossdraft.video.preprocess import preprocess
 from tests.events.helpers import made_up
 

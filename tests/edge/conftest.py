@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from crossdraft import Engine, Request
-from crossdraft.builders import DrafterContext
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
 from crossdraft.edge.frames import fingerprint_of
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import build
+from crossdraft.records import DrafterContext
 from crossdraft.serve.service import load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
 from tests.serve.conftest import Runner, Running, with_clip

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.generation.stopping_criteria import StopStringCriteria
 
 from crossdraft.engine.detokenize import BROKEN, LONGEST_RUN, WINDOW, AnswerText, Detokenizer, TokenText
-from crossdraft.load import _text, tokenizer_of
+from crossdraft.load import token_text, tokenizer_of
 from crossdraft_lab.train.reference.tokenizer import train_tokenizer
 
 WORDS = "a van is ahead of us, the purple van; café 東京 🚗 naïve \n\n  two  spaces?! <s> van."
@@ -45,7 +45,7 @@ def tokenizer(name: str):
 
 @lru_cache
 def text_of(name: str) -> TokenText:
-    return _text(tokenizer(name))
+    return token_text(tokenizer(name))
 
 
 NAMES = ("reference", "bytes", "sentencepiece")

@@ -5,11 +5,12 @@ import logging
 import pytest
 
 import crossdraft as cd
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import LETTERS_PER_TOKEN
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 
 LONG = "why? " * 1000
 

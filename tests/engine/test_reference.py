@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.engine.conformance import SequentialPositions, planted
 from crossdraft.engine.loop import DecodeLoop

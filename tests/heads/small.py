@@ -4,11 +4,12 @@ from pathlib import Path
 
 import torch
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.files import fingerprint
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.files import config_of, make, save_head
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 from tests.support import PairPaths
 
 

@@ -8,6 +8,7 @@ import pytest
 import crossdraft as cd
 from crossdraft import methods
 from crossdraft.heads import networks
+from crossdraft.heads.drafting import method_of_head
 from crossdraft.heads.files import read_config
 from crossdraft.heads.registry import HEADS, NETWORKS, HeadRecord
 from crossdraft_lab.train.heads.recipe import load_head_recipe
@@ -32,7 +33,7 @@ def record(tmp_path, monkeypatch, no_drafters_registered) -> HeadRecord:
     record = names["record"]
     monkeypatch.setitem(HEADS, "gated", record)
     monkeypatch.setitem(NETWORKS, "gated", record)
-    methods.register(methods._of_head("gated", record))  # what `methods.SHIPPED` does with every record of `HEADS`
+    methods.register(method_of_head("gated", record))  # what `heads.drafting` does with every record of `HEADS`
     return record
 
 

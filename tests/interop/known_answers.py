@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crossdraft.builders import DrafterContext
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
-from crossdraft.methods import Method, register
+from crossdraft.methods import register
+from crossdraft.records import DrafterContext, Method
 from crossdraft.specs import Spec
 
 

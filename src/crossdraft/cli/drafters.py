@@ -9,7 +9,7 @@ from crossdraft.cli.options import AsJson
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from crossdraft.methods import Method
+    from crossdraft.records import Method
 
 app = typer.Typer(help="List the drafters, and say which one to take.", add_completion=False)
 

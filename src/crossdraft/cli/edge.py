@@ -204,7 +204,8 @@ def _check_drafter(drafter: str, target: str, *, events: bool) -> None:
 
 
 def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> "Drafter[Any]":
-    from crossdraft.methods import DrafterContext, build
+    from crossdraft.methods import build
+    from crossdraft.records import DrafterContext
 
     context = DrafterContext(
         target, device=device, vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -18,7 +19,6 @@ import typer
 from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.checks import choice, frames_or_rate, positive, whole
 from crossdraft.cli.cores import choose_cores
-from crossdraft.drafter_checks import check_device
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec
 from crossdraft.specs import Spec
@@ -35,6 +35,7 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 UNCHECKED = ("target", "compile", "measure")
 
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
+CPU, CUDA = re.compile(r"cpu(:\d+)?"), re.compile(r"cuda(:\d+)?")
 DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s)")
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
@@ -453,6 +454,21 @@ def _check_prefill(_option: str, spec: str) -> None:
     from crossdraft.compressions import settings_of
 
     settings_of(spec)
+
+
+def check_device(option: str, device: str) -> None:
+    """Refuse a device that is not here; a GPU where PyTorch is built for CPUs, or no driver is installed, at once.
+
+    Raises:
+        CrossdraftError: as `engine.devices.usable_device`.
+    """
+    if CPU.fullmatch(device):
+        return
+    if CUDA.fullmatch(device) and version("torch").endswith("+cpu"):
+        raise CrossdraftError(f"{option} is '{device}', which cannot be used here; choose cpu.")
+    from crossdraft.engine.devices import usable_device
+
+    usable_device(device, option)
 
 
 CHECKS: Mapping[str, Callable[[str, Any], object]] = {

@@ -12,11 +12,11 @@ from crossdraft.cli.cores import choose_cores, spans
 from crossdraft.cli.options import PairOptions, check_recorded, reads_events
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
+from crossdraft.drafters.event.load import check_event_drafter
 from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import check_event_drafter
 from crossdraft.methods import METHODS, check_spec, read_spec
 
 WARM_UP_TOKENS = 4

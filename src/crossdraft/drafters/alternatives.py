@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from crossdraft.drafters.settings import WORDS
+from crossdraft.drafters import WORDS
 from crossdraft.engine.drafter import Draft, Outcome
 from crossdraft.engine.tree import ROOT, DraftTree
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.settings import AdaEDLSettings
+from crossdraft.drafters.adaedl import AdaEDLSettings
 
 RATE_KEPT, THRESHOLD_KEPT = 0.5, 0.9  # β₁, β₂
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from crossdraft.drafters import WORDS
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, read_prompt, show
 from crossdraft.drafters.entropy_stop import EntropyStop
-from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.static_cache import hand_back
@@ -140,7 +140,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
             (greedy answers only); see `alternatives`.
         glance: attends to the clip and gives the logits; `None` = the model's own.
 
-    Drafts end early where a `stop` says so: see `builders.join_adaedl`.
+    Drafts end early where a `stop` says so: see `drafters.adaedl`.
     """
 
     stop: EntropyStop | None = None  # with which an answer begins

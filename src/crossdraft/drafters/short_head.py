@@ -5,8 +5,9 @@ cannot draft, the target still says. Only the drafter's distribution changes, an
 distribution (FR-Spec: Zhao et al. 2025).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,12 @@ class ShortHead(nn.Module):
         few: Tensor = self.inner(states)
         every = few.new_full((*few.shape[:-1], self.size), float("-inf"))
         return every.index_copy_(-1, self.rows, few)
+
+
+def shorten_head(model: Any, fill: Callable[[Any], object], ids: Sequence[int]) -> None:
+    """Cut a model's head down to those ids; `fill` reads the weights of a layer."""
+    fill(model.lm_head)
+    model.lm_head = ShortHead(model.lm_head, ids)
 
 
 def read_ids(folder: Path) -> list[int] | None:

@@ -8,22 +8,30 @@ something cheap should take over: `phased:view,ngram`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from torch import Tensor
-
-from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.settings import ViewSettings
-from crossdraft.engine.arrivals import evenly
-from crossdraft.engine.prompt import Prompt
-from crossdraft.engine.request import Request
-from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.records import DrafterContext, Method
+from crossdraft.specs import Count, Spec
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from crossdraft.drafters.independent import IndependentDrafter
+    from crossdraft.engine.drafter import Drafter
+    from crossdraft.engine.prompt import Prompt
+    from crossdraft.engine.request import Request
+    from crossdraft.engine.target import Target
     from crossdraft.video.clip import FrameSampling
     from crossdraft.video_prompt import VideoPrompt
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """Frames that the target sees when it drafts for itself."""
+
+    frames: Count = 2
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ class FewerFrames:
     whole: "VideoPrompt"
     frames: int = ViewSettings.frames
 
-    def __call__(self, request: Request) -> Prompt:
+    def __call__(self, request: "Request") -> "Prompt":
+        from crossdraft.engine.prompt import Prompt
         from crossdraft.video.image import image_frames
         from crossdraft.video.inputs import chat_inputs, clip_inputs, image_inputs, merged
 
@@ -62,8 +71,9 @@ class FewerFrames:
         return Prompt(inputs.pop("input_ids")[0], {**pixels, **inputs})
 
 
-def sampled(video: object, count: int, sampling: "FrameSampling") -> tuple[Tensor, np.ndarray]:
+def sampled(video: object, count: int, sampling: "FrameSampling") -> "tuple[Tensor, np.ndarray]":
     """`count` frames [count, H, W, 3] of those that a target reads of a clip, evenly spread; their times in seconds."""
+    from crossdraft.engine.arrivals import evenly
     from crossdraft.video.clip import read_clip
 
     sample = read_clip(video, sampling)  # of what is wrong with the clip, the target tells
@@ -71,7 +81,9 @@ def sampled(video: object, count: int, sampling: "FrameSampling") -> tuple[Tenso
     return sample.frames[chosen], sample.times_s[chosen]
 
 
-def view_of(target: Target, prepare: Callable[[Request], Prompt], banned: Sequence[int] = ()) -> IndependentDrafter:
+def view_of(
+    target: "Target", prepare: "Callable[[Request], Prompt]", banned: Sequence[int] = ()
+) -> "IndependentDrafter":
     """A second adapter over a target's network, which it shares, with a prompt of its own.
 
     Args:
@@ -79,5 +91,31 @@ def view_of(target: Target, prepare: Callable[[Request], Prompt], banned: Sequen
         prepare: makes the cheaper prompt, such as `FewerFrames`.
         banned: ids that must never be drafted.
     """
+    from crossdraft.drafters.independent import IndependentDrafter
+    from crossdraft.engine.target import Target
+
     same = Target(target.model, prepare, target.decode, tuple(target.eos), tuple(target.reserved))
     return IndependentDrafter(same, banned, sees=True)
+
+
+def build(spec: Spec, settings: ViewSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The target itself, with fewer frames."""
+    from crossdraft.video_prompt import VideoPrompt
+
+    target = context.load_host()
+    if not isinstance(target.prepare, VideoPrompt):
+        raise CrossdraftError(
+            f"The target {context.target} reads no video frames, of which '{spec}' could leave out some."
+        )
+    own_frames = target.prepare.sampling.num_frames
+    if own_frames is not None and settings.frames > own_frames:
+        raise CrossdraftError(f"'{spec}' asks for more than the {own_frames} frames that the target itself sees.")
+    return view_of(target, FewerFrames(target.prepare, settings.frames), context.banned)
+
+
+RECORDS = (
+    Method(
+        "view", "the target itself, seeing fewer frames (view:frames=2)", "crossdraft", build,
+        settings=ViewSettings, senses=("video",), model="target",
+    ),
+)  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 
 from crossdraft.checkpoints.locate import shipped_at
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.target import Target
@@ -24,7 +25,7 @@ from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.heads.registry import HEADS, STATIC, weights_of
-from crossdraft.load import event_fingerprint, load_drafter, target_fingerprint
+from crossdraft.load import event_fingerprint, target_fingerprint
 
 
 def shipped_folder(network: str, target: str, written: str) -> Path:

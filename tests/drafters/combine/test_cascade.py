@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from crossdraft.drafters.combine.cascade import CascadeDrafter, main_path, readable
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
@@ -16,7 +17,6 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
 from tests.drafters.test_fork import DRAFTERS, independent, model
 
 QUESTIONS = ("Describe the scene.", "What is the vehicle in front doing?")

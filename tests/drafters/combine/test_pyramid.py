@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from crossdraft.drafters.combine.cascade import PyramidDrafter, TwoLevelDrafter, close, point_mass
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
 from crossdraft_lab.rules.fuzzy import divergence
 
 QUESTION = "Describe the scene."

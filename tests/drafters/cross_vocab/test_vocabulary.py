@@ -6,8 +6,9 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import crossdraft
-from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table, token_speller
+from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.errors import CrossdraftError
+from crossdraft.token_bytes import token_speller
 from tests.drafters.cross_vocab.tokenizers import EOS, byte_level, byte_level_from, marks, sentencepiece
 
 SHIPPED = Path(crossdraft.__file__).parent / "reference" / "target"

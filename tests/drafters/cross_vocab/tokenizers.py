@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from crossdraft.drafters.cross_vocab.vocabulary import BYTE_OF
+from crossdraft.token_bytes import BYTE_OF
 
 EOS = "</s>"
 MARK_OF = {byte: mark for mark, byte in BYTE_OF.items()}

@@ -12,7 +12,8 @@ from crossdraft.engine.drafter import Budget
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import target_fingerprint, tokenizer_of, vocabulary_of
-from crossdraft.methods import DrafterContext, build
+from crossdraft.methods import build
+from crossdraft.records import DrafterContext
 from crossdraft_lab.train.capture.store import CaptureStore
 from tests.support import tiny_pair
 

@@ -11,7 +11,7 @@ from crossdraft.engine.rules import rejection, rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
-from crossdraft_lab.drafters.iid import IndependentChildrenDrafter, WithReplacement
+from crossdraft_lab.drafters.iid.drafter import IndependentChildrenDrafter, WithReplacement
 from crossdraft_lab.rules import kseq
 from tests.engine.drafting import certain, mixed, sampled, tree_of, with_replacement
 from tests.engine.rules import rounds

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.prompt import known_ids
 from crossdraft.engine.request import Request

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.base import PerRequestDrafter
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.pinning import pinned
@@ -35,7 +36,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 from crossdraft.video.read import read_frames
 from tests.engine.late_target import wait_for
 from tests.engine.runner.numbered import NumberedRunner

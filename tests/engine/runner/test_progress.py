@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, Draft, Needs
 from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock, mark_on, progress
 from crossdraft.engine.request import Request
@@ -17,7 +18,6 @@ from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
 
 TIMEOUT_S, STEPS = 1.0, 15  # a step takes a tenth of the timeout
 QUESTION = Request("What is ahead?", max_new_tokens=8)

@@ -8,6 +8,7 @@ import torch
 
 from crossdraft.drafters.base import read_prompt
 from crossdraft.drafters.combine.cascade import CascadeDrafter
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.encoded import visual_rows
@@ -20,7 +21,7 @@ from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_w
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from crossdraft.heads.glance.frame_encoder import FrameEncoder, fewer_frames
 from crossdraft.heads.glance.network import Glance, GlanceConfig
-from crossdraft.load import load_drafter, load_target
+from crossdraft.load import load_target
 from tests.support import encodes_clips
 
 IDS = tuple(range(40, 300))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.combine.union import UnionDrafter
-from crossdraft.drafters.ngram import NgramDrafter
+from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from crossdraft.builders import DrafterContext
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.methods import build, read_spec
+from crossdraft.records import DrafterContext
 from tests.integrations.vllm.fake_vllm import EOS
 from tests.integrations.vllm.helpers import ScriptedDrafter, ask, hosting
 from tests.interop import vllm_hosted, vllm_times

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_drafter
 from crossdraft_lab.train.align.tuned import RECIPE, TuneInputs, TuneRecipe, tune_drafter
 from crossdraft_lab.train.align.tuned_drafter import TunedDrafter, load_tuned
 from crossdraft_lab.train.capture.store import CaptureStore

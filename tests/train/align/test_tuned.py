@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.cli.main import main
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import load_drafter, load_output_head, target_fingerprint
+from crossdraft.load import load_output_head, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft_lab.train.align.merge import write_changed
 from crossdraft_lab.train.align.tuned import (

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import one_hot
 
 from crossdraft.cli.main import main
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.load import load_drafter
 from crossdraft_lab.networks import task_of
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import load_drafter
 from crossdraft_lab.train.capture.shard import CapturedAnswer
 from crossdraft_lab.train.capture.sources import PromptedClip, SceneSource
 from crossdraft_lab.train.heads.event_data import (

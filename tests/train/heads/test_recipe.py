@@ -11,13 +11,14 @@ import torch
 from safetensors import safe_open
 
 from crossdraft.checkpoints.locate import shipped_at, shipped_heads
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.heads.files import make, read_config
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.registry import NETWORKS
-from crossdraft.load import load_drafter, load_target, target_fingerprint
+from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.align.networks.vision import QueriesConfig
 from crossdraft_lab.compression.packer_network import TokenPackerConfig
 from crossdraft_lab.networks import ALIGNED, VISION_ADAPTERS, task_of

@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 import crossdraft.models.eventgpt  # noqa: F401 - registers EventGPT with the auto classes
-from crossdraft.builders import DrafterContext
 from crossdraft.checkpoints.locate import shipped_at, shipped_heads
 from crossdraft.compressions import compressed
 from crossdraft.engine.drafter import Budget
@@ -19,6 +18,7 @@ from crossdraft.heads.load import load_head_drafter
 from crossdraft.heads.registry import HEADS as HEADS_BY_NAME
 from crossdraft.load import event_fingerprint, load_target, target_fingerprint, tokenizer_of
 from crossdraft.methods import build
+from crossdraft.records import DrafterContext
 from crossdraft_lab.bench.workload import Workload, items
 from crossdraft_lab.scenes import make_scene, simulate_events
 from crossdraft_lab.train.core.provenance import origin, sha256

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import cast
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.load import event_fingerprint, load_drafter, load_embeddings, target_fingerprint
+from crossdraft.load import event_fingerprint, load_embeddings, target_fingerprint
 from crossdraft_lab.align.drafter import PLAIN, AlignedDrafter, AlignedOptions
 from crossdraft_lab.align.fused_drafter import FusedDrafter
 from crossdraft_lab.align.networks.base import Adapter

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
@@ -25,7 +26,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.load import load_drafter, target_fingerprint
+from crossdraft.load import target_fingerprint
 from crossdraft.messages import Message, Part
 from crossdraft.video.inputs import ClipText, chat_inputs, placeholder_of
 from crossdraft_lab.align.load import check_event_model

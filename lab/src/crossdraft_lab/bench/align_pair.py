@@ -92,7 +92,7 @@ def rows_config(
     Args:
         plan: the measurement.
         questions: what is asked.
-        drafters: event models that draft in it; see `load.load_drafter`.
+        drafters: event models that draft in it; see `drafters.event.load`.
         capture: which answers controls and memories know.
     """
     models = plan.models

@@ -11,6 +11,7 @@ from typing import Any
 from crossdraft.api import Engine, new_loop
 from crossdraft.assembly import assemble
 from crossdraft.cli.cores import Cores
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Drafter
@@ -21,9 +22,10 @@ from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline, covered
-from crossdraft.load import load_drafter, load_target, tokenizer_of, vocabulary_of
-from crossdraft.methods import DrafterContext, build_spec
+from crossdraft.load import load_target, tokenizer_of, vocabulary_of
+from crossdraft.methods import build_spec
 from crossdraft.options import Options
+from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec, renamed
 from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod, Run

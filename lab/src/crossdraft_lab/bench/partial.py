@@ -30,8 +30,8 @@ from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some
 from crossdraft_lab.bench.study import FigureColumn
 from crossdraft_lab.bench.workload import Workload, items
-from crossdraft_lab.drafters.partial import PartialDrafter
-from crossdraft_lab.drafters.settings import PartialSettings
+from crossdraft_lab.drafters.partial import PartialSettings
+from crossdraft_lab.drafters.partial.drafter import PartialDrafter
 
 REPEATS = 7
 LOSSY = "specpv"

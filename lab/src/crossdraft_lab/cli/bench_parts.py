@@ -80,7 +80,7 @@ def partial(
     output.check()
     from crossdraft_lab.bench.partial import COLUMNS, PartialBench, compare_partial
     from crossdraft_lab.bench.study import rows_json, rows_table
-    from crossdraft_lab.drafters.settings import PartialSettings
+    from crossdraft_lab.drafters.partial import PartialSettings
 
     part = PartialSettings(blocks=whole("--blocks", blocks))
     plan = PartialBench(models.models(), counts("--frames", frames), pairs, nodes, part)

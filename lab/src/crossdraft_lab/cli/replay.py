@@ -79,7 +79,8 @@ def replay(
 
     from rich.table import Table
 
-    from crossdraft.methods import DrafterContext, Method, build
+    from crossdraft.methods import build
+    from crossdraft.records import DrafterContext, Method
 
     trace = Method("trace", "what was recorded", "crossdraft", lambda *_: RecordedDrafter(recorded))
     context = DrafterContext(target=None, methods={"trace": trace})

@@ -13,7 +13,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.load import reserved_ids, tokenizer_of
-from crossdraft.methods import DrafterContext, build_spec, read_spec
+from crossdraft.methods import build_spec, read_spec
+from crossdraft.records import DrafterContext
 from crossdraft_vllm.compatibility import WITHOUT_HEAD, check_config
 from crossdraft_vllm.hosting import DraftLimits, HostedDrafts
 from crossdraft_vllm.requests import RequestReader

@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from crossdraft.drafters.alternatives import TokenAlternatives
 from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.combine import CascadeSettings, PyramidSettings
 from crossdraft.drafters.combine.tree_merger import default_probs
 from crossdraft.drafters.independent import IndependentDrafter, IndependentState
-from crossdraft.drafters.settings import CascadeSettings, PyramidSettings
 from crossdraft.engine.accept import as_wide, divergence
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutput
 from crossdraft.engine.request import Request

@@ -5,19 +5,16 @@ a character is a token like any other. A token's bytes are derived from its stri
 the two disagree, the id is left out.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from crossdraft.engine.detokenize import BROKEN
 from crossdraft.errors import CrossdraftError
-
-ANCHOR = "a"  # what a token is decoded after: decoders treat the start of a text in their own way
-BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+from crossdraft.records import DrafterContext
+from crossdraft.token_bytes import BYTE_TOKEN, agrees, byte_level, decoded_texts, plain_ids, sentencepiece
 
 
 @dataclass(frozen=True)
@@ -101,6 +98,11 @@ def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
     return len(to_target)
 
 
+def target_table(context: DrafterContext) -> TokenTable:
+    """The vocabulary of the target that a drafter is made for, by what its tokens spell."""
+    return read_token_table(context.read_tokenizer(), context.vocab_size, context.eos, context.banned)
+
+
 def read_token_table(
     tokenizer: PreTrainedTokenizerBase, width: int, ends: Collection[int] = (), reserved: Collection[int] = ()
 ) -> TokenTable:
@@ -116,11 +118,11 @@ def read_token_table(
     tokens = {i: token for token, i in tokenizer.get_vocab().items() if i < width and i not in silent}
     vocabulary: Any = tokenizer  # pyright does not see what transformers' tokenizers inherit
     added = {i for i in vocabulary.get_added_vocab().values() if i in tokens}
-    decoded = _decoded(tokenizer, list(tokens))
+    decoded = decoded_texts(tokenizer, list(tokens))
     best: dict[int, bytes] = {}
-    for scheme in (_byte_level, _sentencepiece):
+    for scheme in (byte_level, sentencepiece):
         read = {i: token.encode() if i in added else scheme(token) for i, token in tokens.items()}
-        right = {i: text for i, text in read.items() if text and _agrees(text, decoded[i])}
+        right = {i: text for i, text in read.items() if text and agrees(text, decoded[i])}
         best = max(best, right, key=len)
     token_bytes = tuple(best.get(i) for i in range(width))
     ids: dict[bytes, int] = {}
@@ -132,85 +134,18 @@ def read_token_table(
     return TokenTable(token_bytes, _encoder(tokenizer, token_bytes), ids, known, end)
 
 
-def token_speller(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
-    """A function that says which bytes an id adds to a text; each id is looked up once.
-
-    Only where its bytes are no whole characters does a token's string say which they are: all others are decoded.
-    """
-
-    @cache
-    def spell(token: int) -> bytes:
-        decoded = _decoded(tokenizer, [token])[token]
-        if BROKEN not in decoded:
-            return decoded.encode()
-        piece = str(tokenizer.convert_ids_to_tokens(token))
-        found = _sentencepiece(piece) if BYTE_TOKEN.fullmatch(piece) else _byte_level(piece)
-        return found if found is not None and _agrees(found, decoded) else decoded.encode()
-
-    return spell
-
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[int, str]:
-    """The text that each id adds, by the tokenizer's own decoder."""
-    anchor = _plain(tokenizer, ANCHOR)[-1:]
-    rows = [anchor, *([*anchor, i] for i in ids)]
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)  # all rows at once, where there is one
-    texts: list[str]
-    if backend is not None:
-        texts = backend.decode_batch(rows, skip_special_tokens=False)
-    else:
-        texts = [str(tokenizer.decode(row)) for row in rows]
-    start, *texts = texts
-    return {i: text.removeprefix(start) for i, text in zip(ids, texts, strict=True)}
-
-
-def _agrees(text: bytes, decoded: str) -> bool:
-    """Bytes that are no whole characters are decoded to replacement marks, and cannot be compared further."""
-    try:
-        return text.decode() == decoded
-    except UnicodeDecodeError:
-        return BROKEN in decoded
-
-
-def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: Any = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
-
-
 def _encoder(tokenizer: PreTrainedTokenizerBase, token_bytes: Sequence[bytes | None]) -> Callable[[str], list[int]]:
     def spell(ids: Sequence[int]) -> bytes:
         return b"".join(token_bytes[i] or b"" for i in ids if i < len(token_bytes))
 
     def encode(text: str) -> list[int]:
-        plain = _plain(tokenizer, text)
+        plain = plain_ids(tokenizer, text)
         if spell(plain) == text.encode():
             return plain
         # Sentencepiece puts a space in front of what it takes for a text's start; after a line break it does not.
-        behind = _plain(tokenizer, f"\n{text}")
+        behind = plain_ids(tokenizer, f"\n{text}")
         breaks = (at for at, i in enumerate(behind) if spell([i]) == b"\n")
         rest = behind[next(breaks, -1) + 1 :]
         return rest if spell(rest) == text.encode() else plain
 
     return encode
-
-
-def _byte_level(token: str) -> bytes | None:
-    try:
-        return bytes(BYTE_OF[mark] for mark in token)
-    except KeyError:
-        return None
-
-
-def _sentencepiece(token: str) -> bytes:
-    byte = BYTE_TOKEN.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
-
-
-def _byte_marks() -> dict[str, int]:
-    """The mark that byte-level vocabularies write for each byte: itself if it prints, else the next from U+0100 on."""
-    prints = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = [byte for byte in range(256) if byte not in prints]
-    return {chr(byte): byte for byte in prints} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-BYTE_OF: Mapping[str, int] = _byte_marks()

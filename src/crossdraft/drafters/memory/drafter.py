@@ -17,10 +17,10 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from crossdraft.drafters.base import PerRequestDrafter, show
+from crossdraft.drafters.memory import MemorySettings
 from crossdraft.drafters.memory.append_log import AppendLog, Record
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.drafters.memory.retrieval import GRAM, retrieve
-from crossdraft.drafters.settings import MemorySettings
 from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request

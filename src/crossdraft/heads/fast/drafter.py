@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from crossdraft.drafters import WORDS
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, show
 from crossdraft.drafters.independent import top_tokens
-from crossdraft.drafters.settings import WORDS
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.prefix_cache import SENSED, CachedPrompt
 from crossdraft.engine.prompt import Prompt

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossdraft.api import Engine
-from crossdraft.builders import DrafterContext
 from crossdraft.checks import whole
 from crossdraft.edge.client import EdgeAnswer, EdgeClient
 from crossdraft.edge.frames import HIDDEN, OFF, fingerprint_of
@@ -31,6 +30,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import build, check_spec, placements, read_spec
+from crossdraft.records import DrafterContext
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
 from crossdraft_lab.bench.environment import environment

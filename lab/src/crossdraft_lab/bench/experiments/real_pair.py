@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from crossdraft.methods import DrafterContext, Method, build
+from crossdraft.methods import build
+from crossdraft.records import DrafterContext, Method
 from crossdraft_lab.bench.experiments.record import FigureTable
 from crossdraft_lab.bench.replay import (
     RecordedDrafter,

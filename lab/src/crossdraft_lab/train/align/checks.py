@@ -4,8 +4,9 @@ from collections import Counter
 from pathlib import Path
 
 from crossdraft.checkpoints.files import quantization_method, read_config
+from crossdraft.drafters.event.load import check_event_drafter
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import check_event_drafter, event_folder
+from crossdraft.load import event_folder
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.core.recipe import Optim
 from crossdraft_lab.train.heads.align_data import clips_of_step

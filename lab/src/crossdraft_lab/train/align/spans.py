@@ -26,18 +26,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter, complete_text
 from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
+from crossdraft.drafters.language_model.load import load_model_drafter
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
 from crossdraft.heads.networks.objective import PREFIX, PREFIXES
-from crossdraft.load import (
-    load_model_drafter,
-    load_output_head,
-    load_target,
-    target_fingerprint,
-    text_folder,
-    tokenizer_of,
-)
+from crossdraft.load import load_output_head, load_target, target_fingerprint, text_folder, tokenizer_of
 from crossdraft_lab.train.align.checks import DRAFTER
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore

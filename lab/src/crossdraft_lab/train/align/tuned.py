@@ -27,6 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.short_head import FILE
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -35,7 +36,6 @@ from crossdraft.heads.networks.objective import LOSSES, Objective
 from crossdraft.load import (
     event_fingerprint,
     event_folder,
-    load_drafter,
     load_output_head,
     load_target,
     target_fingerprint,

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from crossdraft.checkpoints.weights import Fill
+from crossdraft.drafters.event.load import load_event_learner
 from crossdraft.dtypes import DTYPES
 from crossdraft.engine.fast.quantized_linear import bytes_saved
 from crossdraft.engine.target import Target
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft.load import Reduction, load_event_learner
+from crossdraft.load import Reduction
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft_lab.train.align.low_rank import attach_low_rank, to_int4_base
 from crossdraft_lab.train.align.merge import follow_changed, read_weight, write_changed, write_untied

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import torch
 
+from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIXES
-from crossdraft.load import event_folder, load_drafter, vocabulary_of
+from crossdraft.load import event_folder, vocabulary_of
 from crossdraft_lab.train.capture.overlap import refuse_overlap
 from crossdraft_lab.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft_lab.train.capture.store import CaptureStore

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crossdraft.drafters.base import PerRequestDrafter, show
-from crossdraft.drafters.settings import LookaheadSettings
+from crossdraft.drafters.lookahead import LookaheadSettings
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.probes import Probes
 from crossdraft.engine.prompt import GAP, PromptIds

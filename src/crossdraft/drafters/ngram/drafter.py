@@ -7,7 +7,7 @@ stood after it is copied: the more, the longer the match is. Of several matches 
 from dataclasses import dataclass
 
 from crossdraft.drafters.base import PerRequestDrafter, show
-from crossdraft.drafters.settings import NgramSettings
+from crossdraft.drafters.ngram import NgramSettings
 from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request

@@ -27,8 +27,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.drafters.guided import decoder_of
-from crossdraft_lab.drafters.settings import PartialSettings
+from crossdraft_lab.drafters.guided.drafter import decoder_of
+from crossdraft_lab.drafters.partial import PartialSettings
 
 BLOCK = 16  # tokens
 MOST_QUERIES = 64  # last tokens of the prompt whose queries choose

@@ -13,7 +13,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from crossdraft.drafters.hf_text import TextPrompt, text_model
+from crossdraft.drafters.language_model.text_model import TextPrompt, text_model
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request

@@ -30,7 +30,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.drafters.settings import GuidedSettings
+from crossdraft_lab.drafters.guided import GuidedSettings
 
 
 @dataclass(eq=False)

@@ -25,8 +25,8 @@ from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState
 from crossdraft.heads.files import CONFIG, load_head, read_config, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
-from crossdraft_lab.drafters.online_training import OnlineStats, OnlineTrainer, ReplayBuffer, Sample, TimeBudget
-from crossdraft_lab.drafters.settings import OnlineSettings
+from crossdraft_lab.drafters.online import OnlineSettings
+from crossdraft_lab.drafters.online.training import OnlineStats, OnlineTrainer, ReplayBuffer, Sample, TimeBudget
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,109 @@
+"""The drafters `event`, `blind` and `foreign`: an EventGPT that writes the target's vocabulary, or another one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from crossdraft.checkpoints.models import check_event_model
+from crossdraft.drafters import Words
+from crossdraft.errors import CrossdraftError
+from crossdraft.records import DrafterContext, Method
+from crossdraft.specs import Count, Spec
+
+if TYPE_CHECKING:
+    from crossdraft.engine.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """Settings of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
+
+    `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
+    `TextSettings`; `dir` is the model's folder. With `slices` it reads a whole recording as so many windows, of each
+    the busiest `patches` (all): see `drafters.recordings`.
+    """
+
+    words: Words | None = None  # 1
+    tree: Literal["dynamic", "cape", "sequoia"] | None = None
+    counts: Path | None = None  # those of the reference pair
+    how: Literal["slem", "tli", "omni"] | None = None
+    dir: str | None = None
+    slices: Count | None = None
+    patches: Count | None = None
+
+    @property
+    def branches(self) -> bool:
+        """True if its drafts may be trees."""
+        return self.tree is not None or (self.words or 1) > 1
+
+
+def check(spec: Spec, settings: EventSettings, target: str | None) -> None:
+    """Check a model's name or folder, and how it drafts."""
+    if settings.words is not None and settings.tree is not None:
+        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
+    if settings.counts and settings.tree != "sequoia":
+        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
+    if settings.how is not None and settings.branches:
+        raise CrossdraftError(
+            f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words and tree."
+        )
+    if settings.patches is not None and settings.slices is None:
+        raise CrossdraftError(f"In '{spec}' patches are of slices; give slices too, or leave them out.")
+    if settings.dir is not None and spec.name != "event":
+        raise CrossdraftError(f"'{spec}' names two models; write event:dir={settings.dir}.")
+    if settings.counts is not None and not settings.counts.is_file():
+        raise CrossdraftError(f"'{spec}' names counts that are not there, {settings.counts}; check the path.")
+    check_event_model(settings.dir or spec.name)
+
+
+def build(spec: Spec, settings: EventSettings, context: DrafterContext) -> "Drafter[Any]":
+    """An EventGPT: one of the reference pair by its name, or a folder."""
+    from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
+    from crossdraft.drafters.cross_vocab.vocabulary import target_table
+    from crossdraft.drafters.event.load import load_event_drafter
+    from crossdraft.drafters.tree_model import TreeDrafter
+
+    check(spec, settings, context.target)
+    tokenizer = context.read_tokenizer()
+    drafter = load_event_drafter(
+        settings.dir or spec.name,
+        lambda: target_table(context),
+        tokenizer.get_vocab(),
+        context.banned,
+        settings.how,
+        context.device,
+        context.dtype,
+        packed=context.packed,
+        quantize=context.quantize,
+        slices=settings.slices,
+        patches=settings.patches,
+    )
+    if isinstance(drafter, CrossVocabDrafter):
+        if settings.branches:
+            raise CrossdraftError(
+                f"'{spec}' has another vocabulary than the target, and what crosses vocabularies is a chain; leave out "
+                "words and tree."
+            )
+        return drafter
+    if settings.tree is not None:  # a pass for each level
+        return TreeDrafter.of(drafter.model, settings.tree, context.banned, settings.counts)
+    drafter.words = settings.words or 1
+    return drafter
+
+
+RECORDS = (
+    Method(
+        "event", "EventGPT of the reference pair: reads an event camera", "crossdraft", build, check=check,
+        settings=EventSettings, trained=True, senses=("events",), model="event",
+    ),
+    Method(
+        "blind", "the same without events: the ablation", "crossdraft", build, check=check,
+        settings=EventSettings, trained=True, model="blind",
+    ),
+    Method(
+        "foreign",
+        "an event model trained on captions of its own wordings: what an EventGPT drafts that nobody aligned",
+        "crossdraft", build, check=check,
+        settings=EventSettings, trained=True, senses=("events",), model="foreign",
+    ),
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""The drafters `text` and `model`: a language model or a video VLM, of the target's vocabulary or another one."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from crossdraft.checkpoints.files import check_files
+from crossdraft.checkpoints.locate import shipped_or_found
+from crossdraft.errors import CrossdraftError
+from crossdraft.records import DrafterContext, Method
+from crossdraft.specs import Spec
+
+if TYPE_CHECKING:
+    from crossdraft.engine.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """The bridge between two vocabularies; none where they are the same, else `slem`."""
+
+    how: Literal["slem", "tli", "omni"] | None = None
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model's folder, and how its vocabulary is bridged."""
+
+    dir: str | None = None
+    how: Literal["slem", "tli", "omni"] | None = None
+
+
+def check(spec: Spec, settings: ModelSettings, target: str | None) -> None:
+    """Check a model's folder."""
+    if not settings.dir:
+        raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
+    check_files(shipped_or_found(settings.dir, ("text",)))
+
+
+def build_text(spec: Spec, settings: TextSettings, context: DrafterContext) -> "Drafter[Any]":
+    """The text model of the reference pair."""
+    return _loaded("text", settings.how, context)
+
+
+def build_model(spec: Spec, settings: ModelSettings, context: DrafterContext) -> "Drafter[Any]":
+    """A language model or video VLM from a folder."""
+    check(spec, settings, context.target)
+    return _loaded(str(settings.dir), settings.how, context)
+
+
+def _loaded(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
+    from crossdraft.drafters.cross_vocab.vocabulary import target_table
+    from crossdraft.drafters.language_model.load import load_model_drafter
+
+    device, dtype, quantize = context.device, context.dtype, context.quantize
+    target = target_table(context)
+    return load_model_drafter(source, target, how, device, dtype, packed=context.packed, quantize=quantize)
+
+
+RECORDS = (
+    Method(
+        "text", "a tiny text model of the reference pair, with a vocabulary of its own",
+        "SLEM, TLI: Timor 2025; OmniDraft 2025", build_text,
+        settings=TextSettings, trained=True, model="text", examples=("text", "text:how=tli", "text:how=omni"),
+    ),
+    Method(
+        "model", "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)",
+        "SpS: Leviathan, Chen 2023", build_model, check=check,
+        settings=ModelSettings, trained=True, senses=("video",), weights={"dir": ""},
+        examples=(),  # it needs a folder; it drafts as `text` and `view` do
+    ),
+)  # fmt: skip
