@@ -7,7 +7,7 @@
 # make docs     the pages' lists from the code and figures from the JSON, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
-# make interop-ray   replicas and workers on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
+# make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make dist     source and wheel of each distribution, in dist
 # make bench    how fast, against what, and is it still the same text
@@ -15,7 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.crossdraft-ready
-SOURCES := src:lab/src:plugins/vllm/src
+SOURCES := src:lab/src:plugins/vllm/src:plugins/ray/src
 # Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core, four at most.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
@@ -72,7 +72,7 @@ check: setup
 
 # crossdraft first: what the others need. Each one's source and wheel, in dist/.
 dist: setup
-	for folder in . lab plugins/vllm; do (cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -d $(CURDIR)/dist) || exit 2; done
+	for folder in . lab plugins/vllm plugins/ray; do (cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -d $(CURDIR)/dist) || exit 2; done
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -138,7 +138,7 @@ interop-ray: $(INTEROP_RAY)/.ready
 $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	test -x $(INTEROP_RAY)/bin/python || $(PYTHON) -m venv $(INTEROP_RAY)
 	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' -e ./lab \
+	$(INTEROP_RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]' -e ./lab -e plugins/ray \
 	  pytest hypothesis httpx
 	@touch $@
 

@@ -22,7 +22,7 @@ relay remembers reputation rereading roster sapling scribe seer shelf sitting sp
 teaching telling tells told towers unrolled verdict verdicts voice vote wear youngest
 """
 ROOT = Path(__file__).parents[1]
-SOURCES, TESTS = [ROOT / name for name in ("src", "lab/src", "plugins/vllm/src")], ROOT / "tests"
+SOURCES, TESTS = [ROOT / name for name in ("src", "lab/src", "plugins/vllm/src", "plugins/ray/src")], ROOT / "tests"
 RETIRED = frozenset(WORDS.split())
 FIRST_WORDS = re.compile(r"(Of|What|Whether|That of|Those|As of|Who|Nobody|How|Where)\b")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

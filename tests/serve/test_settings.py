@@ -37,12 +37,8 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
         ("host: ''", "^Without keys everybody who reaches any address"),
         ("host: '::'", "^Without keys"),
         ("host: box.test", "^Without keys"),
-        ("ray: true\nmin_replicas: 3\nmax_replicas: 2", "3 and max_replicas 2; raise --max-replicas, or lower --min"),
-        ("ray: true\nupload_folder: up", "take no uploads; leave out --upload-folder"),
-        ("ray: true\ndrafter: union:edge,memory", "serve no edges; choose another --drafter"),
         ("- port\n- 1", r"serve\.yaml is no mapping of settings; write one a line, as max_queue: 8\.$"),
         ("max_batch: 0", r"change it in .*serve\.yaml\.$"),
-        ("max_replicas: 2", "replicas are made by --ray alone; add it"),
     ],
 )
 def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):

@@ -37,7 +37,7 @@ PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
     "fastapi": "fastapi", "jinja2": "jinja2", "matplotlib": "matplotlib", "msgpack": "msgpack",
     "prometheus_client": "prometheus-client", "pydantic": "pydantic", "pydantic_settings": "pydantic-settings",
-    "python_multipart": "python-multipart", "ray": "'ray[serve]>=2.60,<3'", "rouge_score": "rouge-score",
+    "python_multipart": "python-multipart", "rouge_score": "rouge-score",
     "sacrebleu": "sacrebleu", "scipy": "scipy", "tokenizers": "tokenizers", "uvicorn": "uvicorn",
     "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip

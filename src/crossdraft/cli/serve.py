@@ -121,18 +121,13 @@ def serve(
 
 
 def _check_models(settings: "ServerSettings") -> None:
-    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds.
-
-    On a Ray cluster they lie where the replicas are, and need not be here.
-    """
+    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds."""
     from crossdraft.cli.options import check_models, check_values
     from crossdraft.methods import check_drafter_files, check_spec, read_spec
 
     spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
     if spec is not None:
         check_spec(spec)
-    if settings.ray:
-        return
     check_values(device=settings.device)
     check_models(settings.target)
     if spec is not None:
@@ -144,7 +139,7 @@ def _check_files(settings: "ServerSettings") -> str:
     from crossdraft.serve.keys import Client, read_keys
     from crossdraft.serve.tls import server_context
 
-    if settings.media_root is not None and not settings.ray and not settings.media_root.is_dir():
+    if settings.media_root is not None and not settings.media_root.is_dir():
         raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
     if settings.upload_folder is not None and settings.upload_folder.exists() and not settings.upload_folder.is_dir():
         raise CrossdraftError(f"Uploads cannot be kept in {settings.upload_folder}, which is no folder; name another.")
@@ -187,12 +182,6 @@ def _serve(settings: "ServerSettings") -> None:
         address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)")
 
-    if settings.ray:
-        from crossdraft.serve.replicas.run import serve_on_ray
-
-        with socket:
-            serve_on_ray(settings, socket, started)
-        return
     with socket, load_engine(settings) as engine:
         service = Service(settings, engine)
         try:

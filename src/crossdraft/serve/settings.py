@@ -165,17 +165,6 @@ class ServerSettings(BaseSettings):
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
-    ray: bool = _setting(
-        "Ray", False, "replicas on a Ray cluster: the one that RAY_ADDRESS names, else one of this machine alone"
-    )
-    ray_app: str = _setting(
-        "Ray", "crossdraft", "name of the application on the cluster; one of that name is taken over", min_length=1
-    )
-    min_replicas: int = _setting("Ray", 1, "replicas at least, each with a target and a drafter of its own", ge=1)
-    max_replicas: int = _setting("Ray", 1, "replicas at most; more than min_replicas: as many as are asked for", ge=1)
-    replica_cpus: float = _setting("Ray", 1, "cores of a replica, for the cluster to reckon with", gt=0)
-    replica_gpus: float = _setting("Ray", 0, "GPUs of a replica", ge=0)
-
     @field_validator("cors_origins", "allowed_hosts", "remote_hosts", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
@@ -220,17 +209,6 @@ class ServerSettings(BaseSettings):
                 f"Without keys everybody who reaches {self.host or 'any address of this machine'} could ask; make a "
                 "--keys-file (crossdraft serve new-key), name a --tls-client-ca, or say --open-to-all."
             )
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"min_replicas is {self.min_replicas} and max_replicas {self.max_replicas}; raise --max-replicas, "
-                "or lower --min-replicas."
-            )
-        if self.ray and self.upload_folder is not None:
-            raise ValueError("Replicas on a Ray cluster take no uploads; leave out --upload-folder, or --ray.")
-        if self.ray and re.search(r"\bedge\b", self.drafter):
-            raise ValueError("Replicas on a Ray cluster serve no edges; choose another --drafter, or leave out --ray.")
-        if self.max_replicas > 1 and not self.ray:
-            raise ValueError(f"max_replicas is {self.max_replicas}, and replicas are made by --ray alone; add it.")
         return self
 
     @property

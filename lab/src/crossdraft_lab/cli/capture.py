@@ -1,6 +1,5 @@
 """`crossdraft capture`: the target's answers and hidden states, stored for training heads."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft_lab.train.capture.plan import CaptureIndex, CapturePlan
-    from crossdraft_lab.train.capture.run import CaptureReport
     from crossdraft_lab.train.capture.sources import ClipSource
 
 app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
@@ -57,12 +55,6 @@ def capture(
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes that render the next scenes; 0 = none.")] = 1,
     shard_clips: Annotated[int, typer.Option(help="Clips in a file: what an interruption costs at most.")] = 32,
-    ray: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Capture by N workers on a Ray cluster: RAY_ADDRESS's, else one of this machine."
-        ),
-    ] = 0,
     check: Annotated[
         bool, typer.Option("--check", help="Verify what is there: hashes, and some answers anew.")
     ] = False,
@@ -93,14 +85,10 @@ def capture(
     info = CapturedTarget.of(target, loaded, quantize)
     spec = capture_spec(info.depth, kept, visual, max_new_tokens)
     plan = CapturePlan(loaded, info, source, spec, batch, workers, shard_clips)
-    if ray and compare:
-        raise CrossdraftError("--compare measures one process against another, not --ray; leave one of them out.")
-    _run(out, plan, plan.resume(out), compare=compare, dry_run=dry_run, as_json=as_json, ray=ray)
+    _run(out, plan, plan.resume(out), compare=compare, dry_run=dry_run, as_json=as_json)
 
 
-def _run(
-    out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool, dry_run: bool, as_json: bool, ray: int
-) -> None:
+def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool, dry_run: bool, as_json: bool) -> None:
     """Estimate the disk space, capture, and report."""
     from dataclasses import asdict, replace
 
@@ -121,10 +109,7 @@ def _run(
         turns.warm_up(plan.source.read(0))
     recorder = turns or FeatureRecorder(plan.target, plan.spec, plan.batch)
     with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
-        if ray and index.done < len(plan.source):
-            index, done = _by_ray(out, plan, index, ray, lambda: tick("clips"))
-        else:
-            index, done = run(out, plan, index, recorder, lambda: tick("clips"))
+        index, done = run(out, plan, index, recorder, lambda: tick("clips"))
     comparison = None
     if turns is not None:
         done = replace(done, seconds=done.seconds - turns.generated_s)
@@ -135,19 +120,6 @@ def _run(
         figures["compare"] = asdict(comparison)
         lines.append(comparison.sentence())
     report(figures, *lines, as_json=as_json)
-
-
-def _by_ray(
-    out: Path, plan: "CapturePlan", index: "CaptureIndex", count: int, on_clip: Callable[[], None]
-) -> tuple["CaptureIndex", "CaptureReport"]:
-    """Capture by workers on a Ray cluster."""
-    from crossdraft.clusters import ray_cluster
-    from crossdraft_lab.train.capture.workers import capture_by
-
-    with ray_cluster():
-        from crossdraft_lab.train.capture.ray_workers import RayShardWorkers
-
-        return capture_by(RayShardWorkers(plan, count), out, plan, index, on_clip)
 
 
 def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:

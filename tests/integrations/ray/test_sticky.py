@@ -8,8 +8,7 @@ import tracemalloc
 import pytest
 
 from crossdraft.serve.bodies import INLINE
-from crossdraft.serve.keys import Client
-from crossdraft.serve.replicas.sticky import clip_name, digest, session_of
+from crossdraft_ray.sticky import clip_name, digest, session_of
 from tests.serve.conftest import body, content
 
 
@@ -52,13 +51,13 @@ def test_a_conversation_keeps_the_name_of_its_first_clip():
 @pytest.mark.parametrize("found", [b"", b"{", b"[]", b'{"model": 1}', b"\xff", asked(("user", "Hello"))])
 def test_what_names_no_clip_has_no_session(found):
     assert clip_name(found, MOST) is None
-    assert asyncio.run(session_of(found, Client(), MOST)) == ""
+    assert asyncio.run(session_of(found, "", MOST)) == ""
 
 
 def test_the_session_is_of_the_client_and_the_clip_and_of_nothing_else():
     def session(client="", question="What is ahead?", video="file:clip.mp4", **more):
         parts = [{"role": "user", "content": content(question, video)}]
-        return asyncio.run(session_of(json.dumps(body(messages=parts, **more)).encode(), Client(client), MOST))
+        return asyncio.run(session_of(json.dumps(body(messages=parts, **more)).encode(), client, MOST))
 
     assert session() == session(question="Is it raining?", stream=True, seed=7)
     assert len({session(), session("a"), session("b"), session(video="file:other.mp4")}) == 4
@@ -67,10 +66,10 @@ def test_the_session_is_of_the_client_and_the_clip_and_of_nothing_else():
 def test_a_large_clip_has_the_same_session_whatever_reads_it():
     large = asked(("user", [clip("data:video/mp4;base64," + "A" * INLINE), TEXT]))
     assert len(large) > INLINE
-    assert asyncio.run(session_of(large, Client(), MOST)) != ""
+    assert asyncio.run(session_of(large, "", MOST)) != ""
     small = asked(("user", [clip("data:video/mp4;base64," + "A" * INLINE, uuid="x"), TEXT]))
-    assert asyncio.run(session_of(small, Client(), MOST)) == asyncio.run(
-        session_of(asked(("user", [clip(uuid="x")])), Client(), MOST)
+    assert asyncio.run(session_of(small, "", MOST)) == asyncio.run(
+        session_of(asked(("user", [clip(uuid="x")])), "", MOST)
     )
 
 

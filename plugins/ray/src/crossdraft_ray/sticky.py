@@ -8,28 +8,27 @@ from pydantic import ValidationError
 from crossdraft.data_url import AT_ONCE
 from crossdraft.serve.bodies import chat_of, parsed
 from crossdraft.serve.errors import ApiError
-from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import EventPart, FilePart, ImagePart, TextPart, VideoPart
 
 
-async def session_of(body: bytes, client: Client, most: int) -> str:
+async def session_of(body: bytes, owner: str, most: int) -> str:
     """The digest to route a chat request by; "" if it names no clip that a replica may hold.
 
     Args:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
-        client: who asks. What is kept of a clip belongs to its key, so the same clip of another is another session.
+        owner: the key of who asks. What is kept of a clip belongs to it: the same clip of another is another session.
         most: images, clips and recordings that it may hold.
     """
 
     def session(body: bytes) -> str:
         name = clip_name(body, most)
-        return "" if name is None else digest(client.name, name)
+        return "" if name is None else digest(owner, name)
 
     return await parsed(body, session)
 
 
 def digest(owner: str, name: str) -> str:
-    """The digest of a client and its name of a clip, which may be a whole file: neither copied nor hashed at once."""
+    """The digest of a key and a client's name of a clip, which may be a whole file: it is not copied."""
     found = hashlib.sha256(f"{owner}\0".encode())
     for at in range(0, len(name), AT_ONCE):
         found.update(name[at : at + AT_ONCE].encode())

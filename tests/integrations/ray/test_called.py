@@ -2,7 +2,7 @@
 
 import asyncio
 
-from crossdraft.serve.replicas.called import MOST_HELD, called
+from crossdraft_ray.called import MOST_HELD, called
 
 MESSAGES = 100
 

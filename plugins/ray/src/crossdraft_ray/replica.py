@@ -1,25 +1,23 @@
-# pyright: basic, reportMissingImports=false
 """A replica: the server's application with an engine of its own, called through Ray in place of a network."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from ray import serve
 from starlette.types import Message, Scope
 
 from crossdraft.serve.app import create_app
 from crossdraft.serve.logs import start_logging
-from crossdraft.serve.replicas.called import called
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings
+from crossdraft_ray.called import called
 
 
 class Replica:
     """One server of several, as Ray Serve starts it.
 
     Args:
-        settings: those of the proxy, as plain values.
+        settings: of the server, as plain values.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -38,14 +36,6 @@ class Replica:
         async with aclosing(called(self._app, scope, body)) as messages:
             async for message in messages:
                 yield message
-
-    async def metrics(self) -> tuple[str, str]:
-        """The name of this replica, and its metrics in Prometheus' text format."""
-        return serve.get_replica_context().replica_id.unique_id, self._service.metrics.text().decode()
-
-    async def ready(self) -> bool:
-        """True if it takes requests."""
-        return self._service.ready
 
     def check_health(self) -> None:
         """Called by Ray again and again; a replica whose engine has stopped is replaced."""
