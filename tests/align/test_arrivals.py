@@ -359,6 +359,8 @@ def test_after_its_answers_a_loop_finds_out_whether_such_clips_may_be_encoded_in
     """So a warm-up of a benchmark covers it."""
     encoder = Encoder(host, monkeypatch)
     monkeypatch.setattr(encoder.encode, "_splits", {})
+    encoder.encode._join(host.prepare(asked[0]).features["pixel_values_videos"])  # tries two frames
+    encoder.sizes.clear()
     decoder = DecodeLoop(host, DraftRunner(process, workers=[process]), adaptive=False)
     decoder.generate(asked[:1])
     (known,) = encoder.encode._splits.values()

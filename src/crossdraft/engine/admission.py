@@ -60,8 +60,8 @@ class Admission:
         """Cores that the loop may use besides its own."""
         return () if any(opening.busy for opening in self.queue.openings) else self.drafter.spare_cores()
 
-    def take_up(self, held_s: float) -> None:
-        """Let waiting requests join; while others are answered, these are held for at most so long."""
+    def take_up(self, held_s: float | None) -> None:
+        """Let waiting requests join; those who are answered are held for at most so long, `None` = as it takes."""
         queue = self.queue
         if self.kv_bytes is None:
             self.cache.expect(len(queue.states) + len(queue.waiting))
@@ -85,13 +85,12 @@ class Admission:
                 if not isinstance(error, Exception):
                     raise
 
-    def _ready(self, opening: Opening, held_s: float) -> bool:
+    def _ready(self, opening: Opening, held_s: float | None) -> bool:
         """Go on with a request; true if its prompt may be read and there is room for it."""
-        if self.queue.rows:
-            if not opening.advance(self._submit, held_s):
-                return False
-        else:
+        if held_s is None or not self.queue.rows:
             opening.finish()
+        elif not opening.advance(self._submit, held_s):
+            return False
         while not opening.state.over and not self._fits(opening.state):
             if not self._preempt(opening.state.request.priority):
                 return False

@@ -41,9 +41,9 @@ class ChunkSize:
         return int(min(ALONE, max(LEAST, HELD_ROUNDS * round_s / token_s // LEAST * LEAST)))
 
     @property
-    def held_s(self) -> float:
-        """Seconds for which others may be held."""
-        return HELD_ROUNDS * (self.round_s.value or 0.0)
+    def held_s(self) -> float | None:
+        """Seconds for which others may be held; `None` = as long as it takes to prepare a prompt."""
+        return None if self.size == 0 else HELD_ROUNDS * (self.round_s.value or 0.0)
 
     def saw(self, seconds: float, rows: int, tokens: int) -> None:
         """Note a pass over so many rows that are answered, and so many tokens of a prompt."""
