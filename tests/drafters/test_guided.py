@@ -66,9 +66,9 @@ def test_it_drafts_what_the_model_says_of_the_pruned_prompt(target, kin):
     drafter, read = GuidedDrafter(kin, target), []
     read_on = kin.extend
 
-    def recording(cache, rows, chunks, trees, *more):
-        read.append(chunks[0])
-        return read_on(cache, rows, chunks, trees, *more)
+    def recording(cache, rows):
+        read.append(rows[0].chunk)
+        return read_on(cache, rows)
 
     kin.extend = recording
     answers(target, drafter)

@@ -13,6 +13,7 @@ import pytest
 
 from crossdraft import Engine
 from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
@@ -131,14 +132,15 @@ class HeldRounds:
 
 @pytest.fixture
 def held_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRounds]:
-    held, decode_round = HeldRounds(), DecodeLoop._round
+    held, run_pass = HeldRounds(), DecodeLoop._pass
 
-    def late(decoder: DecodeLoop, rows: slice) -> None:
-        held.begun += 1
-        assert held.go.wait(60)
-        decode_round(decoder, rows)
+    def late(loop: DecodeLoop, rows: list[RequestState]) -> None:
+        if any(not row.pending for row in rows):  # not one that only reads a prompt
+            held.begun += 1
+            assert held.go.wait(60)
+        run_pass(loop, rows)
 
-    monkeypatch.setattr(DecodeLoop, "_round", late)
+    monkeypatch.setattr(DecodeLoop, "_pass", late)
     yield held
     held.go.set()
 

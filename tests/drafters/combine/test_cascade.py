@@ -123,9 +123,9 @@ def test_passes_by_hand(twin, monkeypatch):
     widths = []
     extend = twin.model.extend
 
-    def counted(cache, rows, chunks, trees, *more):
-        widths.append((len(chunks[0].tokens), len(trees[0])))
-        return extend(cache, rows, chunks, trees, *more)
+    def counted(cache, rows):
+        widths.append((len(rows[0].chunk.tokens), len(rows[0].tree)))
+        return extend(cache, rows)
 
     cascade = CascadeDrafter(twin, Prophet(text, wrong=4), ahead=5)
     (state,) = cascade.begin([Request(QUESTIONS[0], max_new_tokens=64)])

@@ -79,7 +79,7 @@ def test_outcomes():
 
 
 def test_security_says_when_memory_grows_under_mutants():
-    said = (Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8")
+    said = (Path(__file__).parents[3] / "docs" / "server_security.md").read_text(encoding="utf-8")
     assert f"after the first {100 * WARM:g} % of them" in said
     assert f"may lie {100 * MOST_FUZZED:g} % of their median apart" in said
 

@@ -10,7 +10,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.folders import head_json
 from crossdraft.records import DrafterContext, Method
 from crossdraft.specs import Limit, Spec
-from crossdraft_lab import networks
+from crossdraft_lab.networks import ALIGNED as ADAPTERS
+from crossdraft_lab.networks import VISION_ADAPTERS
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
@@ -43,9 +44,9 @@ def check_aligned(spec: Spec, settings: AlignedSettings, target: str | None) -> 
     if settings.dir is None:
         raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
     found = head_json(settings.dir)["network"]
-    if found not in networks.ALIGNED:
+    if found not in ADAPTERS:
         raise CrossdraftError(
-            f"{settings.dir} holds a head of the network '{found}', not an adapter ({', '.join(networks.ALIGNED)})."
+            f"{settings.dir} holds a head of the network '{found}', not an adapter ({', '.join(ADAPTERS)})."
         )
     check_event_model(settings.model)
 
@@ -73,10 +74,10 @@ def check_predicted(spec: Spec, settings: PredictedSettings, target: str | None)
     """An adapter on the vision side."""
     if settings.dir is not None:
         found = head_json(settings.dir)["network"]
-        if found not in networks.VISION_ADAPTERS:
+        if found not in VISION_ADAPTERS:
             raise CrossdraftError(
                 f"{settings.dir} holds a head of the network '{found}', not an adapter on the vision side "
-                f"({', '.join(networks.VISION_ADAPTERS)})."
+                f"({', '.join(VISION_ADAPTERS)})."
             )
     check_event_model(settings.model)
 
