@@ -63,6 +63,7 @@ class Ledger:
         self._read_until = min(self._read_until, time.perf_counter())
         for stage in READING:
             self.stats.add_time(stage, self.timeline.total("target", stage))
+        self.stats.add_time("ride-along", 0.0)  # an answer without one says so
         self._count_hidden()
 
     def close(self) -> None:
