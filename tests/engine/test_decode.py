@@ -308,7 +308,7 @@ def test_a_request_that_does_not_fit_is_refused_and_leaves_nothing(target, kin):
         decoding.answer(request_id)
     assert not decoding.busy
     assert decoding.cache.rows == 0
-    assert decoding.drafter.runner._slots == {}
+    assert decoding.drafter._slots == {}
 
 
 def test_a_request_that_forbids_every_token_is_refused(target):
@@ -441,7 +441,7 @@ def test_ctrl_c_leaves_an_answer_of_what_was_emitted(target, kin):
     assert answer.finish is Finish.CANCELLED
     assert answer.tokens == DecodeLoop(target).generate(REQUESTS[-1:])[0].tokens[: len(answer.tokens)]
     assert decoding.cache.rows == 0
-    assert decoding.drafter.runner._slots == {}
+    assert decoding.drafter._slots == {}
 
 
 @pytest.mark.parametrize("what", ["prepare", "encode"])
@@ -458,7 +458,7 @@ def test_ctrl_c_before_anything_is_emitted_leaves_a_cancelled_request(target, ki
     with pytest.raises(CancelledError):
         decoding.answer(request_id)
     assert decoding.cache.rows == 0
-    assert decoding.drafter.runner._slots == {}
+    assert decoding.drafter._slots == {}
 
 
 def test_memory_of_ended_requests_is_given_back_behind_their_answers(target, monkeypatch):

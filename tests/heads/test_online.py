@@ -20,8 +20,8 @@ from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import HEADS
 from crossdraft.load import load_target
+from crossdraft_lab.drafters.online import training as online_training
 from crossdraft_lab.drafters.online.drafter import HeadOrigin, OnlineDrafter
-from crossdraft_lab.drafters.online.drafter import training as online_training
 
 CHAIN = partial(fill, Shape.from_paths([[0] * depth for depth in range(1, 4)]))
 QUESTIONS = ("What is ahead?", "Is it raining?", "How far is the car?", "Who turns?", "Where is the light?", "And now?")
