@@ -213,18 +213,19 @@ def test_the_hidden_draft_dims_in_before_the_answer(server, opened, drafted_for)
 
 def test_the_timelines_go_on_while_an_answer_is_on_its_way(server, opened, monkeypatch, held_rounds):
     """By the page's own clock: while the target reads, and when its first words are there."""
-    page, read, prefill = ready(opened(server)), threading.Event(), Target.prefill
+    page, read, extend = ready(opened(server)), threading.Event(), Target.extend
 
-    def late(*given, **more):
-        assert read.wait(60)
-        return prefill(*given, **more)
+    def late(target, cache, rows):
+        if any(len(row.chunk.tokens) > 1 for row in rows):  # of a prompt
+            assert read.wait(60)
+        return extend(target, cache, rows)
 
     def goes_on(seen):
         """The next look, at least 200 ms later by the page's clock."""
         until(page, f"({READING})()?.now >= {seen['now'] + 200}")
         return page.evaluate(READING)
 
-    monkeypatch.setattr(Target, "prefill", late)
+    monkeypatch.setattr(Target, "extend", late)
     longer = {"min_tokens": 100, "max_tokens": 100}  # than a draft
     page.route(
         "**/v1/chat/completions",
