@@ -52,7 +52,7 @@ def documented(docstring: str | None) -> Iterator[str]:
 
 
 def named(node: ast.AST) -> set[str]:
-    """What a function takes; what a class has for attributes, or takes to be made or called."""
+    """Names that a function takes, or that a class has for attributes or takes to be made or called."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         taken = node.args
         rest = [arg for arg in (taken.vararg, taken.kwarg) if arg is not None]

@@ -543,6 +543,26 @@ def test_what_goes_wrong_in_the_other_thread_is_that_requests_own(target, alone)
     assert decoder.answer(third).tokens == alone[1]
 
 
+def test_what_fails_behind_a_pass_is_not_read_twice(target, alone, monkeypatch):
+    """The tokens of the pass are committed: run again, a row would hold its root twice. So its requests end."""
+    loop = DecodeLoop(target, max_batch=2)
+    request_ids = [begin(loop, REQUESTS[0]), loop.submit(REQUESTS[1])]
+    while len(answered(loop)) < 2:
+        loop.step()
+
+    def lost(*_):
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("crossdraft.engine.loop.SharedPassTimes.verified", lost)
+        loop.step()
+    run_out(loop)
+    for request_id in request_ids:
+        with pytest.raises(RequestError, match="the device is lost"):
+            loop.answer(request_id)
+    assert loop.generate([REQUESTS[1]])[0].tokens == alone[1]
+
+
 @pytest.mark.parametrize("drafted", [False, True])
 @pytest.mark.parametrize("where", ["before", "after"])
 @pytest.mark.parametrize("reads", [False, True])

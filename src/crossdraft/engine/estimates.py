@@ -267,8 +267,7 @@ class Exploration:
 
         Args:
             planned, limit: levels; no more than `limit` are asked for.
-            rows: requests that share the pass, which is as wide as its widest draft; of several, `tries_plain` says
-                when they go without.
+            rows: requests that share the pass, which is as wide as its widest draft; several never go without.
             plain_known: it is known what a round without a draft takes.
             loss: what a short draft is expected to lose, in passes.
         """

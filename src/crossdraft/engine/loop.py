@@ -134,14 +134,18 @@ class DecodeLoop:
 
     def _run(self, rows: list[RequestState]) -> None:
         """Run the next pass of these rows; where it fails, one row after the other, to find whose fault that is."""
+        before = [*self.cache.lengths]
         try:
             self._pass(rows)
         except Exception as error:
-            if len(rows) == 1:
-                log.exception("A pass failed; its request ends.")
-                rows[0].fail(error)
-            for row in rows if len(rows) > 1 else ():
-                self._run([row])
+            again = len(rows) > 1 and self.cache.lengths == before  # a token that was committed is not read twice
+            if not again:
+                log.exception("A pass failed; its requests end.")
+            for row in rows:
+                if again:
+                    self._run([row])
+                else:
+                    row.fail(error)
         except BaseException:  # Ctrl-C, where the loop is driven by the main thread
             for row in rows:
                 row.finish = row.finish or Finish.CANCELLED

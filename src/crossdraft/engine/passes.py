@@ -69,6 +69,11 @@ class PassRow:
         return len(self.chunk.tokens) + len(self.tree)
 
     @property
+    def decodes(self) -> bool:
+        """True if its only pending token is the root, so that all of it is answered."""
+        return len(self.chunk.tokens) == 1 and not self.chunk.skip_logits and not self.chunk.encoded
+
+    @property
     def answers(self) -> int:
         """Number of its last tokens whose logits are wanted: the root and the nodes."""
         return 0 if self.chunk.skip_logits else 1 + len(self.tree)
@@ -212,16 +217,11 @@ def segments_of(rows: Sequence[PassRow]) -> Iterator[tuple[PassRow, ...]]:
     """Split rows into those that attend in one call."""
     run: list[PassRow] = []
     for row in rows:
-        if run and not (_decodes(row) and _decodes(run[-1]) and row.index == run[-1].index + 1):
+        if run and not (row.decodes and run[-1].decodes and row.index == run[-1].index + 1):
             yield tuple(run)
             run = []
         run.append(row)
     yield tuple(run)
-
-
-def _decodes(row: PassRow) -> bool:
-    """True if its only pending token is the root, so that all of it is answered."""
-    return len(row.chunk.tokens) == 1 and not row.chunk.skip_logits and not row.chunk.encoded
 
 
 @dataclass(frozen=True)

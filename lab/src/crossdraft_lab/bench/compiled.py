@@ -1,4 +1,4 @@
-"""`crossdraft bench compiled`: decode passes as compiled functions against the lean path, alternating in one process.
+"""`crossdraft bench compiled`: compiled decode passes against the executor `fast`, alternating in one process.
 
 Runs where only torch, transformers and numpy are installed: `python -m crossdraft_lab.bench.compiled --config
 video-llava-7b`. A config other than `reference` gets random weights.
@@ -124,7 +124,7 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
         CrossdraftError: bad input, or nothing can be compiled here.
     """
     logging.set_verbosity_error()
-    parser = argparse.ArgumentParser(prog=prog, description="Compiled decode passes against the lean path.")
+    parser = argparse.ArgumentParser(prog=prog, description="Compiled decode passes against the executor `fast`.")
     parser.add_argument("--config", default="reference", help=f"reference, {', '.join(TARGETS)}, or a config.json")
     parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")

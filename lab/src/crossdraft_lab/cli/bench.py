@@ -303,7 +303,7 @@ def scale(ctx: typer.Context) -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
 def compiled(ctx: typer.Context) -> None:
-    """Time compiled decode passes against the lean path, in turn; see `crossdraft bench compiled --help`."""
+    """Time compiled decode passes against the executor `fast`, in turn; see `crossdraft bench compiled --help`."""
     from crossdraft_lab.bench.compiled import main
 
     main(ctx.args, prog="crossdraft bench compiled")

@@ -1,1 +1,1 @@
-"""Speed alone, never a result: lean passes, packed weights, CPU cores."""
+"""Speed alone, never a result: known decoder layers without their wrappers, packed weights, CPU cores."""

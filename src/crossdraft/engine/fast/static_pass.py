@@ -87,7 +87,9 @@ class StaticDecoder:
         """The padded width of a decode round over these rows and the keys it attends to; `None`: another executor's."""
         if not isinstance(cache, StaticKVCache) or not cache.ready or not self.fast.usable:
             return None
-        if any(row.index != number for number, row in enumerate(rows)) or not all(_decodes(row) for row in rows):
+        if any(row.index != number for number, row in enumerate(rows)):
+            return None
+        if not all(row.decodes and row.embeds is None for row in rows):
             return None
         if (width := max(map(len, rows))) > self.widths[-1]:
             return None
@@ -138,12 +140,6 @@ class StaticDecoder:
             self._pool = self._pool or GraphPool()
             graph = cache.made[shape, keys] = CapturedPass(function, arguments, self._pool.handle)
         return graph
-
-
-def _decodes(row: PassRow) -> bool:
-    """True if a row of a pass is one of a decode round."""
-    chunk = row.chunk
-    return len(chunk.tokens) == 1 and not (chunk.encoded or chunk.skip_logits) and row.embeds is None
 
 
 def _padded_rows(cache: StaticKVCache, count: int) -> int:
