@@ -96,7 +96,8 @@ class Options(NamedFields):
             frames, events and inputs that they bring along (files count nothing); beyond that a request is refused,
             unless it is alone. Default any number.
         prefill_chunk: tokens of a prompt that are read between two rounds of requests that are answered meanwhile; 0 =
-            all of them. Default as many as take about as long as a round or two, as measured while the engine runs.
+            all of them. Default as many as take 0.1 s or a round and a half, whichever is longer, as measured while the
+            engine runs.
         kv_bytes: memory for the rows of keys and values of the requests that share passes; one whose row would take
             more waits until others are answered, unless it is alone. Not counted are the front of a prompt that is
             being read, which is a row of its own until it joins, what the prefix cache keeps (`cache_bytes`), the

@@ -15,7 +15,7 @@ from crossdraft.engine.passes import EMPTY, Chunk, PassRow
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.prompt import Prompt
-from crossdraft.engine.queue import ALONE, FIRST, HELD_ROUNDS, LEAST, ChunkSize
+from crossdraft.engine.queue import ALONE, FIRST, HELD_ROUNDS, HELD_S, LEAST, ChunkSize
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
@@ -262,26 +262,30 @@ def test_features_of_a_prompt_in_chunks_are_those_of_the_whole(target, size, cac
         assert torch.allclose(alone.hidden[layer], along.hidden[layer], atol=1e-10)
 
 
-def test_a_chunk_takes_as_long_as_its_rounds():
-    """Worked by hand: 0.1 ms a token, rounds of 10 ms: 15 ms hold 150 tokens, cut to 144."""
+def test_a_chunk_takes_a_tenth_of_a_second_or_a_round_and_a_half():
+    """Worked by hand: 1 ms a token, rounds of 10 ms: 100 tokens, cut to 96; rounds of 0.1 s: 150 tokens, cut to 144."""
     times = ChunkSize()
     assert times.tokens(2) == FIRST
     for tokens in (20, 40, 80) * 20:
-        times.saw(0.0001 * tokens + 0.010, 1, tokens)  # no round was seen yet: nothing can be noted
+        times.saw(0.001 * tokens + 0.010, 1, tokens)  # no round was seen yet: nothing can be noted
     assert times.tokens(2) == FIRST
     for tokens in (20, 40, 80) * 20:
         times.saw(0.010, 1, 0)
-        times.saw(0.010 + 0.0001 * tokens, 1, tokens)
-    assert HELD_ROUNDS == 1.5
-    assert times.held_s == pytest.approx(0.015)
-    assert times.tokens(2) == 144
+        times.saw(0.010 + 0.001 * tokens, 1, tokens)
+    assert (HELD_S, HELD_ROUNDS) == (0.1, 1.5)
+    assert times.held_s == HELD_S
+    assert times.tokens(2) == 96
     assert times.tokens(1) == ALONE
     for _ in range(200):
-        times.saw(0.0, 1, 0)
-    assert times.tokens(2) in (FIRST, LEAST)
+        times.saw(0.1, 1, 0)
+    assert times.held_s == pytest.approx(0.15)
+    assert times.tokens(2) == 144
     for _ in range(200):
         times.saw(9.0, 1, 0)
     assert times.tokens(2) == ALONE
+    for _ in range(200):
+        times.saw(9.0, 0, 1)
+    assert times.tokens(2) == LEAST
     assert ChunkSize(7).tokens(2) == 7
     assert ChunkSize(7).tokens(1) == ChunkSize(0).tokens(9) == ALONE
 
@@ -289,8 +293,8 @@ def test_a_chunk_takes_as_long_as_its_rounds():
 def test_a_prompt_read_alone_says_what_its_tokens_take():
     times = ChunkSize()
     times.saw(0.4, 0, 400)
-    times.saw(0.1, 3, 0)
-    assert times.tokens(2) == 144
+    assert times.tokens(2) == 96
+    assert ChunkSize(0).held_s is None
 
 
 def test_chunks_are_small_only_while_others_are_answered(target, alone):

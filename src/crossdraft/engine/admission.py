@@ -53,7 +53,8 @@ class Admission:
         self.target, self.drafter, self.policy = target, drafter, policy
         self.cache, self.queue, self.prefixes = cache, queue, prefixes
         self.rule, self.kv_bytes = rule, kv_bytes
-        self._side = ThreadPoolExecutor(1, "opening")  # its thread begins with the first prompt opened beside others
+        self._side: ThreadPoolExecutor | None = None  # one thread, while there is work for it
+        self._work: Future[Any] | None = None  # the last that it was given
         self.heap = RequestTrimmer()
 
     def spare_cores(self) -> tuple[int, ...]:
@@ -91,6 +92,7 @@ class Admission:
             opening.finish()
         elif not opening.advance(self._submit, held_s):
             return False
+        self._rest()
         while not opening.state.over and not self._fits(opening.state):
             if not self._preempt(opening.state.request.priority):
                 return False
@@ -100,7 +102,15 @@ class Admission:
         """Have work done in the other thread, on the drafter's cores if they are spare."""
         spare = self.drafter.spare_cores()
         cores = spare or available_cores()
-        return self._side.submit(done_on, work, cores, min(len(cores), torch.get_num_threads()))
+        self._side = self._side or ThreadPoolExecutor(1, "opening")
+        self._work = self._side.submit(done_on, work, cores, min(len(cores), torch.get_num_threads()))
+        return self._work
+
+    def _rest(self) -> None:
+        """End the other thread if it has nothing to do: OpenMP's idle threads of two threads slow each other."""
+        if self._side is not None and self._work is not None and self._work.done():
+            self.close(wait=False)
+            self._side = None
 
     def _open_next(self) -> bool:
         """Begin with the next request, or again with one that lost its row; false if there is none, or no row for it.
@@ -283,4 +293,5 @@ class Admission:
 
     def close(self, *, wait: bool) -> None:
         """Open nothing more; with `wait`, return when the other thread is done."""
-        self._side.shutdown(wait=wait)
+        if self._side is not None:
+            self._side.shutdown(wait=wait)

@@ -16,7 +16,8 @@ REQUEST_IDS = itertools.count()  # of all requests of this process
 ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
 FIRST = 64  # of the first chunk beside others, before anything is measured
 LEAST = 16
-HELD_ROUNDS = 1.5  # a chunk holds others for so many of their rounds
+HELD_S = 0.1  # a chunk holds others for so long, which a reader hardly sees,
+HELD_ROUNDS = 1.5  # or for so many of their rounds, if that is longer
 
 
 @dataclass
@@ -24,7 +25,8 @@ class ChunkSize:
     """The part of a prompt that shares a pass with others, by what chunks and rounds took.
 
     Args:
-        size: tokens of a chunk; 0 = all of them, `None` = as many as take `HELD_ROUNDS` rounds.
+        size: tokens of a chunk; 0 = all of them, `None` = as many as may hold others. Each further chunk costs a pass,
+            for which the request comes later, and all that wait behind it.
     """
 
     size: int | None = None
@@ -35,15 +37,15 @@ class ChunkSize:
         """Tokens of the next chunk, in a pass of so many rows."""
         if rows == 1 or self.size == 0:
             return ALONE
-        round_s, token_s = self.round_s.value, self.token_s.value
-        if self.size is not None or not round_s or not token_s:
+        held_s, token_s = self.held_s, self.token_s.value
+        if self.size or held_s is None or not token_s:
             return self.size or FIRST
-        return int(min(ALONE, max(LEAST, HELD_ROUNDS * round_s / token_s // LEAST * LEAST)))
+        return int(min(ALONE, max(LEAST, held_s / token_s // LEAST * LEAST)))
 
     @property
     def held_s(self) -> float | None:
         """Seconds for which others may be held; `None` = as long as it takes to prepare a prompt."""
-        return None if self.size == 0 else HELD_ROUNDS * (self.round_s.value or 0.0)
+        return None if self.size == 0 else max(HELD_S, HELD_ROUNDS * (self.round_s.value or 0.0))
 
     def saw(self, seconds: float, rows: int, tokens: int) -> None:
         """Note a pass over so many rows that are answered, and so many tokens of a prompt."""
