@@ -33,7 +33,7 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.pass_times import learn_cores_worth, learn_pass_times
+from crossdraft.engine.pass_times import calibrate, learn_pass_times
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.request import Answer, Request, listed, single
 from crossdraft.engine.request_state import OnPiece
@@ -249,10 +249,10 @@ class Engine:
                 runner.close()
             release()
             raise
-        if runner is not None and options.adaptive and runner.announced.prepares:  # where passes will run
-            engine._scheduler.call(partial(learn_cores_worth, loaded, runner.spare_cores, cost))
         if options.measure:
             engine._scheduler.call(partial(learn_pass_times, loaded, cost))
+        if runner is not None and options.adaptive:  # where passes will run
+            engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
         return engine
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:

@@ -133,6 +133,23 @@ def test_a_request_is_not_read_where_that_takes_longer_than_drafting_saves():
     assert not reader(0.9 * usual).reading_pays(2)  # a short answer saves less
 
 
+def test_a_drafter_that_takes_cores_and_a_pass_is_not_asked_where_many_share_a_pass():
+    """Worked by hand: 6 s on cores that double the target's speed cost 3 s, a ride-along pass 2 s; V(1) is 1 s."""
+    model = reader(0.0)
+    model.drafting.add(6.0)
+    model.reading_worth = 2.0
+    model.ride.add(20, 2.0)
+    assert model.why_unread(64).startswith("The drafter did not read the request: that costs the target 5000 ms")
+    assert model.reading_pays(64)
+    one = model.verify(1)
+    for _ in range(20):
+        model.saw_pass(16, 1, one / 16)  # sixteen tokens take as long as one
+    assert not model.reading_pays(64, 16)
+    assert model.reading_pays(64, 1)
+    model.reading_worth = 0.0  # nothing is lent
+    assert "costs the target 2000 ms" in model.why_unread(64, 16)
+
+
 def reads(model) -> bool:
     """A request is taken up: whether the drafter reads it."""
     pays = model.reading_pays(64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.pass_times import SAMPLES, WIDTHS, learn_pass_times, pass_times, timed_pass
+from crossdraft.engine.pass_times import SAMPLES, WIDE, WIDTHS, calibrate, learn_pass_times, pass_times, timed_pass
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from tests.engine.zoo import ZOO, as_target
@@ -40,3 +40,26 @@ def test_the_cost_model_knows_a_pass_before_the_first_answer(target):
     assert cost.verify(64) >= cost.verify(1)
     assert cost.verify.one.weight > 0
     assert cost.verify.wide.w > len(WIDTHS) - 1
+
+
+@pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl", "gemma3"])
+def test_an_engine_knows_its_passes_before_the_first_request(name):
+    target = as_target(*ZOO[name]())
+    cost = CostModel()
+    calibrate(target, cost, 4, tuple)
+    assert 0 < cost.verify(1) <= cost.verify(WIDE)
+    assert cost.plain.w == pytest.approx(1 + 0.95)  # of one row, and of four
+    assert cost.costs(4).verify(1) < cost.verify(1)  # they share a pass
+    assert (cost.cores_worth, cost.reading_worth) == (0.0, 0.0)  # there are no cores to lend
+    before = cost.verify(1)
+    calibrate(target, cost, 4, tuple)
+    assert cost.verify(1) == before
+    assert cost.verify.one.weight == 1
+
+
+def test_what_a_drafters_cores_are_worth_is_measured():
+    target = as_target(*ZOO["video_llava"]())
+    cost = CostModel()
+    calibrate(target, cost, 1, lambda: (0,))
+    assert cost.cores_worth > 0
+    assert cost.reading_worth > 0

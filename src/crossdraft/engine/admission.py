@@ -171,7 +171,9 @@ class Admission:
         # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
         rounds = request.known and (runner.remote or runner.hidden == "auto")
         rounds = rounds or (bool(self.queue.rows) and not runner.remote)
-        plan = policy.plan_request(request, "off" if rounds else runner.hidden, learns=runner.needs.learns)
+        rows = min(self.cache.max_rows, len(self.queue.states) + len(self.queue.waiting) + 1)
+        mode = "off" if rounds else runner.hidden
+        plan = policy.plan_request(request, mode, rows, learns=runner.needs.learns)
         policy.began_request(plan)
         if not plan.reads:
             state.stats.undrafted = plan.why
@@ -265,9 +267,9 @@ class Admission:
             state.stats.undrafted = self.policy.why_undrafted(state)
         state.end()
         read_wait_s = self.drafter.end(state)
-        if state.tokens:
-            self.policy.saw_answer(len(state.tokens), read_wait_s)
         state.ledger.close()
+        if state.tokens:
+            self.policy.saw_answer(len(state.tokens), read_wait_s, state.stats.hidden_drafting_s)
         self.heap.ended()
         self.queue.end(state.job, error or state)
 

@@ -112,6 +112,7 @@ class CostModel:
     draft_read: Ema = field(default_factory=Ema)  # the drafter's
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
+    drafting: Ema = field(default_factory=Ema)  # the drafter's own time for a request, until its rounds
     length: Ema = field(default_factory=Ema)  # tokens of an answer
     contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
@@ -129,6 +130,7 @@ class CostModel:
     )  # rows -> seconds of a pass over a token each
     prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
     cores_worth: float = 0.0  # time of a pass without those cores, over one with them; 0 = not measured
+    reading_worth: float = 0.0  # likewise, of a chunk of a prompt
     prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
     token_s: float = 0.0  # what a token was to take by the last plan
     exploration: Exploration = field(default_factory=Exploration)
@@ -379,20 +381,27 @@ class CostModel:
         t = self.verify(1)
         return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
-    def reading_pays(self, most: int) -> bool:
-        """True if drafting saves an answer of at most `most` tokens the target's wait for the drafter's prefill.
+    def reading_pays(self, most: int, rows: int = 1) -> bool:
+        """True if what drafting saves an answer of at most `most` tokens, in one of so many rows, is worth its reading.
 
         Now and then true where it does not pay, to see whether this has changed.
         """
-        if not self.verify(1) or self.length.value is None or len(self.read_waits) < READINGS:
+        t = self.costs(rows).verify(1)
+        if not t or self.length.value is None or len(self.read_waits) < READINGS:
             return True
-        pays = min(self.read_waits) <= self._drafting_gain(most) + min(READING_LOSS * self.verify(1), READING_LOSS_S)
+        pays = self._reading_cost <= self._drafting_gain(most, rows) + min(READING_LOSS * t, READING_LOSS_S)
         return pays or self.exploration.tries_reading
 
-    def why_unread(self, most: int) -> str:
+    def why_unread(self, most: int, rows: int = 1) -> str:
         """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
-        waited, saved = 1000 * min(self.read_waits), 1000 * self._drafting_gain(most)
-        return f"The drafter did not read the request: that costs the target {waited:.0f} ms, and saves {saved:.0f} ms."
+        cost, saved = 1000 * self._reading_cost, 1000 * self._drafting_gain(most, rows)
+        return f"The drafter did not read the request: that costs the target {cost:.0f} ms, and saves {saved:.0f} ms."
+
+    @property
+    def _reading_cost(self) -> float:
+        """Seconds that the target loses: waits for the drafter, reading without its cores, the ride-along pass."""
+        lent = (self.drafting.value or 0.0) * (1 - 1 / max(1.0, self.reading_worth))
+        return min(self.read_waits) + lent + (self.ride.y / self.ride.w if self.ride.w else 0.0)
 
     def _drafting_gain(self, most: int, rows: int = 1) -> float:
         """Seconds that drafts save an answer of at most so many tokens, where so many rows share a pass.

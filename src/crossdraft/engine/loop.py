@@ -46,8 +46,8 @@ class DecodeLoop:
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
         prefixes: what is kept of prompts for later ones; `None` = nothing.
-        prefill_chunk: tokens of a prompt that share a pass with others; 0 = all of them, `None` = as many as take 0.1 s,
-            or a round and a half.
+        prefill_chunk: tokens of a prompt that share a pass with others; 0 = all of them, `None` = as many as take
+            0.1 s, or a round and a half.
         kv_bytes: of the keys and values of all requests that share a pass: another one waits where it would take more.
     """
 

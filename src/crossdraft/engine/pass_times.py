@@ -17,7 +17,8 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BEFORE = 512  # tokens that stand before those of a pass
 SAMPLES, BUDGET_S = 5, 0.5  # of each width: so many, or as many as fit into the time, but one at least
 TOKEN = 3  # any
-WORTH_WIDTH = 8  # tokens of a pass that tells what cores are worth
+WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
+CALIBRATION_S, LONGEST_S = 0.15, 0.5  # each for so long, and a chunk if it is not expected to take longer
 
 
 @torch.inference_mode()
@@ -59,27 +60,49 @@ def learn_pass_times(target: Target, cost: CostModel) -> None:
 
 
 @torch.inference_mode()
-def learn_cores_worth(target: Target, spare: Callable[[], tuple[int, ...]], cost: CostModel) -> None:
-    """Tell the cost model what a drafter's CPU cores are worth to the target's passes; takes a few passes.
+def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
+    """Tell the cost model what passes take before the first request; it takes about a second at most.
+
+    Measured are a token, a draft of `WIDE - 1` behind it, a token in each of several rows, and a chunk of a prompt;
+    and how much faster the last two are on the drafter's cores as well.
 
     Args:
-        target: whose passes.
-        spare: the cores that nothing runs on now.
-        cost: is told.
+        target: whose passes, in the thread that will run them.
+        cost: is told; nothing is measured if it knows V(1) already.
+        rows: requests that share passes, at most.
+        spare: the drafter's cores that nothing runs on now.
     """
-    if not spare():
+    if cost.verify.one.weight:
         return
-    cache = target.new_cache(1, WORTH_WIDTH + 1)
-    cache.add_row(WORTH_WIDTH + 1)
-    own, shared = [], []
+    rows, before = min(rows, ROWS), min(BEFORE, target.context - CHUNK)
+    if before < 1:
+        return  # a context without room for it
+    cache = target.new_cache(rows, before + CHUNK)
+    for _ in range(rows):
+        cache.advance(cache.add_row(before + CHUNK), before)
+
+    def seconds(count: int, tokens: int, nodes: int = 0) -> float:
+        """The least of some passes over so many rows, of a chunk and a draft each; 0 if they would take too long."""
+        chunk, tree = Chunk(torch.full((tokens,), TOKEN)), DraftTree.chain([TOKEN] * nodes)
+        start, found = time.perf_counter(), list[float]()
+        while len(found) < 2 or (len(found) <= SAMPLES and time.perf_counter() - start < CALIBRATION_S):
+            found.append(target.extend(cache, [PassRow(row, chunk, tree) for row in range(count)]).seconds)
+            for row in range(count):
+                cache.truncate(row, before)
+        return min(found[1:])  # the first one chooses kernels and starts threads
+
     try:
-        start = time.perf_counter()
-        for _ in range(1 + SAMPLES):  # the first ones choose kernels and start threads
-            own.append(timed_pass(target, cache, WORTH_WIDTH)[0])
-            with borrowing(spare):
-                shared.append(timed_pass(target, cache, WORTH_WIDTH)[0])
-            if len(own) > 1 and time.perf_counter() - start > BUDGET_S:
-                break
+        with borrowing(spare):
+            one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
+            shared = seconds(rows, 1) if rows > 1 else 0.0
+            chunk = seconds(1, CHUNK) if CHUNK / WIDE * wide < LONGEST_S else 0.0
+        cost.saw_pass(1, 1, one)
+        cost.saw_pass(1, WIDE, wide)
+        if shared:
+            cost.saw_pass(rows, 1, shared / rows)
+        if spare():
+            cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
+            if chunk:
+                cost.reading_worth = seconds(1, CHUNK) / chunk
     finally:
         hand_back(cache)
-    cost.cores_worth = min(own[1:]) / min(shared[1:])

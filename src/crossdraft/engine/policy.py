@@ -107,11 +107,12 @@ class SpeculationPolicy:
         self._changes = False  # this round's draft came of one way, and its pass is of the other
 
     @harmless(RequestPlan)
-    def plan_request(self, request: Request, hidden: str, *, learns: bool) -> RequestPlan:
+    def plan_request(self, request: Request, hidden: str, rows: int = 1, *, learns: bool) -> RequestPlan:
         """The drafter's part in an answer before the rounds.
 
         Args:
             request: what is asked.
+            rows: requests that are answered at once.
             hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
             learns: it reads every request, to learn from it.
         """
@@ -121,8 +122,8 @@ class SpeculationPolicy:
         mode = cost.hiding(nodes) if hidden == "auto" else hidden
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
-        if not cost.reading_pays(request.token_limit):
-            return RequestPlan(False, why=cost.why_unread(request.token_limit))
+        if not cost.reading_pays(request.token_limit, rows):
+            return RequestPlan(False, why=cost.why_unread(request.token_limit, rows))
         return RequestPlan(True, mode, nodes)
 
     @harmless(lambda: RoundPlan(Budget(0)))
@@ -252,11 +253,15 @@ class SpeculationPolicy:
         )
 
     @harmless(lambda: None)
-    def saw_answer(self, tokens: int, read_wait_s: float | None) -> None:
-        """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none)."""
+    def saw_answer(self, tokens: int, read_wait_s: float | None, drafting_s: float = 0.0) -> None:
+        """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none).
+
+        `drafting_s`: what the drafter worked for it until its rounds.
+        """
         self.cost.length.add(tokens)
         if read_wait_s is not None:
             self.cost.read_waits.append(read_wait_s)
+            self.cost.drafting.add(drafting_s)
 
     @harmless(lambda: None)
     def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:

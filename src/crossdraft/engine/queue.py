@@ -31,16 +31,17 @@ class ChunkSize:
 
     size: int | None = None
     round_s: Ema = field(default_factory=Ema)
-    token_s: Ema = field(default_factory=Ema)  # of a prompt
+    read_s: Ema = field(default_factory=Ema)  # of a chunk, without the round that it shares
+    read: Ema = field(default_factory=Ema)  # tokens of a chunk
 
     def tokens(self, rows: int) -> int:
         """Tokens of the next chunk, in a pass of so many rows."""
         if rows == 1 or self.size == 0:
             return ALONE
-        held_s, token_s = self.held_s, self.token_s.value
-        if self.size or held_s is None or not token_s:
+        held_s, read_s = self.held_s, self.read_s.value
+        if self.size or held_s is None or not read_s or not self.read.value:
             return self.size or FIRST
-        return int(min(ALONE, max(LEAST, held_s / token_s // LEAST * LEAST)))
+        return int(min(ALONE, max(LEAST, held_s * self.read.value / read_s // LEAST * LEAST)))
 
     @property
     def held_s(self) -> float | None:
@@ -49,12 +50,12 @@ class ChunkSize:
 
     def saw(self, seconds: float, rows: int, tokens: int) -> None:
         """Note a pass over so many rows that are answered, and so many tokens of a prompt."""
+        round_s = self.round_s.value if rows else 0.0
         if not tokens:
             self.round_s.add(seconds)
-        elif not rows:
-            self.token_s.add(seconds / tokens)
-        elif (round_s := self.round_s.value) is not None:
-            self.token_s.add(max(0.0, seconds - round_s) / tokens)
+        elif round_s is not None:  # of long and short chunks together: a short one costs a pass as well
+            self.read_s.add(max(0.0, seconds - round_s))
+            self.read.add(tokens)
 
 
 class RequestQueue:
